@@ -24,7 +24,7 @@ from typing import Any, Final
 import grpc
 import psutil
 from ebbtide_agent.processes import procfs
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
@@ -98,7 +98,7 @@ def listening(home: Path) -> Iterator[Listener]:
     listener = Listener()
     server = grpc.server(futures.ThreadPoolExecutor(2))
     agent_pb2_grpc.add_AgentServiceServicer_to_server(listener, server)
-    with door.made(home) as target:
+    with home_socket.made(home) as target:
         server.add_insecure_port(target)
         server.start()
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from ebbtide_cli.token_metadata import ProvenChannel
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.process import Identity
 
 
@@ -23,9 +23,9 @@ def reach(home: Path, options: Sequence[Any] = (), *, over: Path | None = None) 
     """A channel to the master of ``home``, for stubs, at its socket, or at the one in another home, of a proxy."""
     local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     # Not by what `ebb` does first: a home may be another mount namespace's.
-    folder = os.open((over or home) / door.FOLDER, os.O_PATH)
+    folder = os.open((over or home) / home_socket.FOLDER, os.O_PATH)
     try:
-        with grpc.secure_channel(f"unix:/proc/self/fd/{folder}/{door.NAME}", local, options=options) as channel:
+        with grpc.secure_channel(f"unix:/proc/self/fd/{folder}/{home_socket.NAME}", local, options=options) as channel:
             yield proven(channel, home)
     finally:
         os.close(folder)

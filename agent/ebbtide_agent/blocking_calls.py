@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def apart(call: Callable[[], T]) -> asyncio.Future[T]:
+def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
     """The result of the call, made on a thread of its own.
 
     A daemon thread and no executor: the interpreter waits for an executor's threads when it ends, and one stuck driver

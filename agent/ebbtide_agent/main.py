@@ -25,8 +25,8 @@ from ebbtide_agent.accounts.accounts import MIN_UID
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import Places
-from ebbtide_agent.blocking_calls import apart
-from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.tidying import Keep, Tidying
@@ -34,7 +34,7 @@ from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
-from ebbtide_agent.gpu_use.foreign_processes import Notifier, parse_command
+from ebbtide_agent.gpu_use.foreign_processes import ForeignProcessNotifier, parse_command
 from ebbtide_agent.gpu_use.freeing import Freeing
 from ebbtide_agent.gpu_use.idle_use import Idle
 from ebbtide_agent.gpu_use.telemetry import Telemetry
@@ -44,8 +44,8 @@ from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import joined, membership
 from ebbtide_agent.link.credentials import Credentials
 from ebbtide_agent.link.endpoint import Endpoint, local_master, parse_endpoint
-from ebbtide_agent.link.link import Link
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.link.link import MasterLink
+from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import describe, node_name
 from ebbtide_agent.supervisor import limits
@@ -183,7 +183,7 @@ async def _serve_for_ever(
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)
-    sharing = Sharing(node_dir, mps.find_binary(options.mps, fake=fake))
+    sharing = GpuSharing(node_dir, mps.find_binary(options.mps, fake=fake))
     gpus = _Gpus()
     exchange = Exchange()
     places = Places(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
@@ -204,7 +204,7 @@ async def _serve_for_ever(
     async with AsyncExitStack() as backends, AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await apart(partial(gpu.open_apart, options.gpus, fake_dir, in_use=bool(holders.holding())))
+        backend = await in_thread(partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding())))
         backends.callback(backend.close)
         reader = GpuReader(backend)
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
@@ -213,11 +213,11 @@ async def _serve_for_ever(
         telemetry = Telemetry(reader, attribution, idle, holders.held, sharing)
         watchdog = Watchdog(holders, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
-        channels = Channels(attempts.access, name)
+        channels = ChannelTable(attempts.access, name)
         telemetry.listeners += [freeing.look, watchdog.look, Unused(holders, channels).look]
         gpus.reader.set_result(reader)
         if command := parse_command(options.on_foreign):
-            notifier = Notifier(command, name, attribution.is_foreign)
+            notifier = ForeignProcessNotifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         for signum, going in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):  # the machine goes down; it does not
@@ -226,7 +226,9 @@ async def _serve_for_ever(
         proof = Credentials(options.home, name, node_dir)
         tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, exchange, options.keep).run(places))
         closing.callback(tidying.cancel)
-        link = Link(find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof)
+        link = MasterLink(
+            find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof
+        )
         # What changed before is among the statuses, what changes later is heard.
         listeners.append(link.report)
         gpus.freeing.set_result(freeing)

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeDescription:
     """What the agent says of its node to the master; all but the GPUs."""
 
     name: str
@@ -39,9 +39,11 @@ class Node:
     taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
 
 
-def describe(name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = "") -> Node:
+def describe(
+    name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = ""
+) -> NodeDescription:
     """This machine as a node; what is not given is measured. Raises OSError if the checkpoint root is not writable."""
-    return Node(
+    return NodeDescription(
         name=name,
         hostname=socket.gethostname(),
         boot_id=boot_id(),

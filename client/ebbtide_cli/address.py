@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
@@ -28,7 +28,7 @@ class Address:
 
     def __str__(self) -> str:
         if self.home is not None:
-            return f"{door.SCHEME}{self.home}"
+            return f"{home_socket.SCHEME}{self.home}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -50,7 +50,7 @@ class Address:
         with ExitStack() as stack:
             try:
                 if self.home is not None:
-                    target = stack.enter_context(door.reached(self.home))
+                    target = stack.enter_context(home_socket.reached(self.home))
                 else:
                     socket.create_connection((self.host, self.port), timeout=CONNECT_S).close()
                     target = str(self)
@@ -68,8 +68,8 @@ class Address:
 
 def parse_address(text: str, source: str) -> Address:
     """Read ``HOST:PORT``, where an IPv6 host stands in brackets, or ``unix:HOME``."""
-    if text.startswith(door.SCHEME) and text != door.SCHEME:
-        return at_home(Path(text.removeprefix(door.SCHEME)).absolute(), source)
+    if text.startswith(home_socket.SCHEME) and text != home_socket.SCHEME:
+        return at_home(Path(text.removeprefix(home_socket.SCHEME)).absolute(), source)
     host, separator, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not (separator and bare and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):

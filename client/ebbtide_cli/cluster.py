@@ -31,7 +31,7 @@ _LATER: Final = {"interface": "", "ports": "", "mps": "auto", "keep": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LocalSettings:
     """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it.
 
     An empty ``policy`` is what the master's configuration file says, else the default.
@@ -47,7 +47,7 @@ class Settings:
     keep: str = ""
 
     @classmethod
-    def remembered(cls, home: Home) -> "Settings | None":
+    def remembered(cls, home: Home) -> "LocalSettings | None":
         """What the last successful ``ebb up`` used."""
         record = read_record(home.settings_record) or {}
         match record:
@@ -91,7 +91,7 @@ def undone_if_interrupted(home: Home) -> Iterator[None]:
             raise
 
 
-def ensure_master(home: Home, settings: Settings, line: StatusLine) -> bool:
+def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
     """See to it that the master serves; whether it had to be started."""
     running = home.master()
     if running and read_record(home.master_record) == read_record(home.quiesced_record):
@@ -108,7 +108,7 @@ def ensure_master(home: Home, settings: Settings, line: StatusLine) -> bool:
     return daemon is not None
 
 
-def ensure_agent(home: Home, settings: Settings, line: StatusLine) -> bool:
+def ensure_agent(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
     """See to it that the node is part of the cluster; whether its agent had to be started."""
     log, daemon = home.agent_log(settings.node), None
     if home.agent(settings.node) is None:
@@ -149,7 +149,7 @@ def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
 
 def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
     """Have the master end every attempt; parts that died are started again for it, for only they can do it safely."""
-    settings = Settings.remembered(home)
+    settings = LocalSettings.remembered(home)
     if home.master() is None:
         if not any(home.supervisors()):
             return
@@ -166,7 +166,7 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
         complain(f"{failure.message}: going on without it")
 
 
-def _quiesce(home: Home, settings: Settings | None, *, kill: bool, line: StatusLine) -> None:
+def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: StatusLine) -> None:
     request = client_pb2.QuiesceRequest(kill=kill)
     supervisors: list[Identity] = []
     with connected(local_master(home)) as stub:

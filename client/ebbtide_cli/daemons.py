@@ -32,7 +32,7 @@ TAIL_LINES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class BackgroundProcess:
     """A process that we started just now; its log begins at byte ``log_start`` of ``log``."""
 
     name: str
@@ -41,10 +41,10 @@ class Daemon:
     log_start: int
 
 
-_started: list[Daemon] = []
+_started: list[BackgroundProcess] = []
 
 
-def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> Daemon:
+def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> BackgroundProcess:
     """Start ``ebb`` with ``arguments`` in a session of its own, logging to ``log``."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "EBB_MASTER"}
@@ -60,7 +60,7 @@ def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> 
             cwd=home.root,
             start_new_session=True,
         )
-        daemon = Daemon(name, child, log, start)
+        daemon = BackgroundProcess(name, child, log, start)
         _started.append(daemon)
     return daemon
 
@@ -77,7 +77,9 @@ def end_started() -> None:
     _started.clear()
 
 
-def wait_until_ready(what: str, ready: Callable[[], bool], daemon: Daemon | None, log: Path, line: StatusLine) -> None:
+def wait_until_ready(
+    what: str, ready: Callable[[], bool], daemon: BackgroundProcess | None, log: Path, line: StatusLine
+) -> None:
     """Wait until ``ready``; fail with the end of the log if the daemon dies meanwhile, or if it takes too long."""
     began = time.monotonic()
     while not ready():
@@ -127,7 +129,7 @@ def print_log_end(log: Path, start: int = 0) -> None:
         print(f"  {printable(text)}", file=sys.stderr)
 
 
-def _died(daemon: Daemon, line: StatusLine) -> Failure:
+def _died(daemon: BackgroundProcess, line: StatusLine) -> Failure:
     line.clear()
     print_log_end(daemon.log, daemon.log_start)
     # A daemon that refuses its options says so with our own exit code for wrong usage.

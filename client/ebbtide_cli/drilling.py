@@ -41,7 +41,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class DrillFindings:
     """All that is known after a drill. ``parts_s`` are in seconds, without those that are not known.
 
     ``advice`` says what is unknown, why, and what to do about that; empty if nothing of that kind is unknown.
@@ -101,14 +101,14 @@ def same_attempt(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
     return job.attempt == asked.attempt and came_back(job, asked)
 
 
-def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> Findings:
+def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> DrillFindings:
     """Judge ``job`` as it is now, given how it was when it was ``asked``, and ``log``, the lines around the break."""
     steps = _steps(job, asked)
     checkpointed, why = _checkpointed(job, asked)
     verdict, because = _judge(job, asked, steps, checkpointed)
     parts_s, repeated_cpu_s = _parts(_drilled(job, asked)), _repeated_cpu_s(job, asked)
     advice = ADVICE.get(because, "")
-    return Findings(verdict, because, advice, checkpointed, why, parts_s, steps, repeated_cpu_s, log)
+    return DrillFindings(verdict, because, advice, checkpointed, why, parts_s, steps, repeated_cpu_s, log)
 
 
 def _drilled(job: client_pb2.Job, asked: client_pb2.Job) -> client_pb2.Suspension:

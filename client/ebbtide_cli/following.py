@@ -18,7 +18,7 @@ from ebbtide_cli.channels.line import write_all
 from ebbtide_cli.connection import REPLY_S, RETRY_S, Outage, connecting
 from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.jobs import finished
-from ebbtide_cli.log_reading import LogLines, Place
+from ebbtide_cli.log_reading import LogLines, LogPosition
 from ebbtide_cli.output import complain, print_attempt
 
 MOST_FOLLOWED: Final = 16
@@ -54,7 +54,7 @@ class _Log:
         own.CopyFrom(request)
         own.job_id = task
         self.task = task
-        self.place = Place(own)
+        self.place = LogPosition(own)
         self.lines = LogLines(f"{task}: ", tidy=tidy, whole=True)
         self.outage = Outage()
         self.is_due = False  # there is something to read, or will be soon

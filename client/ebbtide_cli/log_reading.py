@@ -10,7 +10,7 @@ from ebbtide_cli.prefixed import Prefixed, Whole
 from ebbtide_cli.tidy import Tidy
 
 
-class Place:
+class LogPosition:
     """Up to where a log was read, so that nothing is repeated when its stream has to be opened again."""
 
     def __init__(self, request: client_pb2.ReadLogsRequest) -> None:

@@ -153,7 +153,7 @@ class Cluster:
             self._review_bookings(now, out)
         if state.quiesced or state.awaited or state.unheard:
             return
-        if state.sweeps_changed:
+        if state.halvings_changed:
             self._decide(review(state), now, out)
         if state.aside:
             interference.review(state, now)
@@ -187,7 +187,7 @@ class Cluster:
         if pool.claims:
             self._decide(settle_claims(pool), now, out)
         else:
-            pool.roomier.clear()
+            pool.freed_nodes.clear()
         if pool.books.booked is not None:
             self._decide(booking_placement.admit(self.state, pool), now, out)
         if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
@@ -203,8 +203,8 @@ class Cluster:
         state = self.state
         state.end_delays(now)
         state.overdue = False
-        if state.is_anybody_apart:
-            state.end_apartness(now)
+        if state.has_anti_affinity:
+            state.end_anti_affinity(now)
         if state.draining:
             self._decide(draining.leave(state, now, now + ROUNDING_S), now, out)
         for job in state.due_deadlines(now):

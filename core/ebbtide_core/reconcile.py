@@ -29,12 +29,12 @@ from ebbtide_core.snapshot import Eviction, Placement, Plan
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
     """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
-    roomier, pool.roomier = pool.roomier, set()
+    freed_nodes, pool.freed_nodes = pool.freed_nodes, set()
     for job in list(pool.claims.values()):
         planned = job.planned
         if planned is None or not _exists(pool, planned) or not _may_have(pool, job, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
-        elif roomier and job.waiting and (room := _free_room(pool, job, planned, roomier)) is not None:
+        elif freed_nodes and job.waiting and (room := _free_room(pool, job, planned, freed_nodes)) is not None:
             yield start(pool, job, room, _stays_sticky(job))
 
 
@@ -79,10 +79,10 @@ def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Pla
 
 def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     # Who cannot go anywhere else is not moved, whatever the plan.
-    wanted = job.own_room or placement.allocation
+    wanted = job.pinned_allocation or placement.allocation
     if not (wanted == job.planned or _may_have(pool, job, wanted)):
         return
-    if pool.books.apart is not None and pool.apart.forbid(job, wanted, pool.books.nodes):
+    if pool.books.anti_affinity is not None and pool.anti_affinity.forbid(job, wanted, pool.books.nodes):
         return  # two who are kept apart were placed in the same pass; the next one knows better
     if job.planned is None and job.waiting and pool.books.open(wanted):
         yield start(pool, job, wanted, placement.sticky)
@@ -116,7 +116,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     if job.spec.time_auto:
         reserved_s, known = next_reservation(pool.history.run_times(job), job.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
-    if job.own_room is not None:
+    if job.pinned_allocation is not None:
         reason = reason.replace("starting on", "coming back to", 1)
         return ReturnRequested(job.id, len(job.attempts), reason, sticky, reserved_s, waited(job))
     return AttemptPlaced(job.id, len(job.attempts) + 1, allocation, reason, sticky, reserved_s, waited(job))
@@ -153,13 +153,13 @@ def _exists(pool: PoolState, planned: Allocation) -> bool:
     return True
 
 
-def _free_room(pool: PoolState, job: Job, planned: Allocation, roomier: set[NodeId]) -> Allocation | None:
+def _free_room(pool: PoolState, job: Job, planned: Allocation, freed_nodes: set[NodeId]) -> Allocation | None:
     """The claimed room if it is free, else as much elsewhere that has become free."""
     books = pool.books
     if books.free_now(planned):
         return planned
     trial = Trial(books)
-    if not roomier.isdisjoint(planned.node_ids):
+    if not freed_nodes.isdisjoint(planned.node_ids):
         trial.give(planned)
-    room = trial.find(job, planned.share, None if job.spec.nodes > 1 else sorted(roomier), free_now=True)
+    room = trial.find(job, planned.share, None if job.spec.nodes > 1 else sorted(freed_nodes), free_now=True)
     return room if room is not None and books.free_now(room) else None

@@ -9,9 +9,9 @@ from typing import Final
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
 from ebbtide_core.estimates.work import Script, Speedup
-from ebbtide_core.job.job import TRANSITIONS, Attempt, InvalidTransitionError, Job, Ticket, derive_state
+from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
-from ebbtide_core.model.asha import Sweep
+from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
@@ -60,11 +60,11 @@ class ClusterState:
         self.speedup = speedup
         self.history = common.history
         self.rates = common.rates
-        self.apart = common.apart
+        self.anti_affinity = common.anti_affinity
         self.curve = common.curve
-        self.sweeps: dict[JobId, Sweep] = {}
+        self.halvings: dict[JobId, SuccessiveHalving] = {}
         """The arrays under successive halving that are not over (see `ebbtide_core.lifecycle.successive_halving`)."""
-        self.sweeps_changed: set[JobId] = set()
+        self.halvings_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.bookings = common.bookings
         self.shut_out: dict[JobId, Job] = {}
@@ -150,11 +150,11 @@ class ClusterState:
         """
         if job.moves_to and job.holding is None and job.ending is None:
             self._change_pool(job)
-        new, ticket = derive_state(job, self.unreachable), job.ticket
+        new, admission = derive_state(job, self.unreachable), job.admission
         if new is not job.state:
             self._change_state(job, new, now)
-        if ticket is not None:
-            self._pass_gates(ticket, now)
+        if admission is not None:
+            self._pass_gates(admission, now)
         if job.held_by is not None or job.held_since is not None:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
@@ -168,8 +168,8 @@ class ClusterState:
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
         if self.shut_out and job.id in self.shut_out:
             waits = False
-        if ticket is not None:
-            waits = waits and ticket.seated
+        if admission is not None:
+            waits = waits and admission.admitted
         if waits or job.queued is not None:
             self._enqueue(pool.queue, job, now, waits)
         if pool.ranking is not None:
@@ -179,7 +179,7 @@ class ClusterState:
         if (job.state, new) not in TRANSITIONS:
             story = "\n".join(f"  {time:.3f} {event}" for time, event in job.story)
             raise InvalidTransitionError(f"job {job.id}: {job.state.value} -> {new.value}, after\n{story}")
-        if job.ticket is not None:
+        if job.admission is not None:
             self.gates.count(job, new)
         job.state = new
         if new in FINISHED:
@@ -200,16 +200,16 @@ class ClusterState:
         # It comes last of its like there: it was not preempted by anybody of that pool.
         job.pool, job.moves_to, job.returns = job.moves_to, "", False
 
-    def _pass_gates(self, ticket: Ticket, now: float) -> None:
+    def _pass_gates(self, admission: AdmissionRecord, now: float) -> None:
         """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
         if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
             self.overdue = True
             self.end_delays(now)
-        others, job = self.gates.update(ticket, now), ticket.job
-        if ticket.bound != job.gpus_max:
+        others, job = self.gates.update(admission, now), admission.job
+        if admission.bound != job.gpus_max:
             self.leave_queue(job)  # the queue groups by what is needed
-            job.gpus_max, job.range_changed = ticket.bound, True
-            if job.claiming and job.planned is not None and job.planned.share > ticket.bound:
+            job.gpus_max, job.range_changed = admission.bound, True
+            if job.claiming and job.planned is not None and job.planned.share > admission.bound:
                 self.unplan(job)
         self._refresh_all(others, now)
 
@@ -246,12 +246,12 @@ class ClusterState:
         holding = {id: self.jobs[id] for node in self.nodes.values() for id in node.attempts}
         jobs = list((self.unfinished | holding).values())
         gates.quotas, gates.limit_users = quotas, bool(quotas)
-        changed = {job.id: job for job in jobs if quotas and job.ticket is None}
+        changed = {job.id: job for job in jobs if quotas and job.admission is None}
         for job in changed.values():
             self.enter_gates(job, None)
-        for user in dict.fromkeys([*gates.persons, *(job.user for job in jobs)]):
+        for user in dict.fromkeys([*gates.user_quotas, *(job.user for job in jobs)]):
             if before.of(user) != quotas.of(user):
-                theirs = [job for job in jobs if job.user == user and job.ticket is not None]
+                theirs = [job for job in jobs if job.user == user and job.admission is not None]
                 gates.regroup(user, theirs)
                 changed |= {job.id: job for job in theirs}
         # Those with room have their seats before anybody else gets one.
@@ -287,23 +287,23 @@ class ClusterState:
 
     # --- who is kept apart ---
 
-    def keep_apart(self, one: Job, other: Job, until: float) -> None:
+    def add_anti_affinity(self, one: Job, other: Job, until: float) -> None:
         """Do not put the scripts of the two on one GPU until then; look at all again at that time."""
-        self.apart.remember(one, other, until)
+        self.anti_affinity.remember(one, other, until)
         for pool in self.pools.values():
-            pool.books.apart = self.apart
+            pool.books.anti_affinity = self.anti_affinity
         self.look_at(one, until)
 
     @property
-    def is_anybody_apart(self) -> bool:
+    def has_anti_affinity(self) -> bool:
         """Whether any two scripts are."""
-        return any(pool.books.apart is not None for pool in self.pools.values())
+        return any(pool.books.anti_affinity is not None for pool in self.pools.values())
 
-    def end_apartness(self, now: float) -> None:
+    def end_anti_affinity(self, now: float) -> None:
         """Let those be together again whose time is up."""
-        if not self.apart.forget(now):
+        if not self.anti_affinity.forget(now):
             for pool in self.pools.values():
-                pool.books.apart, pool.changed = None, True
+                pool.books.anti_affinity, pool.changed = None, True
 
     # --- room ---
 
@@ -327,7 +327,7 @@ class ClusterState:
         else:
             pool.books.free(job.id, attempt.allocation)
         if pool.claims:  # nobody else asks
-            pool.roomier.update(attempt.allocation.node_ids)
+            pool.freed_nodes.update(attempt.allocation.node_ids)
 
     def promise(self, job: Job, allocation: Allocation) -> None:
         """Keep ``allocation`` for the job, instead of what was planned before."""
@@ -419,7 +419,7 @@ class ClusterState:
 
 def _release(pool: PoolState, job: JobId, planned: Allocation) -> None:
     pool.books.release(job, planned)
-    pool.roomier.update(planned.node_ids)
+    pool.freed_nodes.update(planned.node_ids)
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:

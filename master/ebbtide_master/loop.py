@@ -28,7 +28,7 @@ from ebbtide_core.model.types import JobId
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.store.journal import Store
-from ebbtide_master.throttle.fair_queue import OURS, Turns, own_line
+from ebbtide_master.throttle.fair_queue import OURS, FairQueue, own_line
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
@@ -123,8 +123,8 @@ class MasterLoop:
         self._keep = keep
         self._recorded = recorded
         self._observers: list[Observer] = []
-        self._wishes: Turns[_Work] = Turns(MAX_QUEUE)
-        self._questions: Turns[_Work] = Turns(MAX_QUEUE)
+        self._requests: FairQueue[_Work] = FairQueue(MAX_QUEUE)
+        self._questions: FairQueue[_Work] = FairQueue(MAX_QUEUE)
         self._filled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
@@ -146,14 +146,14 @@ class MasterLoop:
         Raises `RefusedError` at the first fact that is refused, and `StoppedError` if the master ended before that.
         What was before a `PAUSE` may be on disk then.
         """
-        answered: Answer = await self._wait_in(self._wishes, facts, answer)
+        answered: Answer = await self._wait_in(self._requests, facts, answer)
         return answered
 
     async def tell_in_parts(
         self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]
     ) -> Answer:
         """The same with an answer that takes long."""
-        answered: Answer = await self._wait_in(self._wishes, facts, answer)
+        answered: Answer = await self._wait_in(self._requests, facts, answer)
         return answered
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
@@ -167,7 +167,7 @@ class MasterLoop:
         return answered
 
     async def _wait_in(
-        self, turns: Turns[_Work], facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Any]
+        self, turns: FairQueue[_Work], facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Any]
     ) -> Any:
         if self._stopped:
             raise StoppedError
@@ -184,7 +184,7 @@ class MasterLoop:
             while True:
                 await self._filled.wait()
                 self._filled.clear()
-                while self._wishes or self._questions:
+                while self._requests or self._questions:
                     self._answer_some()
                     await self._handle_some(batch)
                     batch.clear()
@@ -215,7 +215,7 @@ class MasterLoop:
 
     def _fail_queued_if_stopped(self) -> None:
         """Tell those in the queue; who waits for room in it gets in then, and does the same."""
-        for turns in (self._wishes, self._questions):
+        for turns in (self._requests, self._questions):
             while self._stopped and turns:
                 _fail(turns.take().done, StoppedError())
 
@@ -225,8 +225,8 @@ class MasterLoop:
         commands: list[Command] = []
         replies: list[Callable[[], None]] = []
         unfinished: list[_Work] = []
-        while self._wishes and len(batch) < MAX_BATCH and (not batch or not self._is_full(ends)):
-            batch.append(work := self._wishes.take())
+        while self._requests and len(batch) < MAX_BATCH and (not batch or not self._is_full(ends)):
+            batch.append(work := self._requests.take())
             reply = self._take(work, now, commands, ends)
             if reply is None:
                 unfinished.append(work)
@@ -255,7 +255,7 @@ class MasterLoop:
             reply()
         self._changes.publish(records)
         for work in unfinished:
-            self._wishes.put_back(work.line, work)
+            self._requests.put_back(work.line, work)
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
         """Handle work, or some of it; returns what to do once it is durable, None if more of it follows."""
@@ -350,7 +350,7 @@ class MasterLoop:
         if self._wakes:
             self._arm()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wishes.put_now(_Work(_wake, lambda _: None, done))
+        self._requests.put_now(_Work(_wake, lambda _: None, done))
         self._filled.set()
 
 

@@ -46,7 +46,7 @@ from ebbtide_master.store.opening import open_store
 from ebbtide_master.store.recovery import fold, recovered
 
 if TYPE_CHECKING:
-    from ebbtide_master.tls.listeners import Doors
+    from ebbtide_master.tls.listeners import Listeners
 
 LOOPBACK: Final = "127.0.0.1"
 COLLECTED: Final = (5_000, 10, 1_000)
@@ -256,11 +256,11 @@ async def _run_server(
     identities: Identities,
 ) -> int:
     gate: Gate = TokenGate(identities, cluster, time.time)
-    doors = _doors(options, store)
-    if doors is not None:
+    listeners = _listeners(options, store)
+    if listeners is not None:
         from ebbtide_master.calls.certificates import CertificateGate
 
-        gate = CertificateGate(gate, doors.enrolment)
+        gate = CertificateGate(gate, listeners.enrolment)
     policy = cluster.state.settings.pools[DEFAULT_POOL].policy
     try:
         reread = partial(_reread, options)
@@ -273,19 +273,19 @@ async def _run_server(
             config,
             notifier,
             reread,
-            doors,
-            accounts_of(identities, personal=doors is None),
+            listeners,
+            accounts_of(identities, personal=listeners is None),
         ) as service:
             stopped = _stop_signals()
             _reload_signal(service.reloading)
             ports: dict[str, str | int] = {}
-            if doors is not None:
-                ports = {"host": _from_here(doors.host), "port": service.port, "agent_port": service.agent_port}
+            if listeners is not None:
+                ports = {"host": _from_here(listeners.host), "port": service.port, "agent_port": service.agent_port}
             with published(options.home, store.cluster_id, ports):
-                where = f"{doors.host}:{service.port}" if doors is not None else options.home
+                where = f"{listeners.host}:{service.port}" if listeners is not None else options.home
                 log.info("serving=%s policy=%s epoch=%d", where, policy, service.epoch)
                 journal = replace(config.journal, backup_every_s=0.0) if _url(options, config) else config.journal
-                async with backing_up(store.folder, journal), _metrics(options, config, service, store, doors):
+                async with backing_up(store.folder, journal), _metrics(options, config, service, store, listeners):
                     return await _until_stopped(stopped, service.consumer, store.lost)
     except PortError as error:
         raise StartError(str(error), EXIT_FAILED) from None
@@ -293,7 +293,7 @@ async def _run_server(
 
 @asynccontextmanager
 async def _metrics(
-    options: MasterOptions, config: Config, service: Service, store: Store, doors: "Doors | None"
+    options: MasterOptions, config: Config, service: Service, store: Store, listeners: "Listeners | None"
 ) -> AsyncIterator[None]:
     """Metrics for as long as the block lasts, if somebody wants to read any."""
     port = config.metrics_port if options.metrics_port is None else options.metrics_port
@@ -303,7 +303,7 @@ async def _metrics(
     from ebbtide_master.metrics.exporter import HOST, MetricsPortError, exported
 
     try:
-        async with exported(service.loop, store, doors, port) as bound:
+        async with exported(service.loop, store, listeners, port) as bound:
             log.info("metrics=http://%s:%d/metrics", HOST, bound)
             yield
     except MetricsPortError as error:
@@ -319,16 +319,16 @@ def _speaks_tls(options: MasterOptions) -> bool:
     return (options.home / "tls" / "ca.pem").exists()
 
 
-def _doors(options: MasterOptions, store: Store) -> "Doors | None":
+def _listeners(options: MasterOptions, store: Store) -> "Listeners | None":
     """What is behind TLS; None if there is no authority."""
     if not _speaks_tls(options):
         return None
     from ebbtide_master.tls.authority import CertificateError
-    from ebbtide_master.tls.listeners import open_doors
+    from ebbtide_master.tls.listeners import open_listeners
 
     try:
         host = LOOPBACK if options.host is None else options.host
-        return open_doors(options.home, host, options.port, options.agent_port, store.vault, time.time)
+        return open_listeners(options.home, host, options.port, options.agent_port, store.vault, time.time)
     except (CertificateError, OSError) as error:
         raise StartError(f"the certificates of this master cannot be used: {error}", EXIT_FAILED) from None
 

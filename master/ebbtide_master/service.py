@@ -13,7 +13,7 @@ import grpc
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 
@@ -33,14 +33,14 @@ from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.nodes.agents import Agents
 from ebbtide_master.nodes.fencing import Fencing
 from ebbtide_master.nodes.sessions import Sessions
-from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.nodes.snapshots import SnapshotStore
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Doors, Front
+    from ebbtide_master.tls.listeners import Front, Listeners
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()
@@ -80,13 +80,13 @@ async def serving(
     config: Config = _DEFAULTS,
     notifier: Notifier | None = None,
     reread: Callable[[], Config] | None = None,
-    doors: "Doors | None" = None,
+    listeners: "Listeners | None" = None,
     accounts: Accounts = lambda user: AGENTS_OWN,
 ) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts, on the socket in ``home``.
 
     ``reread`` reads the configuration again, or raises `ConfigError`; without it, ``config`` is all that there is.
-    With ``doors``, clients and agents have a port each besides, and both speak TLS.
+    With ``listeners``, clients and agents have a port each besides, and both speak TLS.
 
     Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
     """
@@ -95,14 +95,14 @@ async def serving(
     notifier = notifier or Notifier(cluster, store, config.notify)
     environments = Environments(store.vault)
     await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
-    snapshots = Snapshots(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
+    snapshots = SnapshotStore(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
     sessions = Sessions(environments, config.log_rules, bounds.log_bytes, accounts)
     loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
     fencing = Fencing(config.fencing, loop, clock)
     server = grpc.aio.server(interceptors=[Edge(Admission(gate, throttle))], options=_SERVER_OPTIONS)
     with _listening(server, home):
-        front = None if doors is None else _listen(server, doors)
-        enrolment = None if doors is None else doors.enrolment
+        front = None if listeners is None else _listen(server, listeners)
+        enrolment = None if listeners is None else listeners.enrolment
         agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
         context = Context(
@@ -124,8 +124,8 @@ async def serving(
         clients = servicer(client_services(context, reloading))
         client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
         parts = [consumer := asyncio.create_task(loop.run())]
-        if doors is not None:
-            parts.append(_upkeep(doors))
+        if listeners is not None:
+            parts.append(_upkeep(listeners))
         try:
             await _announce(loop, consumer, epoch)
             notifier.run()
@@ -148,21 +148,21 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
     """On the socket in ``home``, which only the account that runs the master can reach."""
     with ExitStack() as stack:
         try:
-            target = stack.enter_context(door.made(home))
+            target = stack.enter_context(home_socket.made(home))
             server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
         except (NotTrusted, OSError, RuntimeError) as error:
-            raise PortError(f"cannot listen in {home / door.FOLDER}: {error}") from None
+            raise PortError(f"cannot listen in {home / home_socket.FOLDER}: {error}") from None
         yield
 
 
-def _listen(server: grpc.aio.Server, doors: "Doors") -> "Front":
+def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "Front":
     """On the ports of clients and of agents."""
     from ebbtide_master.tls.credentials import for_agents, for_clients
     from ebbtide_master.tls.listeners import Front
 
-    bound = _bind(server, doors.host, doors.port, for_clients(doors.folder), "--port")
-    agent_bound = _bind(server, doors.host, doors.agent_port, for_agents(doors.folder), "--agent-port")
-    return Front(doors, doors.public_host, bound, agent_bound)
+    bound = _bind(server, listeners.host, listeners.port, for_clients(listeners.folder), "--port")
+    agent_bound = _bind(server, listeners.host, listeners.agent_port, for_agents(listeners.folder), "--agent-port")
+    return Front(listeners, listeners.public_host, bound, agent_bound)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:
@@ -172,10 +172,10 @@ def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serve
         raise PortError(f"{option} {port}: cannot listen there on {host}, is it in use?") from None
 
 
-def _upkeep(doors: "Doors") -> asyncio.Task[None]:
+def _upkeep(listeners: "Listeners") -> asyncio.Task[None]:
     from ebbtide_master.tls.upkeep import keep_up
 
-    return asyncio.create_task(keep_up(doors, time.time), name="certificates")
+    return asyncio.create_task(keep_up(listeners, time.time), name="certificates")
 
 
 async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) -> None:

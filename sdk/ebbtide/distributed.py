@@ -25,21 +25,21 @@ class CheckpointFailed(Exception):
     """Another rank could not save; the message names the rank and its error. Older checkpoints stay untouched."""
 
 
-_group: "Group | None" = None
+_group: "ProcessGroup | None" = None
 
 
-def current() -> "Group | None":
+def current() -> "ProcessGroup | None":
     """The process group of this script, None if it has none or is its only member."""
     global _group
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     if _group is None or _group.world is not dist.group.WORLD:
-        _group = Group(dist, sys.modules["torch"])
+        _group = ProcessGroup(dist, sys.modules["torch"])
     return _group
 
 
-class Group:
+class ProcessGroup:
     """The default process group; every method is collective and blocks until all ranks have called it."""
 
     def __init__(self, dist: Any, torch: Any) -> None:

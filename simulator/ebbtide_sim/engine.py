@@ -31,8 +31,8 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.resources.infeasible import impossible
 
 from ebbtide_sim.garbage import rarely_collected
-from ebbtide_sim.physics import Dedicated, Physics, Run
-from ebbtide_sim.sources import Source
+from ebbtide_sim.physics import Dedicated, Physics, SimulatedAttempt
+from ebbtide_sim.sources import JobSource
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
 
@@ -55,7 +55,7 @@ _NOBODY: Final = JobId("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class SimulatedWorld:
     """What the simulated world is like.
 
     ``restart_cost_s``: from the launch of a later attempt to when it computes again. ``resumable``: whether work
@@ -93,7 +93,7 @@ class _Job:
 
     sim: SimJob
     left: float
-    run: Run | None = None
+    run: SimulatedAttempt | None = None
     starting: int = 0
     """The attempt that was launched and does not compute yet, 0 if none."""
 
@@ -104,15 +104,15 @@ class Simulation:
     def __init__(
         self,
         nodes: Iterable[SimNode],
-        source: Source,
+        source: JobSource,
         policy: Policy,
         observers: Iterable[Observer] = (),
-        world: World | None = None,
+        world: SimulatedWorld | None = None,
         physics: Physics | None = None,
         *,
         keep_jobs: bool = False,
     ) -> None:
-        self.world = world or World()
+        self.world = world or SimulatedWorld()
         # What the papers know nothing of: whether a job can suspend.
         self.cluster = Cluster(policy, self.world.speedup, trusting=True)
         self._pool = self.cluster.state.pools[DEFAULT_POOL]
@@ -122,7 +122,7 @@ class Simulation:
         self._observers = tuple(observers)
         self._physics = physics or Dedicated(self.world.speedup)
         self._keep_jobs = keep_jobs
-        self._heap: list[tuple[float, int, int, JobId, int, Run | None]] = []
+        self._heap: list[tuple[float, int, int, JobId, int, SimulatedAttempt | None]] = []
         self._order = 0
         self._jobs: dict[JobId, _Job] = {}
         self._up: list[tuple[JobId, int]] = []
@@ -187,7 +187,7 @@ class Simulation:
             self._compute(job, attempt)
         return woken
 
-    def _later(self, time: float, what: int, job: JobId, attempt: int = 0, run: Run | None = None) -> None:
+    def _later(self, time: float, what: int, job: JobId, attempt: int = 0, run: SimulatedAttempt | None = None) -> None:
         self._order += 1
         heapq.heappush(self._heap, (time, self._order, what, job, attempt, run))
 
@@ -269,20 +269,20 @@ class Simulation:
         job.starting = 0
         self._tell(e.AttemptStarted(id, attempt, 1))
         allocation = self.cluster.state.jobs[id].attempts[-1].allocation
-        job.run = Run(id, attempt, allocation, job.left, self.now)
+        job.run = SimulatedAttempt(id, attempt, allocation, job.left, self.now)
         self._expect(self._physics.start(job.run, self.now))
         self._changed = self._changed or bool(self._pool.elastic)
 
-    def _expect(self, runs: Iterable[Run]) -> None:
+    def _expect(self, runs: Iterable[SimulatedAttempt]) -> None:
         for run in runs:
             assert run.ends is not None
             self._later(run.ends, _DONE, run.job, run.attempt, run)
 
-    def _is_running(self, run: Run) -> bool:
+    def _is_running(self, run: SimulatedAttempt) -> bool:
         job = self._jobs.get(run.job)
         return job is not None and job.run is run
 
-    def _complete(self, run: Run) -> None:
+    def _complete(self, run: SimulatedAttempt) -> None:
         self._halt(self._jobs[run.job], kept=True)
         self._report_end(run.job, run.attempt, COMPLETED)
 

@@ -9,7 +9,7 @@ from ebbtide_core.model.types import Allocation, JobId, NodeId
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class SimulatedAttempt:
     """One attempt that computes. ``work`` is what it has left at its start, in seconds on one GPU (or one core).
 
     ``ends`` is when it is known to end; None while another run of its server ends first.
@@ -27,11 +27,11 @@ class Run:
 class Physics(Protocol):
     """Tells when runs end."""
 
-    def start(self, run: Run, now: float) -> Iterable[Run]:
+    def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
         """``run`` starts to compute; returns the runs whose ``ends`` has changed."""
         ...
 
-    def stop(self, run: Run, now: float) -> tuple[float, Iterable[Run]]:
+    def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
         """``run`` computes no more; returns the work that it did, and the runs whose ``ends`` has changed."""
         ...
 
@@ -45,18 +45,18 @@ class Dedicated:
     def __init__(self, speedup: Callable[[int], float]) -> None:
         self._speedup = speedup
 
-    def start(self, run: Run, now: float) -> Iterable[Run]:
+    def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
         """It ends when its work is done at the speed of its share."""
         run.ends = now + run.work / self._speed(run)
         return (run,)
 
-    def stop(self, run: Run, now: float) -> tuple[float, Iterable[Run]]:
+    def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
         """Nobody else is affected."""
         if run.ends is not None and now >= run.ends:
             return run.work, ()
         return min(run.work, (now - run.started) * self._speed(run)), ()
 
-    def _speed(self, run: Run) -> float:
+    def _speed(self, run: SimulatedAttempt) -> float:
         share = run.allocation.share
         return self._speedup(share) if share else 1.0
 
@@ -70,8 +70,8 @@ class Server:
     clock: float = 0.0
     at: float = 0.0
     running: int = 0
-    queue: list[tuple[float, int, Run]] = field(default_factory=list)
-    expected: Run | None = None
+    queue: list[tuple[float, int, SimulatedAttempt]] = field(default_factory=list)
+    expected: SimulatedAttempt | None = None
     """The run whose end was predicted last."""
 
     def advance(self, now: float) -> None:
@@ -98,7 +98,7 @@ class SharedServers:
         self._starts: dict[int, float] = {}
         self._order = 0
 
-    def start(self, run: Run, now: float) -> Iterable[Run]:
+    def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
         """It joins those of its server, and slows them down if there are more than cores."""
         server = self._server(run)
         server.advance(now)
@@ -108,7 +108,7 @@ class SharedServers:
         heapq.heappush(server.queue, (server.clock + run.work, self._order, run))
         return self._next(server, now)
 
-    def stop(self, run: Run, now: float) -> tuple[float, Iterable[Run]]:
+    def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
         """It leaves them, and they get faster."""
         server = self._server(run)
         server.advance(now)
@@ -119,10 +119,10 @@ class SharedServers:
         del self._starts[id(run)]
         return done, self._next(server, now)
 
-    def _server(self, run: Run) -> Server:
+    def _server(self, run: SimulatedAttempt) -> Server:
         return self._servers[run.allocation.nodes[0].node]
 
-    def _next(self, server: Server, now: float) -> Iterable[Run]:
+    def _next(self, server: Server, now: float) -> Iterable[SimulatedAttempt]:
         while server.queue and server.queue[0][2].stopped:
             heapq.heappop(server.queue)
         if server.expected is not None:

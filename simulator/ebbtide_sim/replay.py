@@ -32,7 +32,7 @@ COMPUTING: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedEvent:
     """One event of a journal, at Unix time ``time``."""
 
     sequence: int
@@ -41,7 +41,7 @@ class Line:
     body: Mapping[str, Any]
 
 
-def read_journal(path: Path) -> Iterator[Line]:
+def read_journal(path: Path) -> Iterator[RecordedEvent]:
     """The events of a master's journal, which is only read; `WorkloadError` if it is none."""
     if not path.is_file():
         raise WorkloadError(f"{path}: there is no journal")
@@ -51,12 +51,12 @@ def read_journal(path: Path) -> Iterator[Line]:
             if version > SCHEMA_VERSION:
                 raise WorkloadError(f"{path}: was written by a newer version of Ebbtide (schema {version})")
             for sequence, time, kind, body in db.execute("SELECT sequence, time, kind, body FROM events ORDER BY 1"):
-                yield Line(sequence, time, kind, _body(body, f"{path}: event {sequence}"))
+                yield RecordedEvent(sequence, time, kind, _body(body, f"{path}: event {sequence}"))
     except sqlite3.Error as error:
         raise WorkloadError(f"{path}: is no journal: {error}") from None
 
 
-def read_export(path: Path) -> Iterator[Line]:
+def read_export(path: Path) -> Iterator[RecordedEvent]:
     """The events of an export, one JSON object ``{sequence, time, kind, body}`` per line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -65,12 +65,12 @@ def read_export(path: Path) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
         entry = _body(line, f"{path}:{number}")
         try:
-            yield Line(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
+            yield RecordedEvent(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
         except (KeyError, TypeError, ValueError):
             raise WorkloadError(f"{path}:{number}: is not an object with sequence, time, kind and body") from None
 
 
-def read_either(path: Path) -> Iterator[Line]:
+def read_either(path: Path) -> Iterator[RecordedEvent]:
     """The events of a journal or of an export, whichever ``path`` is."""
     try:
         with path.open("rb") as file:
@@ -90,7 +90,7 @@ def _body(text: str, where: str) -> Any:
     return body
 
 
-def write_export(lines: Iterable[Line], out: TextIO) -> None:
+def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
     """Write what `read_export` reads."""
     for line in lines:
         entry = {"sequence": line.sequence, "time": line.time, "kind": line.kind, "body": line.body}
@@ -98,7 +98,7 @@ def write_export(lines: Iterable[Line], out: TextIO) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RecordedPast:
     """What happened: the nodes, the jobs as a workload, what a restart cost (seconds), and the live measures."""
 
     nodes: tuple[SimNode, ...]
@@ -107,7 +107,7 @@ class Past:
     live: Report
 
 
-def reconstruct(lines: Iterable[Line]) -> Past:
+def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
     """Fold a journal, and read off what each job was and how long it took.
 
     A rigid job's run time is what it computed; an elastic one's is its work, seconds on one GPU if speed grows with
@@ -123,7 +123,7 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
     unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
     changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
-    needy = sum(job.choosy for job in ran)
+    needy = sum(job.constrained for job in ran)
     pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
     notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
     notes += tuple(
@@ -143,7 +143,7 @@ def reconstruct(lines: Iterable[Line]) -> Past:
         for attempt in job.attempts[1:]
         if attempt.started is not None
     ]  # fmt: skip
-    return Past(
+    return RecordedPast(
         nodes,
         Workload("journal", jobs, {"never ran": never} if never else {}, notes),
         median(restarts) if restarts else 0.0,
@@ -151,7 +151,7 @@ def reconstruct(lines: Iterable[Line]) -> Past:
     )
 
 
-def _folded(lines: Iterable[Line]) -> tuple[ClusterState, float]:
+def _folded(lines: Iterable[RecordedEvent]) -> tuple[ClusterState, float]:
     """The state at the end of a journal, with the jobs that were forgotten since, and the time of its last event."""
     cluster, time = Cluster(Fifo()), 0.0
     for line in lines:
@@ -162,7 +162,7 @@ def _folded(lines: Iterable[Line]) -> tuple[ClusterState, float]:
     return cluster.state, time
 
 
-def read_event(line: Line) -> Event:
+def read_event(line: RecordedEvent) -> Event:
     """The event of a line; `WorkloadError` if it cannot be read."""
     try:
         return decode_event(line.kind, line.body)

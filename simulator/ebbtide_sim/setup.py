@@ -11,7 +11,7 @@ from ebbtide_core.model.limits import MAX_GPUS_PER_NODE
 from ebbtide_core.model.types import parts
 from ebbtide_core.policies.registry import POLICIES, create_policy
 
-from ebbtide_sim.engine import World
+from ebbtide_sim.engine import SimulatedWorld
 from ebbtide_sim.simulate import Scenario
 from ebbtide_sim.workload import Workload, WorkloadError, elastic, offline
 from ebbtide_sim.workloads.curve import load_speedup
@@ -60,7 +60,7 @@ class Setup:
             workload = elastic(workload, low, high, speedup)
         if self.offline:
             workload = offline(workload)
-        world = World(
+        world = SimulatedWorld(
             speedup=speedup,
             restart_cost_s=self.restart_cost_s,
             resumable=self.resumable,

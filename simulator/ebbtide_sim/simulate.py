@@ -7,7 +7,7 @@ from typing import TextIO
 
 from ebbtide_core.policies.registry import create_policy
 
-from ebbtide_sim.engine import Observer, Simulation, World
+from ebbtide_sim.engine import Observer, SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.sources import Recorded
@@ -26,7 +26,7 @@ class Scenario:
     nodes: tuple[SimNode, ...]
     policy: str
     options: Mapping[str, str] = field(default_factory=dict)
-    world: World = field(default_factory=World)
+    world: SimulatedWorld = field(default_factory=SimulatedWorld)
 
 
 def simulate(

@@ -10,7 +10,7 @@ from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """Submits jobs."""
 
     def next_time(self) -> float | None:

@@ -22,14 +22,14 @@ Parameters = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SimulationSweep:
     """The combinations that make sense, and why the others do not."""
 
     runs: tuple[tuple[Parameters, Setup], ...]
     skipped: tuple[str, ...]
 
 
-def combine(base: Setup, axes: Sequence[tuple[str, Sequence[str]]]) -> Sweep:
+def combine(base: Setup, axes: Sequence[tuple[str, Sequence[str]]]) -> SimulationSweep:
     """All combinations of the values of ``axes`` on top of ``base``.
 
     A combination that gives a policy an option that it lacks is left out, once; if no policy has an option,
@@ -45,7 +45,7 @@ def combine(base: Setup, axes: Sequence[tuple[str, Sequence[str]]]) -> Sweep:
         used = {name: value for name, value in wanted.items() if name not in dropped}
         runs.setdefault(tuple(used.items()), (used, setup))
     _check_options(axes, [setup.policy for _, setup in runs.values()])
-    return Sweep(tuple(runs.values()), tuple(skipped))
+    return SimulationSweep(tuple(runs.values()), tuple(skipped))
 
 
 def _check_options(axes: Sequence[tuple[str, Sequence[str]]], policies: Sequence[str]) -> None:

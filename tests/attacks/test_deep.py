@@ -8,7 +8,7 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.channels import archive as archive_of_files
 from ebbtide_agent.contract.job_dir import give
 from ebbtide_agent.files import clearing
-from ebbtide_agent.files.snapshots import Snapshots
+from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_agent.files.tidying import Keep, Tidying
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_protos.v1 import agent_pb2
@@ -60,7 +60,7 @@ async def test_what_cannot_be_removed_stays_and_keeps_no_agent_from_starting(
 
 async def test_deep_snapshots_are_unpacked_and_copied(tmp_path: Path) -> None:
     master = Master(archive(member("d/" * 600 + "f", "x")))
-    node = Snapshots(tmp_path / "node", master.exchange)
+    node = SnapshotCache(tmp_path / "node", master.exchange)
     master.attach(node._exchange)
     place = await node.place("1", 1, master.digest)
     assert clearing.size(str(place)) > 0
@@ -79,7 +79,7 @@ async def test_deep_checkpoints_are_counted_and_removed(tmp_path: Path) -> None:
 
 
 def test_deep_directories_are_copied_out(tmp_path: Path) -> None:
-    names = [name for _, name in archive_of_files.Source(deep(tmp_path / "1"), "0").entries()]
+    names = [name for _, name in archive_of_files.ArchiveSource(deep(tmp_path / "1"), "0").entries()]
     assert (len(names), names[-1].count("/")) == (LEVELS + 2, LEVELS + 1)
 
 

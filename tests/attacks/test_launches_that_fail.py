@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from ebbtide_agent.attempts import recovery
-from ebbtide_agent.files.snapshots import Snapshots
+from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.conftest import MakeNode
@@ -17,7 +17,7 @@ async def test_what_fails_on_the_way_to_a_launch_is_no_fault_of_the_checkpoint(
     async def place(*_: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(Snapshots, "place", place)
+    monkeypatch.setattr(SnapshotCache, "place", place)
     async with agent() as node:
         launch = order(python("pass"), snapshot=job_pb2.Snapshot(digest="x", bytes=1))
         await node.attempts.launch(launch)

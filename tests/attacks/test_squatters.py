@@ -16,7 +16,7 @@ from ebbtide_agent.link import joined
 from ebbtide_agent.link.endpoint import Endpoint, NoMaster, local_master
 from ebbtide_agent.link.joined import Joined
 from ebbtide_cli.home import Home
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 
 from tests.certificates import a_certificate, an_authority
@@ -173,7 +173,7 @@ def test_a_record_of_another_account_names_no_master(home: Path) -> None:
 @contextmanager
 def squatting(home: Path) -> Iterator[FakeMaster]:
     """A fake master listens at the socket of a home that claims to have a master."""
-    with door.made(home) as target, a_fake_master(lambda server: server.add_insecure_port(target)) as (fake, _):
+    with home_socket.made(home) as target, a_fake_master(lambda server: server.add_insecure_port(target)) as (fake, _):
         publish(home)
         yield fake
 
@@ -197,7 +197,7 @@ def test_at_a_socket_that_others_can_reach_nobody_is_told_anything(home: Path) -
             place.chmod(mode)
             if place != home:
                 refused(home, words)
-            with pytest.raises(NotTrusted, match=words), door.reached(home):
+            with pytest.raises(NotTrusted, match=words), home_socket.reached(home):
                 pass
             place.chmod(before)
         assert fake.heard == []
@@ -228,7 +228,7 @@ def test_at_a_link_of_another_account_nobody_is_told_anything(home: Path) -> Non
 def test_who_listens_at_the_socket_must_be_of_the_account_that_owns_it(home: Path) -> None:
     import socket
 
-    with socket.socket(socket.AF_UNIX) as listener, door.made(home) as target:
+    with socket.socket(socket.AF_UNIX) as listener, home_socket.made(home) as target:
         listener.bind(target.removeprefix("unix:"))
         os.seteuid(STRANGER)
         try:

@@ -9,7 +9,7 @@ from ebbtide_agent.attempts import launching
 from ebbtide_agent.files import copying, exchange, reading, required
 from ebbtide_agent.files.copying import Copy, NotCopied
 from ebbtide_agent.files.exchange import Exchange, read_as_owner
-from ebbtide_agent.gpu.backend import Gpu, Settings
+from ebbtide_agent.gpu.backend import Gpu, GpuSettings
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.files.test_snapshots import DIGEST, TREE, Master
@@ -75,7 +75,7 @@ async def test_others_jobs_start_while_somebodys_python_does_not_answer(
     silent.mkdir()
     async with agent() as node:
         sharing = node.attempts._sharing
-        await sharing.know((Gpu("GPU-0", 0, "x", 24 * GIB),), lambda uuid: Settings(), fake=False)
+        await sharing.know((Gpu("GPU-0", 0, "x", 24 * GIB),), lambda uuid: GpuSettings(), fake=False)
         with hung(silent):
             env = {"PATH": f"{silent}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(silent)}
             share = gpus(1, share=(1, 2))

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
@@ -343,7 +343,7 @@ def serving(master: ScriptedMaster) -> Iterator[str]:
     """Where it serves for as long as the block lasts: at the socket in a home of its own."""
     server = grpc.server(ThreadPoolExecutor(64))
     client_pb2_grpc.add_ClientServiceServicer_to_server(master, server)
-    with TemporaryDirectory(prefix="ebb-") as home, door.made(Path(home)) as target:
+    with TemporaryDirectory(prefix="ebb-") as home, home_socket.made(Path(home)) as target:
         server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
         server.start()
         yield f"unix:{home}"

@@ -14,7 +14,7 @@ from ebbtide_cli import cluster, daemons
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine
 from ebbtide_cli.verbs import up
-from ebbtide_cli.verbs.up import Wish
+from ebbtide_cli.verbs.up import UpRequest
 from ebbtide_protos.process import Identity
 
 from tests.client.runs import Ebb, start_ebb
@@ -256,12 +256,14 @@ def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembe
     monkeypatch.setattr(cluster, "start_daemon", lambda name, arguments, *_: started.append(arguments))
     monkeypatch.setattr(cluster, "wait_until_ready", lambda *_: None)
     here = Home.current()
-    wish = Wish("none", "ws1", None, {}, None, None, None, "90d")
+    wish = UpRequest("none", "ws1", None, {}, None, None, None, "90d")
     with StatusLine(wanted=False) as line:
         settings = up._settings(None, wish)
         settings.remember(here)
         cluster.ensure_agent(here, settings, line)
     assert "--keep=90d" in started[0]
-    again = up._settings(cluster.Settings.remembered(here), Wish(None, None, None, {}, None, None, None, None))
+    again = up._settings(
+        cluster.LocalSettings.remembered(here), UpRequest(None, None, None, {}, None, None, None, None)
+    )
     assert again.keep == "90d"
     assert ebb("up", "--keep", "soon").complaint.startswith("up: 'soon'")

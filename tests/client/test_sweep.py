@@ -1,7 +1,7 @@
 """Sweeps: a task for each combination of values, or for some of them."""
 
 import pytest
-from ebbtide_cli.submitting.sweep import Sweep, unused
+from ebbtide_cli.submitting.sweep import ParameterGrid, unused
 
 
 def asked(master) -> dict[int, dict[str, str]]:
@@ -44,7 +44,7 @@ def test_a_sample_is_the_same_for_the_same_seed(ebb, master):
         ebb("submit", *GRID, "--sample", "2", "--seed", seed, "--", "{lr}{bs}")
     first, again, other = ([dict(task.params) for task in one.tasks] for one in master.sent("Submit"))
     assert first == again != other
-    grid = Sweep([[{"lr": ".1"}, {"lr": ".01"}], [{"bs": "32"}, {"bs": "64"}, {"bs": "128"}]])
+    grid = ParameterGrid([[{"lr": ".1"}, {"lr": ".01"}], [{"bs": "32"}, {"bs": "64"}, {"bs": "128"}]])
     assert [values for values in (grid[index] for index in range(6)) if values in first] == first
     assert [task.index for task in master.sent("Submit")[0].tasks] == [0, 1]
 

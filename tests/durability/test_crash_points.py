@@ -14,7 +14,7 @@ import pytest
 from ebbtide import checkpoints
 from ebbtide_agent.jsonfile import read_json
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 from tests.durability.traced import kill_at, run
 
@@ -49,7 +49,7 @@ def check_journal(home: Path, promised: list[str]) -> None:
         assert [line.sequence for line in lines] == list(range(1, len(lines) + 1))
         assert len(lines) % 2 == 0, "half of a batch is there"
         assert len(lines) in (2 * len(jobs), 2 * len(jobs) + 2)
-        environments = {int(key) for key in store.vault.read(Kind.ENVIRONMENT)}
+        environments = {int(key) for key in store.vault.read(EntryKind.ENVIRONMENT)}
         assert {job for job in jobs if job > max(jobs) - 2} <= environments
         assert store.next_epoch() >= 1 + any(word.startswith("epoch") for word in promised)
 

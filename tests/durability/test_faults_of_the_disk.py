@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 from tests.durability.traced import Master, a_master, injecting, jobs_in, submit
@@ -96,7 +96,7 @@ def test_a_slow_disk_delays_submits_and_no_heartbeat(tmp_path: Path) -> None:
     with a_master(tmp_path, delayed) as master:
         record = master.ready()
         assert record is not None, master.end()
-        with door.reached(tmp_path) as target:
+        with home_socket.reached(tmp_path) as target:
             asyncio.run(submits_and_heartbeats(tmp_path, target))
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from ebbtide_core.events import CancelRequested
 from ebbtide_core.model.types import JobId
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 store = SqliteStore(Path(sys.argv[1]))
 print(f"epoch {store.next_epoch()}", flush=True)
 for number in range(1, 6):
-    store.vault.put(Kind.ENVIRONMENT, {str(number): "{}", str(number - 3): None}).result()
+    store.vault.put(EntryKind.ENVIRONMENT, {str(number): "{}", str(number - 3): None}).result()
     store.append([(1.0, CancelRequested(JobId(str(number)))), (1.0, CancelRequested(JobId(str(number))))]).result()
     print(f"job {number}", flush=True)
 store.close()

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ebbtide_sim.engine import World
-from ebbtide_sim.replay import Line, read_journal, reconstruct
+from ebbtide_sim.engine import SimulatedWorld
+from ebbtide_sim.replay import RecordedEvent, read_journal, reconstruct
 from ebbtide_sim.simulate import Scenario, simulate
 
 from tests.e2e.cluster import Cluster
@@ -51,14 +51,14 @@ def test_a_live_run_and_its_simulation_make_the_same_decisions(cluster: Cluster,
     lines = list(read_journal(cluster.home / "journal.db"))
     past = reconstruct(lines)
     log = io.StringIO()
-    world = World(restart_cost_s=past.restart_cost_s)
+    world = SimulatedWorld(restart_cost_s=past.restart_cost_s)
     simulate(Scenario(workload=past.workload, nodes=past.nodes, policy="fitgpp", world=world), events=log)
     simulated = [json.loads(line) for line in log.getvalue().splitlines()]
     assert of_simulation(simulated) == of_journal(lines)
     assert past.live.preemptions == sum(line["event"] == "preempt" for line in simulated) > 0
 
 
-def of_journal(lines: list[Line]) -> list[Decision]:
+def of_journal(lines: list[RecordedEvent]) -> list[Decision]:
     decisions: list[Decision] = []
     for line in lines:
         if line.kind == "AttemptPlaced":

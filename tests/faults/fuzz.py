@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import grpc
 import psutil
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
@@ -209,7 +209,7 @@ async def a_master(home: Path, log: Path) -> AsyncIterator[tuple[subprocess.Pope
             while not (home / "master.json").exists():
                 assert process.poll() is None, log.read_text()[-2000:]
                 await asyncio.sleep(0.02)
-        with door.reached(home) as target:
+        with home_socket.reached(home) as target:
             yield process, target
     finally:
         process.kill()

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 
 CHUNK = 1 << 16
 RESET = struct.pack("ii", 1, 0)
@@ -146,7 +146,7 @@ class Proxy:
 
     async def _listen(self) -> None:
         if self.home is not None:
-            target = self._open.enter_context(door.made(self.home))
+            target = self._open.enter_context(home_socket.made(self.home))
             self._server = await asyncio.start_unix_server(self._accept, target.removeprefix("unix:"))
             return
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -248,5 +248,5 @@ def a_line(home: Path, name: str, seed: int = 0) -> Proxy:
 async def _connected(target: Address | Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if not isinstance(target, Path):
         return await asyncio.open_connection(*target)
-    with door.entered(target) as named:
+    with home_socket.entered(target) as named:
         return await asyncio.open_unix_connection(named.removeprefix("unix:"))

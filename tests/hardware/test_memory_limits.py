@@ -8,9 +8,9 @@ from pathlib import Path
 import pynvml
 import pytest
 from ebbtide_agent.mps import daemon as daemons
-from ebbtide_agent.mps.control import BINARY, Control
+from ebbtide_agent.mps.control import BINARY, MpsControl
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.processes.cgroup import Group, own_group
+from ebbtide_agent.processes.cgroup import ControlGroup, own_group
 
 from tests.agent.gpu.cuda_process import OUT_OF_MEMORY, SUCCESS, CudaProcess
 from tests.hardware.results import record
@@ -34,7 +34,7 @@ def mps(uuid):
     binary = shutil.which(BINARY)
     assert binary, f"{BINARY} is not installed: it comes with the driver's compute utilities"
     with tempfile.TemporaryDirectory(prefix="ebb-") as directory:  # a short one: paths of sockets are below it
-        daemon = daemons.start(Control(binary, uuid, Path(directory, "mps")))
+        daemon = daemons.start(MpsControl(binary, uuid, Path(directory, "mps")))
         yield daemon.control.environment
         assert daemons.end(daemon) == ()
 
@@ -44,7 +44,7 @@ def group():
     """A control group below our own."""
     own = own_group(Path("/proc/self"))
     assert own is not None, "no control groups of version 2 are mounted"
-    group = Group.create(own, f"ebb-test-{os.getpid()}")
+    group = ControlGroup.create(own, f"ebb-test-{os.getpid()}")
     assert group is not None, f"not allowed to make a control group in {own}"
     yield group
     group.kill()

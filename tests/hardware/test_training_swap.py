@@ -13,7 +13,7 @@ import pytest
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.swap.gpus import open_gpus
 from ebbtide_agent.swap.operation import carry_out
-from ebbtide_agent.swap.sequence import Do, Ending, Order, Result, Swapped
+from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
 
 from tests.hardware.results import record
 
@@ -51,11 +51,11 @@ class Training:
         assert ballast == "intact"
         return loss
 
-    def swap(self, do: Do, swapped: Swapped) -> tuple[Result, float]:
+    def swap(self, do: Do, swapped: Swapped) -> tuple[SwapResult, float]:
         """Suspend or resume; what came of it, and seconds."""
         began = time.monotonic()
         reservations = str(self._directory / "reservations")
-        order = Order(do, self._root.pid, self.gpu, "", reservations, patience_s=60, swapped=swapped)
+        order = SwapOrder(do, self._root.pid, self.gpu, "", reservations, patience_s=60, swapped=swapped)
         result = carry_out(order, _PATIENCE_S)
         return result, time.monotonic() - began
 
@@ -75,12 +75,12 @@ class Training:
 def _swap_out_and_in(training: Training, name: str) -> None:
     free_before = open_gpus("").look(training.gpu).free_bytes
     out, out_s = training.swap(Do.SUSPEND, Swapped())
-    assert (out.ending, out.reason) == (Ending.DONE, "")
+    assert (out.ending, out.reason) == (SwapOutcome.DONE, "")
     look = open_gpus("").look(training.gpu)
     assert training.pid not in look.processes
     assert look.free_bytes > free_before
     back, in_s = training.swap(Do.RESUME, out.swapped)
-    assert (back.ending, back.reason) == (Ending.DONE, "")
+    assert (back.ending, back.reason) == (SwapOutcome.DONE, "")
     moved = out.swapped.mem_bytes
     record(
         name,

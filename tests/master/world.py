@@ -21,7 +21,7 @@ from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import Service, serving
 from ebbtide_master.store.recovery import recovered
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 
 DEADLINE_S = 30.0
@@ -247,7 +247,7 @@ async def a_master(
             serving(cluster, store, home, policy, gate, config, notifier, reread, accounts=accounts)
         )
         options = [("grpc.use_local_subchannel_pool", 1)]
-        target = stack.enter_context(door.reached(home))
+        target = stack.enter_context(home_socket.reached(home))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(target, options=options))
         yield Master(service, cluster, store, channel, gate, target)
 

@@ -4,15 +4,15 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
 from ebbtide_core.job.job import Job
-from ebbtide_sim.replay import Line
-from ebbtide_sim.reserving.waiting import MIN_STARTS, FitError, Start, fit_waiting, starts
+from ebbtide_sim.replay import RecordedEvent
+from ebbtide_sim.reserving.waiting import MIN_STARTS, FitError, ObservedWait, fit_waiting, starts
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, stepped_aside
 
 
-def recorded(lab: Lab) -> list[Line]:
-    return [Line(n, t, type(event).__name__, encode(event)) for n, (t, event) in enumerate(lab.journal, 1)]
+def recorded(lab: Lab) -> list[RecordedEvent]:
+    return [RecordedEvent(n, t, type(event).__name__, encode(event)) for n, (t, event) in enumerate(lab.journal, 1)]
 
 
 def asked_and_waited(lab: Lab) -> list[tuple[float, float]]:
@@ -34,8 +34,8 @@ def lab() -> Lab:
     return Lab("fifo", gpus=1)
 
 
-def line_of(*points: tuple[float, float]) -> list[Start]:
-    return [Start(asked, waited) for asked, waited in points]
+def line_of(*points: tuple[float, float]) -> list[ObservedWait]:
+    return [ObservedWait(asked, waited) for asked, waited in points]
 
 
 # --- which starts count ---
@@ -108,7 +108,7 @@ def test_a_journal_whose_beginning_is_lost_tells_of_the_rest(lab: Lab) -> None:
 
 def test_an_event_that_cannot_be_read_is_named() -> None:
     with pytest.raises(WorkloadError, match="event 7 of the journal, a JobFlew, cannot be read"):
-        list(starts([Line(7, 0.0, "JobFlew", {})]))
+        list(starts([RecordedEvent(7, 0.0, "JobFlew", {})]))
 
 
 # --- the fit ---

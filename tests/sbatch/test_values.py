@@ -8,7 +8,7 @@ from ebbtide_cli.submitting.slurm import values
 from ebbtide_cli.submitting.slurm.lines import read_lines
 from ebbtide_cli.submitting.slurm.options import OPTIONS
 from ebbtide_cli.submitting.slurm.translation import translate
-from ebbtide_cli.submitting.slurm.values import Gpus
+from ebbtide_cli.submitting.slurm.values import GpuRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,16 +41,16 @@ def test_sizes_are_mebibytes_unless_they_say_otherwise(text, mebibytes):
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [
-        ("gpu", Gpus(Fraction(1))),
-        ("gpu:4", Gpus(Fraction(4))),
-        ("gpu:a100", Gpus(Fraction(1), "a100")),
-        ("gpu:a100:2(S:0-1)", Gpus(Fraction(2), "a100")),
-        ("gres/gpu=2", Gpus(Fraction(2))),
+        ("gpu", GpuRequest(Fraction(1))),
+        ("gpu:4", GpuRequest(Fraction(4))),
+        ("gpu:a100", GpuRequest(Fraction(1), "a100")),
+        ("gpu:a100:2(S:0-1)", GpuRequest(Fraction(2), "a100")),
+        ("gres/gpu=2", GpuRequest(Fraction(2))),
         ("none", None),
-        ("mps:100", Gpus(Fraction(1))),
-        ("mps:25", Gpus(Fraction(1, 4))),
-        ("mps:30", Gpus(Fraction(1, 3))),
-        ("mps:1", Gpus(Fraction(1, 16))),
+        ("mps:100", GpuRequest(Fraction(1))),
+        ("mps:25", GpuRequest(Fraction(1, 4))),
+        ("mps:30", GpuRequest(Fraction(1, 3))),
+        ("mps:1", GpuRequest(Fraction(1, 16))),
     ],
 )
 def test_generic_resources_are_gpus_or_parts_of_one(text, gpus):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ebbtide import distributed
-from ebbtide.distributed import Group
+from ebbtide.distributed import ProcessGroup
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +24,14 @@ class Tensor:
     """Stands for a tensor whose references are all that matters."""
 
 
-def group_without_ranks() -> Group:
+def group_without_ranks() -> ProcessGroup:
     dist = SimpleNamespace(
         group=SimpleNamespace(WORLD=object()), get_rank=lambda: 0, get_world_size=lambda: 2, get_backend=lambda: "gloo"
     )
     torch = SimpleNamespace(
         inference_mode=lambda on: nullcontext(), zeros=lambda *size, **kind: Tensor(), int32=None, uint8=None
     )
-    group = Group(dist, torch)
+    group = ProcessGroup(dist, torch)
     atexit.unregister(group._settle)
     return group
 

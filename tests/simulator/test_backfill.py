@@ -11,7 +11,7 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic
@@ -74,7 +74,7 @@ def earliest_start(snapshot: Snapshot, ahead: list[Job], plan: Plan, head: Job) 
     return None
 
 
-def run(jobs: list[SimJob], nodes: list[SimNode], world: World, name: str, **options: str) -> Watched:
+def run(jobs: list[SimJob], nodes: list[SimNode], world: SimulatedWorld, name: str, **options: str) -> Watched:
     watched = Watched(create_policy(name, options))
     simulation = Simulation(nodes, Recorded(jobs), watched, world=world, keep_jobs=True)
     simulation.run()
@@ -113,7 +113,7 @@ def crowds(draw: Any) -> tuple[list[SimJob], list[SimNode]]:
 @careful
 @given(jobs=workloads(), nodes=NODES, world=WORLDS)
 def test_nothing_is_booked_twice_and_nobody_starves(
-    policy: str, options: dict[str, str], jobs: list[SimJob], nodes: list[SimNode], world: World
+    policy: str, options: dict[str, str], jobs: list[SimJob], nodes: list[SimNode], world: SimulatedWorld
 ) -> None:
     nodes = named(nodes)
     jobs = [job for job in jobs if could_run(job, nodes)]
@@ -136,7 +136,7 @@ def test_the_head_never_starts_later_than_if_nobody_had_passed_it(policy: str, o
 
     @quick
     @given(crowd=crowds(), world=WORLDS)
-    def holds(crowd: tuple[list[SimJob], list[SimNode]], world: World) -> None:
+    def holds(crowd: tuple[list[SimJob], list[SimNode]], world: SimulatedWorld) -> None:
         nonlocal passed
         watched = run(*crowd, world, policy, **options)
         note(f"{watched.passed} passed; {watched.promises}")
@@ -157,9 +157,9 @@ def test_a_log_says_what_users_asked_for_and_nobody_is_ended_for_it(tmp_path: Pa
     jobs = read_swf(log).jobs
     assert [job.requested_s for job in jobs] == [7200.0, None, 1200.0, None]
     nodes = [SimNode(name="n", gpus=4)]
-    exact = run(list(jobs), nodes, World(), "fifo", backfill="easy")
+    exact = run(list(jobs), nodes, SimulatedWorld(), "fifo", backfill="easy")
     assert exact.starts == {"1": 0.0, "2": 3600.0, "3": 2.0, "4": 2402.0}
-    requested = run(list(jobs), nodes, World(requested=True), "fifo", backfill="easy")
+    requested = run(list(jobs), nodes, SimulatedWorld(requested=True), "fifo", backfill="easy")
     assert requested.starts == {"1": 0.0, "2": 3600.0, "3": 2.0, "4": 3660.0}  # nothing was asked for it
 
 

@@ -3,7 +3,7 @@
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
@@ -23,7 +23,7 @@ def run(restart_cost_s: float) -> list[Job]:
         ),
         SimJob(id="wide", submit_s=3 * HOUR_S, runtime_s=HOUR_S, gpus_min=2 * WHOLE, gpus_max=2 * WHOLE),
     ]
-    world = World(restart_cost_s=restart_cost_s)
+    world = SimulatedWorld(restart_cost_s=restart_cost_s)
     simulation = Simulation(nodes, Recorded(jobs), create_policy("priority", {}), world=world, keep_jobs=True)
     simulation.run()
     return list(simulation.cluster.state.jobs.values())

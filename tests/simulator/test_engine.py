@@ -16,7 +16,7 @@ from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.policies.resizing import shrunk
 from ebbtide_core.snapshot import Plan, Snapshot
-from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.physics import Server, SharedServers
@@ -40,11 +40,19 @@ def nodes(count: int = 1, gpus: int = 1) -> tuple[SimNode, ...]:
 
 
 def run(
-    jobs: Sequence[SimJob], where: Iterable[SimNode], policy: str = "fifo", world: World | None = None, **options: str
+    jobs: Sequence[SimJob],
+    where: Iterable[SimNode],
+    policy: str = "fifo",
+    world: SimulatedWorld | None = None,
+    **options: str,
 ) -> tuple[Report, list[dict[str, Any]]]:
     log = io.StringIO()
     scenario = Scenario(
-        workload=Workload("test", jobs), nodes=tuple(where), policy=policy, options=options, world=world or World()
+        workload=Workload("test", jobs),
+        nodes=tuple(where),
+        policy=policy,
+        options=options,
+        world=world or SimulatedWorld(),
     )
     report = simulate(scenario, events=log)
     return report, [json.loads(line) for line in log.getvalue().splitlines()]
@@ -64,7 +72,7 @@ class TestReservations:
     def test_a_job_reserves_by_what_its_script_took_and_goes_on_in_the_next_reservation(self) -> None:
         early = [job(f"e{n}", 0, 10, user="ann", script="train") for n in range(5)]
         late = job("late", 60, 15, user="ann", script="train", time_auto=True, grace_s=1.0)
-        log = run([*early, late], nodes(), world=World(restart_cost_s=2.0))[1]
+        log = run([*early, late], nodes(), world=SimulatedWorld(restart_cost_s=2.0))[1]
         assert times(log, "late") == [
             (60, "submit"), (60, "start"), (71, "suspend"), (71, "resume"), (78, "finish")
         ]  # fmt: skip
@@ -79,7 +87,7 @@ class TestTime:
 
     def test_a_preempted_job_waits_through_its_grace_period_and_restart(self) -> None:
         jobs = [job("be", 0, 100, grace_s=7), job("te", 10, 20, job_class=TE)]
-        report, log = run(jobs, nodes(), "fitgpp", World(restart_cost_s=3), min_run_s="0")
+        report, log = run(jobs, nodes(), "fitgpp", SimulatedWorld(restart_cost_s=3), min_run_s="0")
         assert times(log, "be") == [
             (0, "submit"), (0, "start"), (10, "preempt"), (17, "suspend"), (37, "resume"), (130, "finish"),
         ]  # fmt: skip
@@ -99,19 +107,19 @@ class TestTime:
 
     def test_what_cannot_resume_starts_again_from_nothing(self) -> None:
         jobs = [job("be", 0, 100, grace_s=7), job("te", 10, 20, job_class=TE)]
-        report, log = run(jobs, nodes(), "fitgpp", World(resumable=False), min_run_s="0")
+        report, log = run(jobs, nodes(), "fitgpp", SimulatedWorld(resumable=False), min_run_s="0")
         assert times(log, "be")[2:] == [(10, "preempt"), (10, "suspend"), (30, "resume"), (130, "finish")]
         assert report.wasted_gpu_s == 10
 
     def test_a_job_on_more_gpus_is_as_fast_as_the_curve_says(self) -> None:
         halved = Speedup(((WHOLE, 1.0), (2 * WHOLE, 1.5)))
         elastic = SimJob(id="e", submit_s=0, runtime_s=30, gpus_min=WHOLE, gpus_max=2 * WHOLE)
-        _, log = run([elastic], nodes(gpus=2), world=World(speedup=halved))
+        _, log = run([elastic], nodes(gpus=2), world=SimulatedWorld(speedup=halved))
         assert times(log, "e")[-1] == (20, "finish")
 
     def test_a_rigid_jobs_run_time_is_that_at_its_own_size(self) -> None:
         halved = Speedup(((WHOLE, 1.0), (2 * WHOLE, 1.5)))
-        report, log = run([job("r", 0, 30, 2)], nodes(gpus=2), world=World(speedup=halved))
+        report, log = run([job("r", 0, 30, 2)], nodes(gpus=2), world=SimulatedWorld(speedup=halved))
         assert times(log, "r")[-1] == (30, "finish")
         assert report.stretch["mean"] == pytest.approx(30 / 45)
 
@@ -188,7 +196,7 @@ def test_the_same_seed_writes_the_same_log_byte_for_byte(policy: str) -> None:
     def log() -> str:
         out = io.StringIO()
         world = Simulation(
-            nodes(2, 4), Recorded(bags(120, 5).jobs), create_policy(policy, {}), [EventLog(out)], World()
+            nodes(2, 4), Recorded(bags(120, 5).jobs), create_policy(policy, {}), [EventLog(out)], SimulatedWorld()
         )
         world.run()
         return out.getvalue()
@@ -203,7 +211,7 @@ def test_tasks_of_a_server_share_its_cores_and_none_has_more_than_one() -> None:
     jobs = [job(str(i), at, work) for i, (at, work) in enumerate(demands)]
     out = io.StringIO()
     physics = SharedServers({NodeId("n0"): Server(capacity, cores)})
-    Simulation(nodes(1, 8), Recorded(jobs), create_policy("fifo", {}), [EventLog(out)], World(), physics).run()
+    Simulation(nodes(1, 8), Recorded(jobs), create_policy("fifo", {}), [EventLog(out)], SimulatedWorld(), physics).run()
     ends = {
         line["job"]: line["t"] for line in map(json.loads, out.getvalue().splitlines()) if line["event"] == "finish"
     }

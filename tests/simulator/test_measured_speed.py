@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 from ebbtide_core.estimates.work import LINEAR, Speedup
-from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_sim.engine import Simulation
 from ebbtide_sim.metrics import Metrics, Report
-from ebbtide_sim.physics import Run
+from ebbtide_sim.physics import SimulatedAttempt
 from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
@@ -26,16 +26,16 @@ class ByScript:
     def __init__(self, scripts: dict[str, str]) -> None:
         self._scripts = scripts
 
-    def start(self, run: Run, now: float) -> Iterable[Run]:
+    def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
         run.ends = now + run.work / self._speed(run)
         return (run,)
 
-    def stop(self, run: Run, now: float) -> tuple[float, Iterable[Run]]:
+    def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
         if run.ends is not None and now >= run.ends:
             return run.work, ()
         return min(run.work, (now - run.started) * self._speed(run)), ()
 
-    def _speed(self, run: Run) -> float:
+    def _speed(self, run: SimulatedAttempt) -> float:
         return TRUTH[self._scripts[run.job]](run.allocation.share)
 
 
@@ -61,7 +61,7 @@ def simulated(policy: str, told: bool) -> Report:
     if told:
         for script, curve in TRUTH.items():
             for count in (1, 2, 8):
-                rate = Rate(10 * curve(count * WHOLE), 3)
+                rate = MeasuredRate(10 * curve(count * WHOLE), 3)
                 world.cluster.state.rates.add(
                     ("", script), JobId(f"before-{count}"), Setting(count * WHOLE, 1, "A100", True), rate
                 )

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_core.estimates.work import Speedup
 from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_core.policies.registry import POLICIES
-from ebbtide_sim.engine import World
+from ebbtide_sim.engine import SimulatedWorld
 from ebbtide_sim.setup import RIGID
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import SimJob, Workload
@@ -74,7 +74,7 @@ def workloads(draw: Any) -> list[SimJob]:
 
 
 WORLDS = st.builds(
-    World,
+    SimulatedWorld,
     speedup=st.sampled_from([Speedup(), Speedup(((WHOLE // 2, 0.75), (WHOLE, 1.0), (4 * WHOLE, 3.0)))]),
     restart_cost_s=st.sampled_from([0.0, 5.0]),
     resumable=st.just(True),
@@ -82,7 +82,7 @@ WORLDS = st.builds(
 
 
 def simulated(
-    policy: str, jobs: list[SimJob], nodes: list[SimNode], world: World, **options: str
+    policy: str, jobs: list[SimJob], nodes: list[SimNode], world: SimulatedWorld, **options: str
 ) -> tuple[str, Checker]:
     log = io.StringIO()
     scenario = Scenario(
@@ -103,7 +103,7 @@ def named(nodes: list[SimNode]) -> list[SimNode]:
 @careful
 @given(jobs=workloads(), nodes=NODES, world=WORLDS)
 def test_nothing_is_booked_twice_nobody_starves_and_the_same_run_is_the_same(
-    policy: str, jobs: list[SimJob], nodes: list[SimNode], world: World
+    policy: str, jobs: list[SimJob], nodes: list[SimNode], world: SimulatedWorld
 ) -> None:
     nodes = named(nodes)
     jobs = [replace(job, gpus_min=job.gpus_max) for job in jobs] if policy in RIGID else jobs
@@ -139,7 +139,7 @@ def test_who_grows_or_shrinks_is_on_one_node_if_one_is_large_enough(
 ) -> None:
     nodes, jobs = drawn
     jobs = [job for job in jobs if could_run(job, nodes)]
-    log, checker = simulated(policy, jobs, nodes, World())
+    log, checker = simulated(policy, jobs, nodes, SimulatedWorld())
     note(log)
     assert checker.finished == {job.id for job in jobs}
 
@@ -161,7 +161,7 @@ def test_two_gangs_of_the_whole_cluster_do_not_wait_for_each_other(policy: str) 
     nodes = [SimNode(name=f"n{i}", gpus=4, cpus=32.0, mem_bytes=256 * GIB) for i in range(4)]
     whole = {"gpus_min": 16 * WHOLE, "gpus_max": 16 * WHOLE}
     jobs = [SimJob(id=id, submit_s=0.0, runtime_s=60.0, grace_s=5.0, **whole) for id in ("a", "b")]
-    _, checker = simulated(policy, jobs, nodes, World())
+    _, checker = simulated(policy, jobs, nodes, SimulatedWorld())
     assert checker.finished == {"a", "b"}
 
 
@@ -180,7 +180,7 @@ TWO_LEVELS = st.fixed_dictionaries(
 @settings(careful, max_examples=share_of(60))
 @given(jobs=workloads(), nodes=NODES, world=WORLDS, options=TWO_LEVELS)
 def test_the_same_holds_for_policies_inside_of_priorities(
-    jobs: list[SimJob], nodes: list[SimNode], world: World, options: dict[str, str]
+    jobs: list[SimJob], nodes: list[SimNode], world: SimulatedWorld, options: dict[str, str]
 ) -> None:
     nodes = named(nodes)
     jobs = [job for job in jobs if could_run(job, nodes)]
@@ -198,7 +198,7 @@ def test_the_same_holds_for_policies_inside_of_priorities(
 def test_fitgpp_preempts_no_job_more_often_than_p(jobs: list[SimJob], nodes: list[SimNode], p: int) -> None:
     nodes = named(nodes)
     jobs = [job for job in jobs if could_run(job, nodes)]
-    _, checker = simulated("fitgpp", jobs, nodes, World(), p=str(p), min_run_s="0")
+    _, checker = simulated("fitgpp", jobs, nodes, SimulatedWorld(), p=str(p), min_run_s="0")
     assert max(checker.preempted.values(), default=0) <= p
 
 
@@ -207,6 +207,6 @@ def test_fitgpp_preempts_no_job_more_often_than_p(jobs: list[SimJob], nodes: lis
 def test_fitgpp_as_in_the_paper_preempts_one_job_for_each_trial(jobs: list[SimJob], nodes: list[SimNode]) -> None:
     nodes = named(nodes)
     jobs = [job for job in jobs if could_run(job, nodes)]
-    _, checker = simulated("fitgpp", jobs, nodes, World(), fallback="wait", min_run_s="0")
+    _, checker = simulated("fitgpp", jobs, nodes, SimulatedWorld(), fallback="wait", min_run_s="0")
     trials = sum(job.job_class is JobClass.TRIAL_AND_ERROR for job in jobs)
     assert sum(checker.preempted.values()) <= trials

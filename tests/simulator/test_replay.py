@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_sim.replay import Line, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.replay import RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, registration, stepped_aside
 
 
-def recorded(lab: Lab) -> list[Line]:
-    return [Line(n, t, type(event).__name__, encode(event)) for n, (t, event) in enumerate(lab.journal, 1)]
+def recorded(lab: Lab) -> list[RecordedEvent]:
+    return [RecordedEvent(n, t, type(event).__name__, encode(event)) for n, (t, event) in enumerate(lab.journal, 1)]
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_journal_is_read_and_not_written(lab: Lab, tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def journal(folder: Path, lines: list[Line], version: int = 1) -> Path:
+def journal(folder: Path, lines: list[RecordedEvent], version: int = 1) -> Path:
     path = folder / "journal.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE events (sequence INTEGER PRIMARY KEY, time REAL, kind TEXT, body TEXT)")
@@ -138,7 +138,7 @@ class TestRefusals:
 
     def test_an_event_that_cannot_be_read(self) -> None:
         with pytest.raises(WorkloadError, match="event 7 of the journal, a JobFlew, cannot be read"):
-            reconstruct([Line(7, 0.0, "JobFlew", {})])
+            reconstruct([RecordedEvent(7, 0.0, "JobFlew", {})])
 
     @pytest.mark.parametrize(
         "line", ["{", "[]", '{"sequence": 1}', '{"sequence": 1, "time": "x", "kind": "", "body": 1}']

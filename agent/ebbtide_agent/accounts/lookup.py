@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts import accounts
 from ebbtide_agent.accounts.accounts import Account, NoAccount
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 
 ANSWER_S: Final = 10.0
 """Who is not found within it is nobody, for now."""
@@ -28,7 +28,7 @@ async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
     uid = order.uid if order.HasField("uid") else None
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await apart(partial(accounts.find, order.account, uid, min_uid))
+            return await in_thread(partial(accounts.find, order.account, uid, min_uid))
     except TimeoutError:
         raise NoAccount(f"account {order.account!r} cannot be looked up here: nothing answers") from None
 

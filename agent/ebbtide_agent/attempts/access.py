@@ -11,15 +11,15 @@ from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.contract.attempt_dir import AttemptDir, is_job_id
 from ebbtide_agent.files.exchange import read_as_owner
-from ebbtide_agent.files.snapshots import Snapshots
+from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_agent.logs import log_window
-from ebbtide_agent.logs.log_edges import Edge
+from ebbtide_agent.logs.log_edges import LogEdge
 
 
 class Access:
     """Leads to the logs, files and processes of attempts, forgotten ones too as far as they are still there."""
 
-    def __init__(self, places: Places, registry: Registry, snapshots: Snapshots) -> None:
+    def __init__(self, places: Places, registry: Registry, snapshots: SnapshotCache) -> None:
         self._places = places
         self._known = registry.attempts
         self._snapshots = snapshots
@@ -67,7 +67,7 @@ class Access:
         return next((place for place in places if is_job_id(job_id) and place.is_dir()), None)
 
     async def read_log(
-        self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
+        self, job_id: str, attempt: int, offset: int | LogEdge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData:
         """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come.
 
@@ -81,7 +81,7 @@ class Access:
             return agent_pb2.LogData(end=True)
         own_files = place.has_rank_outputs() if known is None else known.intent.rank_files
         path = place.rank_output(rank) if rank is not None and own_files else place.output
-        if isinstance(offset, Edge):
+        if isinstance(offset, LogEdge):
             return await log_window.find(path, offset)
         return await log_window.read(path, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over)
 

@@ -19,8 +19,8 @@ from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.contract.attempt_dir import attempts_dir, lock_path
 from ebbtide_agent.files.exchange import Exchange
-from ebbtide_agent.files.snapshots import Snapshots
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.files.snapshots import SnapshotCache
+from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.network import ANY, Network
 
 log = logging.getLogger(__name__)
@@ -48,15 +48,15 @@ class Attempts:
         network: Network = ANY,
         warm: int = 0,
         settled_s: float = 0.0,
-        sharing: Sharing | None = None,
+        sharing: GpuSharing | None = None,
         min_uid: int = MIN_UID,
     ) -> None:
         self._places = places
-        self._sharing = sharing or Sharing(places.node_dir)
+        self._sharing = sharing or GpuSharing(places.node_dir)
         self._spawner = Spawner()
         self._standbys = Standbys(self._spawner, warm, settled_s=settled_s)
         self._orphans = Orphans(places.node_dir, gpus, on_change)
-        self._snapshots = Snapshots(places.node_dir, exchange)
+        self._snapshots = SnapshotCache(places.node_dir, exchange)
         self._registry = Registry(places, self._orphans, self._standbys, self._sharing, gpus, on_change)
         self._launching = Launching(
             places,

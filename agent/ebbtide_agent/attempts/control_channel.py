@@ -9,7 +9,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class Channel(asyncio.Protocol):
+class ControlChannel(asyncio.Protocol):
     """Hands every status on as it comes; says once when the connection is lost."""
 
     def __init__(self, on_status: Callable[[dict[str, Any]], None], on_lost: Callable[[], None]) -> None:

@@ -23,9 +23,9 @@ from ebbtide_agent.files.copying import Copy, NotCopied
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.path_checks import is_folder
 from ebbtide_agent.files.required import ANSWER_S, missing
-from ebbtide_agent.files.snapshots import NotPlaced, Snapshots
+from ebbtide_agent.files.snapshots import NotPlaced, SnapshotCache
 from ebbtide_agent.helper.asking import ask
-from ebbtide_agent.mps.sharing import NotShared, Sharing
+from ebbtide_agent.mps.sharing import GpuSharing, NotShared
 from ebbtide_agent.network import ANY, Network
 from ebbtide_agent.supervisor import lease
 
@@ -48,9 +48,9 @@ class Launching:
         orphans: Orphans,
         spawner: Spawner,
         standbys: Standbys,
-        sharing: Sharing,
+        sharing: GpuSharing,
         exchange: Exchange,
-        snapshots: Snapshots,
+        snapshots: SnapshotCache,
         report: Callable[[agent_pb2.AttemptStatus], None],
         fake_gpu_dir: Path | None = None,
         network: Network = ANY,

@@ -18,7 +18,7 @@ from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask_and_wait
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.processes.process_tree import descendants, is_below
 from ebbtide_agent.supervisor import evidence, output, settling
 from ebbtide_agent.supervisor.settling import Remains, Settled
@@ -44,7 +44,7 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedAttempt:
     """It is over, and its last status is on disk."""
 
     status: dict[str, Any]
@@ -57,7 +57,7 @@ class Lost:
     supervisor: Identity
 
 
-Found = Alive | Ended | Lost
+Found = Alive | EndedAttempt | Lost
 
 
 def read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
@@ -93,7 +93,7 @@ def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> F
         return Alive(supervisor)
     final = _final_status(place)
     if final is not None:
-        return Ended(final)
+        return EndedAttempt(final)
     if supervisor is not None:
         return Lost(supervisor)
     return _give_up(place, intent)
@@ -126,7 +126,7 @@ def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: 
     _note_overdue(place, intent, fenced)
     _kill(place, intent, own)
     if (path := place.cgroup()) is not None:
-        Group(path).kill()
+        ControlGroup(path).kill()
     stats = [procfs.read_stat(process.pid) for process in own]
     return all(stat is None or not stat.in_kernel or stat.command == HELPER for stat in stats)
 
@@ -153,7 +153,7 @@ def _end_cgroup(place: AttemptDir) -> bool:
     path = place.cgroup()
     if path is None:
         return True
-    group = Group(path)
+    group = ControlGroup(path)
     group.kill()
     empty = group.is_empty_within(_KILL_S)
     if empty:
@@ -239,4 +239,4 @@ def _give_up(place: AttemptDir, intent: Intent) -> Found:
     place.path.mkdir(mode=0o700, exist_ok=True)
     if not place.claim(Identity.nobody().to_json()):
         return Alive(recorded_supervisor(place) or Identity.nobody())
-    return Ended(record_refusal(place, intent, "its supervisor died before it could start the attempt"))
+    return EndedAttempt(record_refusal(place, intent, "its supervisor died before it could start the attempt"))

@@ -14,10 +14,10 @@ from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.mps.sharing import GpuSharing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Registry:
         places: Places,
         orphans: Orphans,
         standbys: Standbys,
-        sharing: Sharing,
+        sharing: GpuSharing,
         gpus: Gpus,
         report: Callable[[agent_pb2.AttemptStatus], None],
     ) -> None:
@@ -125,7 +125,7 @@ class Registry:
 
     async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
         """Attempts that have processes here, while none that is known could have them."""
-        running = await apart(partial(survivors.by_any_sign, self._node_dir))
+        running = await in_thread(partial(survivors.by_any_sign, self._node_dir))
         accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
         self._unaccounted = frozenset(running.keys() - accounted)
         known = self._attempts.keys() - {launching}  # how these ended is known, whoever has something of them still

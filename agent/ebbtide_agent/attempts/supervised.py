@@ -15,10 +15,10 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.attempts.backstop import PATIENCE_S, Backstop
-from ebbtide_agent.attempts.control_channel import Channel
+from ebbtide_agent.attempts.control_channel import ControlChannel
 from ebbtide_agent.attempts.release import Gpus, Release
 from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import Way
@@ -64,7 +64,7 @@ class Supervised:
         self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
         self._unused = agent_pb2.AttemptStatus()  # since when nobody uses it, and nothing else
         self._loop = asyncio.get_running_loop()
-        self._channel: Channel | None = None
+        self._channel: ControlChannel | None = None
         self._identity: Identity | None = None
         self._move: dict[str, Any] = {}  # the last order to swap or resume; the supervisor knows whether it is old
         self._stop_at = math.inf  # the loop's time at which the grace period ends
@@ -271,15 +271,15 @@ class Supervised:
         if self._channel is not None:
             self._channel.close()
 
-    def _new_channel(self) -> Channel:
-        return Channel(self.apply, self._lose_connection)
+    def _new_channel(self) -> ControlChannel:
+        return ControlChannel(self.apply, self._lose_connection)
 
     def _order_move(self, order: dict[str, Any]) -> None:
         self._move = order
         if self._channel is not None:
             self._channel.send(order)
 
-    def _use(self, channel: Channel) -> None:
+    def _use(self, channel: ControlChannel) -> None:
         self._channel = channel
         if self._move:
             channel.send(self._move)
@@ -304,16 +304,16 @@ class Supervised:
 
     async def _try_to_recover(self) -> bool:
         """One step; True when the attempt is over or followed again."""
-        found = await apart(partial(recovery.examine, self.place, self.intent, self._identity))
+        found = await in_thread(partial(recovery.examine, self.place, self.intent, self._identity))
         match found:
-            case recovery.Ended(content):
+            case recovery.EndedAttempt(content):
                 self.apply(content)
             case recovery.Lost(supervisor):
-                if await apart(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
+                if await in_thread(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
                     return False
                 log.error("event=exit-lost job=%s attempt=%d supervisor=%d", *self.key, supervisor.pid)
                 patience_s = PATIENCE_S if self._backstop.is_due else recovery.PATIENCE_S
-                self.apply(await apart(partial(recovery.record_loss, self.place, self.intent, patience_s)))
+                self.apply(await in_thread(partial(recovery.record_loss, self.place, self.intent, patience_s)))
             case recovery.Alive(supervisor):
                 self._identity = supervisor
                 return await self._connect()

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import is_job_id
-from ebbtide_agent.contract.intent import Gpu, Intent, LogRule, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogRule, SignalTarget
 from ebbtide_agent.network import Network
 
 # Isolated from whatever the job's environment holds for its own Python.
@@ -161,6 +161,6 @@ def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogRule, ...]:
     return tuple(LogRule(what, job_pb2.LogAction.Name(action)) for what, action in actions.items() if action in known)
 
 
-def _gpu(gpu: job_pb2.GpuAllocation) -> Gpu:
+def _gpu(gpu: job_pb2.GpuAllocation) -> AllocatedGpu:
     share = Fraction(gpu.share.numerator, gpu.share.denominator or 1)
-    return Gpu(gpu.uuid, share.numerator, share.denominator, gpu.mem_bytes)
+    return AllocatedGpu(gpu.uuid, share.numerator, share.denominator, gpu.mem_bytes)

@@ -24,7 +24,7 @@ class NotReadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ArchiveSource:
     """One path that was asked for: where it is, and what stands for it in the archive."""
 
     path: Path
@@ -63,10 +63,10 @@ def main() -> int:
     return 0
 
 
-def find(paths: Sequence[str], roots: Mapping[str, str], workdir: str) -> list[Source]:
+def find(paths: Sequence[str], roots: Mapping[str, str], workdir: str) -> list[ArchiveSource]:
     """What the paths name: relative ones below ``workdir``, ``{name}`` one of ``roots``. Raises NotReadable."""
     allowed = [os.path.realpath(root) for root in (workdir, *roots.values())]
-    return [Source(_find(path, roots, workdir, allowed), str(index)) for index, path in enumerate(paths)]
+    return [ArchiveSource(_find(path, roots, workdir, allowed), str(index)) for index, path in enumerate(paths)]
 
 
 def _find(path: str, roots: Mapping[str, str], workdir: str, allowed: Sequence[str]) -> Path:
@@ -81,7 +81,7 @@ def _find(path: str, roots: Mapping[str, str], workdir: str, allowed: Sequence[s
     return Path(real)
 
 
-def _send_archive(sources: Sequence[Source], out: BinaryIO) -> None:
+def _send_archive(sources: Sequence[ArchiveSource], out: BinaryIO) -> None:
     entries = list(itertools.islice((entry for source in sources for entry in source.entries()), _MOST_ENTRIES + 1))
     if len(entries) > _MOST_ENTRIES:
         raise NotReadable(f"more than {_MOST_ENTRIES} files and directories")
@@ -126,7 +126,7 @@ def _size(path: Path) -> int:
     return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
 
 
-def _send_file(sources: Sequence[Source], out: BinaryIO) -> None:
+def _send_file(sources: Sequence[ArchiveSource], out: BinaryIO) -> None:
     if len(sources) != 1 or not sources[0].path.is_file():
         raise NotReadable(f"{sources[0].path.name}: is not one file")
     with _open(sources[0].path) as file:

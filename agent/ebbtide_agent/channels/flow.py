@@ -5,10 +5,10 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ebbtide_agent.channels.line import Line
+from ebbtide_agent.channels.line import ChannelEnd
 
 
-async def copy_out(line: Line, source: int, ended: asyncio.Event, *, errors: bool = False) -> None:
+async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, errors: bool = False) -> None:
     """Send what can be read, to its end; once whoever writes has `ended`, what is there then is all."""
     while True:
         # Asked before reading: what was written before the end is then read.
@@ -28,7 +28,7 @@ async def copy_out(line: Line, source: int, ended: asyncio.Event, *, errors: boo
         line.send(data, errors=errors)
 
 
-async def copy_in(line: Line, sink: int) -> None:
+async def copy_in(line: ChannelEnd, sink: int) -> None:
     """Write what arrives until the client sends no more, or nobody reads it."""
     while data := await line.receive():
         rest = memoryview(data)

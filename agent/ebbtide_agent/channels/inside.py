@@ -15,8 +15,8 @@ from typing import Any
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.channels.flow import copy_in, copy_out
-from ebbtide_agent.channels.line import ChannelError, Line
-from ebbtide_agent.supervisor.guests import LARGEST_REQUEST
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError
+from ebbtide_agent.supervisor.session_processes import LARGEST_REQUEST
 
 _ANSWER_BYTES = 4096
 
@@ -32,7 +32,7 @@ class Streams:
 
 
 async def run_inside(
-    line: Line, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
+    line: ChannelEnd, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
 ) -> channel_pb2.ChannelClosed:
     """Start it, or the `shell`, and stay with it to its end; cancelled, it is hung up on. Raises ChannelError."""
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ async def run_inside(
         return await _follow(line, guest, streams)
 
 
-async def _follow(line: Line, guest: socket.socket, streams: Streams) -> channel_pb2.ChannelClosed:
+async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> channel_pb2.ChannelClosed:
     ended = asyncio.Event()
     outputs = [copy_out(line, streams.stdout, ended)]
     if streams.stderr is not None:
@@ -67,7 +67,7 @@ async def _follow(line: Line, guest: socket.socket, streams: Streams) -> channel
     return channel_pb2.ChannelClosed(exit_code=int(how["exit_code"]))
 
 
-async def _feed(line: Line, streams: Streams) -> None:
+async def _feed(line: ChannelEnd, streams: Streams) -> None:
     await copy_in(line, streams.stdin)
     if streams.stdin == streams.stdout:
         with suppress(OSError):

@@ -14,7 +14,7 @@ class ChannelError(Exception):
     """The channel cannot go on; the message is one line."""
 
 
-class Line:
+class ChannelEnd:
     """The two directions of a channel. `on_size` is called with every new size of the client's window."""
 
     def __init__(self, channel: int, put: Put) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.channels.flow import copy_in, copy_out
-from ebbtide_agent.channels.line import ChannelError, Line
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 
 _LISTENS = "0A"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -27,7 +27,7 @@ class _Listener:
 
 
 async def forward(
-    line: Line, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
+    line: ChannelEnd, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Connect to the port, on which one of these processes listens, and stay to the end. Raises ChannelError."""
     listener = _where(port, pids())
@@ -53,7 +53,7 @@ async def forward(
     return channel_pb2.ChannelClosed()
 
 
-async def _feed(line: Line, connection: socket.socket) -> None:
+async def _feed(line: ChannelEnd, connection: socket.socket) -> None:
     await copy_in(line, connection.fileno())
     try:
         connection.shutdown(socket.SHUT_WR)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.channels.inside import connect
-from ebbtide_agent.channels.line import ChannelError, Line
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 from ebbtide_agent.channels.shell import PACKET_BYTES
 
 _BEGIN_S = 5.0
@@ -15,7 +15,7 @@ _PAUSE_S = 0.02
 
 
 async def attach(
-    line: Line, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
+    line: ChannelEnd, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Stay with the session until it ends, or somebody else takes it over; cancelled, it stays. Raises ChannelError."""
     with await _arrive(path) as session:
@@ -43,7 +43,7 @@ async def _arrive(path: Path) -> socket.socket:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _show(line: Line, session: socket.socket) -> int:
+async def _show(line: ChannelEnd, session: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     while True:
         packet = await loop.sock_recv(session, PACKET_BYTES + 1)
@@ -60,7 +60,7 @@ async def _show(line: Line, session: socket.socket) -> int:
                 raise ChannelError("detached: the session was taken over, or its attempt has ended")
 
 
-async def _feed(line: Line, session: socket.socket) -> None:
+async def _feed(line: ChannelEnd, session: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     while data := await line.receive():
         for start in range(0, len(data), PACKET_BYTES):

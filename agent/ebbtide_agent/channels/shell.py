@@ -25,7 +25,7 @@ PACKET_BYTES: Final = 16 * 1024
 _LAST_WORDS_S = 2.0
 
 
-class Session:
+class ShellSession:
     """One shell on its terminal."""
 
     def __init__(self, listener: socket.socket, command: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ def _listener() -> socket.socket:
 def main(command: Sequence[str]) -> int:
     """Run ``command`` on a terminal that one can attach to; its exit code."""
     os.environ.setdefault("TERM", "xterm-256color")
-    return Session(_listener(), command).run()
+    return ShellSession(_listener(), command).run()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Protocol
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.inside import run_inside
-from ebbtide_agent.channels.line import ChannelError, Line, Put
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError, Put
 from ebbtide_agent.channels.port import forward
 from ebbtide_agent.channels.session import attach
 from ebbtide_agent.channels.tree import send
@@ -38,14 +38,14 @@ class Inside(Protocol):
     def shell(self, job_id: str, attempt: int) -> str: ...
 
 
-class Channels:
+class ChannelTable:
     """Opens what the master asks for, and passes on what comes for it."""
 
     def __init__(self, inside: Inside, node: str = "") -> None:
         self._inside = inside
         self._node = node
         self._put: Put | None = None
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, ChannelEnd] = {}
         self._served: dict[int, asyncio.Task[None]] = {}
         self._keys: dict[int, AttemptKey] = {}
         self._bytes: Counter[AttemptKey] = Counter()  # that passed through channels that are closed
@@ -77,7 +77,7 @@ class Channels:
         """Take in what came on the stream."""
         match message.WhichOneof("body"):
             case "open" if self._put is not None and message.channel not in self._lines:
-                line = self._lines[message.channel] = Line(message.channel, self._put)
+                line = self._lines[message.channel] = ChannelEnd(message.channel, self._put)
                 serving = self._serve(message.channel, line, message.open)
                 self._served[message.channel] = asyncio.create_task(serving, name=f"channel {message.channel}")
             case "close":
@@ -87,7 +87,7 @@ class Channels:
                 if (line_ := self._lines.get(message.channel)) is not None:
                     line_.take(message)
 
-    async def _serve(self, channel: int, line: Line, want: channel_pb2.OpenChannel) -> None:
+    async def _serve(self, channel: int, line: ChannelEnd, want: channel_pb2.OpenChannel) -> None:
         what = want.WhichOneof("want")
         key = self._keys[channel] = (want.job_id, want.attempt)
         line.has_terminal = what == "session" or want.run.terminal
@@ -106,7 +106,7 @@ class Channels:
             log.info("event=channel-closed channel=%d bytes=%d", channel, line.bytes)
         line.closed(closed)
 
-    def _opened(self, line: Line, want: channel_pb2.OpenChannel) -> Awaitable[channel_pb2.ChannelClosed]:
+    def _opened(self, line: ChannelEnd, want: channel_pb2.OpenChannel) -> Awaitable[channel_pb2.ChannelClosed]:
         """Serve it to its end. Raises ChannelError."""
         key = (want.job_id, want.attempt)
         place = self._inside.place(*key)
@@ -117,7 +117,7 @@ class Channels:
             raise ChannelError(f"attempt {want.attempt} of job {want.job_id} does not run on this node")
         match want.WhichOneof("want"):
             case "run":
-                return run_inside(line, place.guest_socket, want.run, opened, self._inside.shell(*key))
+                return run_inside(line, place.process_socket, want.run, opened, self._inside.shell(*key))
             case "session":
                 return attach(line, place.session_socket, want.session, opened)
             case "port":
@@ -127,12 +127,12 @@ class Channels:
         raise ChannelError("this node's version cannot do that")
 
     async def _send(
-        self, line: Line, want: channel_pb2.OpenChannel, opened: channel_pb2.ChannelOpened
+        self, line: ChannelEnd, want: channel_pb2.OpenChannel, opened: channel_pb2.ChannelOpened
     ) -> channel_pb2.ChannelClosed:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                account = await apart(partial(self._inside.account, want.job_id, want.attempt))
-                workdir = await apart(partial(self._inside.copied_workdir, want.job_id))
+                account = await in_thread(partial(self._inside.account, want.job_id, want.attempt))
+                workdir = await in_thread(partial(self._inside.copied_workdir, want.job_id))
         except FileNotFoundError:
             raise ChannelError(f"job {want.job_id} has no files on this node") from None
         except TimeoutError:

@@ -13,9 +13,9 @@ from ebbtide_protos.v1 import channel_pb2
 
 import ebbtide_agent
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.flow import copy_out, readable
-from ebbtide_agent.channels.line import ChannelError, Line
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.channels.archive import main; sys.exit(main())"
 _LARGEST_REQUEST = 60 * 1024  # a pipe takes so much at once
@@ -23,7 +23,7 @@ _LONGEST_ANSWER = 64 * 1024
 
 
 async def send(
-    line: Line,
+    line: ChannelEnd,
     want: channel_pb2.ReadTree,
     roots: Mapping[str, Path],
     opened: channel_pb2.ChannelOpened,
@@ -64,7 +64,7 @@ async def send(
             await errors
         finally:
             errors.cancel()
-        if await apart(reader.wait):
+        if await in_thread(reader.wait):
             raise ChannelError("the files could not be read to their end")
         line.send_end()
     return channel_pb2.ChannelClosed(exit_code=0)
@@ -96,7 +96,7 @@ def _give_up(reader: "subprocess.Popen[bytes]") -> None:
             pipe.close()
     if reader.poll() is None:
         reader.kill()
-        apart(reader.wait)
+        in_thread(reader.wait)
 
 
 async def _head(source: int) -> tuple[dict[str, object], bytes]:

@@ -89,7 +89,7 @@ class AttemptDir:
             return None
 
     @property
-    def guest_socket(self) -> Path:
+    def process_socket(self) -> Path:
         return self.path / "guests.sock"
 
     @property

@@ -20,7 +20,7 @@ class SignalTarget(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class AllocatedGpu:
     """One GPU of the allocation, and how much of it."""
 
     uuid: str
@@ -47,7 +47,7 @@ class Intent:
     command: tuple[str, ...]
     workdir: str
     env: Mapping[str, str]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[AllocatedGpu, ...]
     gpu_mem_bytes: int  # that the job asked for on each GPU; 0: it did not ask
     cpus: float
     grace_s: float
@@ -130,7 +130,7 @@ class Intent:
         """
         content = {name: content[name] for name in (field.name for field in fields(cls)) if name in content}
         reached = Network(**content.get("network", {}))
-        gpus = tuple(Gpu(**gpu) for gpu in content["gpus"])
+        gpus = tuple(AllocatedGpu(**gpu) for gpu in content["gpus"])
         target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
         command = tuple(content["command"])
         resume_args = tuple(content.get("resume_args", ()))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ebbtide_agent.doctor.finding import Finding, note, ok, problem, warning
-from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Reading, Settings
+from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, GpuReading, GpuSettings
 
 SLOW_READING_S = 0.2
 OLDEST_DRIVER = 535  # the first whose memory readings leave out what the driver keeps for itself
@@ -19,13 +19,13 @@ class Answer:
     """What one GPU said, and how long all of it took."""
 
     gpu: Gpu
-    reading: Reading
-    settings: Settings
+    reading: GpuReading
+    settings: GpuSettings
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuHolder:
     """Whose a process on a GPU is; `alive` is None where this machine does not show the process at all."""
 
     alive: bool | None
@@ -35,7 +35,7 @@ class Holder:
     parent: int = 0
 
 
-Who = Callable[[int], Holder]
+Who = Callable[[int], GpuHolder]
 
 
 def judge_absence(reason: str, devices: int) -> Finding:
@@ -161,7 +161,7 @@ def kinds(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{count} x {model}" for model, count in counts.items())
 
 
-def _judge_settings(check: str, gpu: Gpu, settings: Settings) -> Iterator[Finding]:
+def _judge_settings(check: str, gpu: Gpu, settings: GpuSettings) -> Iterator[Finding]:
     if settings.persistence is False:
         text = "persistence mode is off: the first CUDA call of a job takes seconds, and NVML answers slowly"
         yield warning(check, text, f"sudo nvidia-smi -i {gpu.index} -pm 1 (or enable nvidia-persistenced)")
@@ -175,7 +175,7 @@ def _judge_settings(check: str, gpu: Gpu, settings: Settings) -> Iterator[Findin
         yield note(check, text, f"sudo nvidia-smi -i {gpu.index} -c DEFAULT, unless that is wanted")
 
 
-def _judge_process(gpu: Gpu, process: GpuProcess, holder: Holder) -> Finding:
+def _judge_process(gpu: Gpu, process: GpuProcess, holder: GpuHolder) -> Finding:
     held = "" if process.mem_bytes is None else f" with {_gib(process.mem_bytes)}"
     where = f"on GPU {gpu.index}{held}"
     if holder.alive is None:
@@ -190,7 +190,7 @@ def _judge_process(gpu: Gpu, process: GpuProcess, holder: Holder) -> Finding:
     )
 
 
-def _held_by_nobody(reading: Reading) -> int:
+def _held_by_nobody(reading: GpuReading) -> int:
     """Bytes in use beyond what processes hold; 0 if any of that is not known."""
     if reading.processes is None or reading.mem_used_bytes is None:
         return 0
@@ -198,14 +198,14 @@ def _held_by_nobody(reading: Reading) -> int:
     return 0 if None in held else max(0, reading.mem_used_bytes - sum(each or 0 for each in held))
 
 
-def _cure(gpu: Gpu, reading: Reading) -> str:
+def _cure(gpu: Gpu, reading: GpuReading) -> str:
     reason = reading.unhealthy_reason.lower()
     if "answer" in reason:
         return "sudo dmesg | grep -i xid; a driver that hangs goes on after a reboot only"
     return f"sudo dmesg | grep -i xid; then sudo nvidia-smi --gpu-reset -i {gpu.index}, or reboot"
 
 
-def _used(gpu: Gpu, reading: Reading) -> str:
+def _used(gpu: Gpu, reading: GpuReading) -> str:
     total = reading.mem_total_bytes or gpu.mem_bytes
     return _gib(total) if reading.mem_used_bytes is None else f"{_gib(reading.mem_used_bytes)} of {_gib(total)} used"
 

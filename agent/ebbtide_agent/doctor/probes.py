@@ -13,7 +13,7 @@ from typing import Final
 from ebbtide_agent import gpu
 from ebbtide_agent.doctor import hardware, machine, python, storage
 from ebbtide_agent.doctor.finding import Finding, ok
-from ebbtide_agent.doctor.hardware import Answer, Holder
+from ebbtide_agent.doctor.hardware import Answer, GpuHolder
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
@@ -89,13 +89,13 @@ def _ask(backend: GpuBackend, uuid: str) -> Answer:
     return Answer(found, reading, backend.settings(uuid), seconds)
 
 
-def holder(pid: int, supervisors: tuple[int, ...]) -> Holder:
+def holder(pid: int, supervisors: tuple[int, ...]) -> GpuHolder:
     """Whose the process is; ours if it descends from one of these."""
     stat = procfs.read_stat(pid)
     if stat is None:
-        return Holder(alive=None)
+        return GpuHolder(alive=None)
     ours = any(pid == supervisor or is_below(pid, supervisor) for supervisor in supervisors)
-    return Holder(stat.alive, process_owner.owner_name(pid), stat.command, ours, stat.parent)
+    return GpuHolder(stat.alive, process_owner.owner_name(pid), stat.command, ours, stat.parent)
 
 
 def devices(bus: Path = Path("/sys/bus/pci/devices")) -> tuple[int, int]:

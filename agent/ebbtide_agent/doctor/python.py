@@ -30,7 +30,7 @@ class Torch:
     gpus: int
 
 
-class NoAnswer(Exception):
+class NoPythonAnswer(Exception):
     """The interpreter did not say; the message says why."""
 
 
@@ -39,7 +39,7 @@ def examine(gpus: int, fake: bool, python: str = "", timeout_s: float = TORCH_S)
     python = python or shutil.which("python") or sys.executable
     try:
         found = ask(python, timeout_s)
-    except NoAnswer as error:
+    except NoPythonAnswer as error:
         text = f"{python}: {error}"
         return problem("PyTorch", text, f"try it: {python} -c 'import torch; print(torch.cuda.device_count())'")
     return judge(found, gpus, fake, python)
@@ -78,11 +78,11 @@ def ask(python: str, timeout_s: float) -> Torch | None:
             start_new_session=True,
         )
     except OSError as error:
-        raise NoAnswer(error.strerror or str(error)) from None
+        raise NoPythonAnswer(error.strerror or str(error)) from None
     try:
         out, complaint = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"import torch did not end within {timeout_s:g} s") from None
+        raise NoPythonAnswer(f"import torch did not end within {timeout_s:g} s") from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,4 +92,4 @@ def ask(python: str, timeout_s: float) -> Torch | None:
         return None if answer is None else Torch(str(answer[0]), str(answer[1] or ""), int(answer[2]))
     except (ValueError, LookupError, TypeError):
         last = (complaint.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        raise NoAnswer(f"import torch: {last[:200]}") from None
+        raise NoPythonAnswer(f"import torch: {last[:200]}") from None

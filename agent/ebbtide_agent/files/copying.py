@@ -23,7 +23,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.accounts.rights import with_rights
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES, checkpoint_below
@@ -68,7 +68,7 @@ class Copy:
             name = (await self._ask("", "", 0, 0)).checkpoint
             if name:
                 if self._account is not None:
-                    await apart(partial(provide_job_dir, self._job_dir, self._account))
+                    await in_thread(partial(provide_job_dir, self._job_dir, self._account))
                 await self._bring(name, checkpoint_below(self._job_dir, name))
         except (Away, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
             raise NotCopied(str(error)) from error
@@ -96,7 +96,7 @@ class Copy:
         """Touch files, whose directories are the account's, with its rights. Raises NotCopied if they do not answer."""
         try:
             async with asyncio.timeout(within_s):
-                return await apart(partial(with_rights, self._account, call))
+                return await in_thread(partial(with_rights, self._account, call))
         except TimeoutError:
             raise NotCopied(f"{self._job_dir} does not answer") from None
 
@@ -142,7 +142,7 @@ class Copy:
                     window.cancel()
                 await asyncio.gather(*windows, return_exceptions=True)
         finally:
-            await apart(out.close)
+            await in_thread(out.close)
 
     async def _whole(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
         window = await self._ask(name, file, offset, size)

@@ -29,7 +29,7 @@ from ebbtide import trees
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.job_dir import give, provide_private
 from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside
 from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
@@ -64,7 +64,7 @@ class Damaged(ValueError):
     """What came is not what was asked for."""
 
 
-class Snapshots:
+class SnapshotCache:
     """Fetches them from the master, each once, and gives each job its own copy."""
 
     def __init__(self, node_dir: Path, exchange: Exchange) -> None:
@@ -91,7 +91,7 @@ class Snapshots:
             try:
                 if not await self._is_there(place):
                     await self._fetch(job_id, attempt, digest)
-                    await apart(partial(_copy_tree, self._cache / digest, place, account))
+                    await in_thread(partial(_copy_tree, self._cache / digest, place, account))
             except (Away, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
@@ -113,7 +113,7 @@ class Snapshots:
     async def _is_there(self, path: Path) -> bool:
         """Whether it is there; if so, it is used from now on."""
         async with self._setting_aside:
-            return await apart(partial(_touch, path))
+            return await in_thread(partial(_touch, path))
 
     async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
         tree, part = self._cache / digest, self._cache / f"{digest}.part"
@@ -123,7 +123,7 @@ class Snapshots:
         started = time.monotonic()
         await self._fetch_windows(job_id, attempt, digest, part)
         try:
-            await apart(partial(_unpack, part, digest, tree))
+            await in_thread(partial(_unpack, part, digest, tree))
         finally:
             part.unlink(missing_ok=True)  # if it was damaged, all of it comes again
         log.info("event=snapshot-unpacked job=%s digest=%s s=%.3f", job_id, digest[:12], time.monotonic() - started)

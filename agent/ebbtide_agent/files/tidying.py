@@ -16,7 +16,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import attempts_dir, is_job_id
 from ebbtide_agent.files.clearing import ANSWER_S, clear, folders_in, size
 from ebbtide_agent.files.exchange import Away, Unreadable
@@ -48,7 +48,7 @@ class Left:
     ended_ago_s: float | None = None
 
 
-class Asked(Protocol):
+class MasterExchange(Protocol):
     """What is needed of the exchange with the master."""
 
     jobs_removed: asyncio.Event
@@ -73,7 +73,7 @@ def superfluous(left: Mapping[str, Left], keep: Keep) -> list[str]:
 class Tidying:
     """Looks now and then. ``root`` is the checkpoints' one, which other nodes may share and tidy as well."""
 
-    def __init__(self, node_dir: Path, root: Path, exchange: Asked, keep: Keep) -> None:
+    def __init__(self, node_dir: Path, root: Path, exchange: MasterExchange, keep: Keep) -> None:
         self._attempts = attempts_dir(node_dir)
         self._root = root
         self._exchange = exchange
@@ -104,7 +104,7 @@ class Tidying:
             return []
         folder = self._root / cluster_id
         checkpoints = {job for job in await _folders_in(folder) if is_job_id(job)}
-        logs = await apart(partial(_logs, self._attempts))
+        logs = await in_thread(partial(_logs, self._attempts))
         gone = [job for answer in await self._asked_of(checkpoints | logs.keys()) for job in answer.removed]
         for job in gone:
             log.info("event=job-removed job=%s", job)
@@ -120,7 +120,7 @@ class Tidying:
             return []
         folder = self._root / cluster_id
         sizes = await _sizes(folder)
-        logs = await apart(partial(_logs, self._attempts))
+        logs = await in_thread(partial(_logs, self._attempts))
         ended: dict[str, float] = {}
         for answer in await self._asked_of(sizes.keys() | logs.keys()):
             ended |= answer.ended_ago_s
@@ -203,4 +203,4 @@ async def _remove_checkpoints(folder: Path) -> None:
         if name.startswith(_PARTS):
             await clear(folder / name)
     with suppress(OSError):  # it has something else, which stays
-        await apart(folder.rmdir)
+        await in_thread(folder.rmdir)

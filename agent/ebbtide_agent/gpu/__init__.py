@@ -20,7 +20,7 @@ def is_fake(gpus: str) -> bool:
     return gpus not in (REAL, NONE)
 
 
-def open_apart(gpus: str, state_dir: Path, in_use: bool) -> NvmlProcess | NoGpus:
+def open_in_process(gpus: str, state_dir: Path, in_use: bool) -> NvmlProcess | NoGpus:
     """Like `open_backend`, asked in a process of its own, which finds real GPUs later as well. Blocks for a while."""
     if gpus == NONE:
         return NoGpus()

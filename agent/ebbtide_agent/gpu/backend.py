@@ -35,7 +35,7 @@ class LinkKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DeviceLink:
     """How two GPUs of one node reach each other."""
 
     one: str  # UUID
@@ -52,7 +52,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GpuSettings:
     """How an administrator has set one GPU; None: not available."""
 
     persistence: bool | None = None
@@ -70,7 +70,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuReading:
     """What one GPU said at one moment. It is healthy if `unhealthy_reason` is empty."""
 
     uuid: str
@@ -101,16 +101,16 @@ class GpuBackend(Protocol):
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs found so far, in the driver's order."""
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[DeviceLink, ...]:
         """How these GPUs reach each other; pairs of which the driver does not tell are missing."""
 
     def driver(self) -> Driver:
         """What answers."""
 
-    def settings(self, uuid: str) -> Settings:
+    def settings(self, uuid: str) -> GpuSettings:
         """How one of these GPUs is set now."""
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         """The state of one of these GPUs now."""
 
 
@@ -125,14 +125,14 @@ class NoGpus:
     def gpus(self) -> tuple[Gpu, ...]:
         return ()
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[DeviceLink, ...]:
         return ()
 
     def driver(self) -> Driver:
         return Driver()
 
-    def settings(self, uuid: str) -> Settings:
-        return Settings()
+    def settings(self, uuid: str) -> GpuSettings:
+        return GpuSettings()
 
-    def read(self, uuid: str) -> Reading:
-        return Reading(uuid, unhealthy_reason="no such GPU on this node")
+    def read(self, uuid: str) -> GpuReading:
+        return GpuReading(uuid, unhealthy_reason="no such GPU on this node")

@@ -28,7 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from ebbtide_agent.gpu.fake_state import CUDA, DRIVER, Cached, Device, Holder, lives, read_holders, read_node, set_up
+from ebbtide_agent.gpu.fake_state import (
+    CUDA,
+    DRIVER,
+    Cached,
+    Device,
+    FakeProcess,
+    lives,
+    read_holders,
+    read_node,
+    set_up,
+)
 from ebbtide_agent.jsonfile import read_json
 from ebbtide_agent.processes import procfs
 
@@ -90,7 +100,7 @@ class ProcessInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class NvmlUtilization:
     """Result of nvmlDeviceGetUtilizationRates; percent."""
 
     gpu: int
@@ -105,7 +115,7 @@ class PciInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NvmlEvent:
     """Result of nvmlEventSetWait_v2."""
 
     device: Device
@@ -171,8 +181,8 @@ class FakeNvml:
         self._node, self._devices = read_node(state_dir / "gpus.json")
         self._faults = Cached(state_dir / "faults.json", lambda path: read_json(path) or {})
         self._registered = Cached(state_dir / "processes", lambda path: tuple(read_holders(path)))
-        self._living: set[Holder] = set()
-        self._missed_at: dict[Holder, float] = {}
+        self._living: set[FakeProcess] = set()
+        self._missed_at: dict[FakeProcess, float] = {}
         self._windows: dict[str, _Window] = {}
 
     def numa_node(self, pci_bus_id: str) -> int | None:
@@ -291,10 +301,10 @@ class FakeNvml:
         return self._listed(handle, mps=True)
 
     @_named("nvmlDeviceGetUtilizationRates")
-    def nvmlDeviceGetUtilizationRates(self, handle: Device) -> Rates:
+    def nvmlDeviceGetUtilizationRates(self, handle: Device) -> NvmlUtilization:
         if handle.mig or handle.parent:
             _not_supported()
-        return Rates(gpu=self._utilisation(handle), memory=0)
+        return NvmlUtilization(gpu=self._utilisation(handle), memory=0)
 
     @_named("nvmlDeviceGetTemperature")
     def nvmlDeviceGetTemperature(self, handle: Device, sensor: int) -> int:
@@ -322,12 +332,12 @@ class FakeNvml:
         events.devices[handle.uuid] = handle
 
     @_named("nvmlEventSetWait_v2")
-    def nvmlEventSetWait_v2(self, events: _EventSet, timeout_ms: int) -> Event:
+    def nvmlEventSetWait_v2(self, events: _EventSet, timeout_ms: int) -> NvmlEvent:
         """The next Xid, looked for once however long it might be waited for: nobody here waits."""
         waiting = [xid for xid in self._faults.value().get("xids", []) if xid["number"] > events.told]
         for xid in sorted((xid for xid in waiting if xid["uuid"] in events.devices), key=lambda xid: xid["number"]):
             events.told = xid["number"]
-            return Event(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
+            return NvmlEvent(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
         raise NVMLError(_TIMEOUT)
 
     def room(self, uuid: str) -> tuple[int, int]:
@@ -396,7 +406,7 @@ class FakeNvml:
         window = self._windows.get(device.uuid)
         return 0 if window is None else window.percent
 
-    def _holding(self, device: Device) -> list[Holder]:
+    def _holding(self, device: Device) -> list[FakeProcess]:
         """The living processes on this GPU; takes note of those that were missed for the first time."""
         now = time.monotonic()
         registered = self._registered.value()

@@ -44,7 +44,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class FakeProcess:
     """A process and what it holds; together pid and start time name it."""
 
     pid: int
@@ -119,7 +119,7 @@ def held(state_dir: Path, pid: int, starttime: int) -> dict[str, int | None]:
     return next((holder.gpus for holder in found if holder.starttime == starttime), {})
 
 
-def lives(holder: Holder) -> bool:
+def lives(holder: FakeProcess) -> bool:
     """Whether this very process has not ended."""
     stat = procfs.read_stat(holder.pid)
     return stat is not None and stat.alive and stat.starttime == holder.starttime
@@ -188,12 +188,12 @@ def read_node(path: Path) -> tuple[dict[str, Any], dict[str, Device]]:
         raise ValueError(f"{path} does not describe GPUs: {error}") from None
 
 
-def read_holders(directory: Path) -> Iterator[Holder]:
+def read_holders(directory: Path) -> Iterator[FakeProcess]:
     """The processes that are registered there, living or not."""
     for path in directory.glob("[0-9]*.json"):
         try:
             content = json.loads(path.read_text())
-            yield Holder(
+            yield FakeProcess(
                 int(content["pid"]), int(content["starttime"]), dict(content["gpus"]), content.get("mps") is True
             )
         except (OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
+from ebbtide_agent.gpu.backend import DeviceLink, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind, LinkKind
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
@@ -108,10 +108,10 @@ class NvmlBackend:
     def gpus(self) -> tuple[Gpu, ...]:
         return tuple(self._gpus)
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[DeviceLink, ...]:
         whole = [gpu.uuid for gpu in self._gpus if not gpu.parent]
         pairs = ((one, other, self._link(one, other)) for one, other in combinations(whole, 2))
-        return tuple(Link(one, other, kind) for one, other, kind in pairs if kind is not None)
+        return tuple(DeviceLink(one, other, kind) for one, other, kind in pairs if kind is not None)
 
     def driver(self) -> Driver:
         try:
@@ -122,7 +122,7 @@ class NvmlBackend:
             log.warning("event=driver-not-known reason=%r", reason(error))
             return Driver()
 
-    def settings(self, uuid: str) -> Settings:
+    def settings(self, uuid: str) -> GpuSettings:
         try:
             handle = self._found(uuid).whole
             persistence = self._answer("nvmlDeviceGetPersistenceMode", handle)
@@ -130,14 +130,14 @@ class NvmlBackend:
             mig = self._answer("nvmlDeviceGetMigMode", handle)
         except self._nvml.NVMLError:
             self._handles.pop(uuid, None)
-            return Settings()
-        return Settings(
+            return GpuSettings()
+        return GpuSettings(
             persistence=None if persistence is None else bool(persistence),
             compute_mode=None if mode is None else _COMPUTE_MODES.get(mode),
             mig=None if mig is None else mig[0] == _MIG_ON,
         )
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         happened = self._events.take(uuid)
         self._verdicts.hear(uuid, happened)
         try:
@@ -150,11 +150,11 @@ class NvmlBackend:
             return replace(reading, xids=happened)
         return replace(reading, xids=happened, unhealthy_reason=words(xid), gone=xid in FATAL)
 
-    def _failed(self, uuid: str, error: Exception) -> Reading:
+    def _failed(self, uuid: str, error: Exception) -> GpuReading:
         self._handles.pop(uuid, None)
         if meaning(error) is not Meaning.NO_VALUE:
-            return Reading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
-        return Reading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
+            return GpuReading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
+        return GpuReading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
         """Take the GPU with this number, or the slices that it is cut into, among those there are."""
@@ -233,13 +233,13 @@ class NvmlBackend:
             handles = self._handles[uuid] = _Handles(own, own if whole is None else whole)
         return handles
 
-    def _read(self, uuid: str, handles: _Handles) -> Reading:
+    def _read(self, uuid: str, handles: _Handles) -> GpuReading:
         memory = self._memory(handles.own)
         rates = self._answer("nvmlDeviceGetUtilizationRates", handles.own)
         power_mw = self._answer("nvmlDeviceGetPowerUsage", handles.whole)
         total = None if memory is None else int(memory.total)
         reserved = getattr(memory, "reserved", None)
-        return Reading(
+        return GpuReading(
             uuid,
             mem_used_bytes=None if memory is None else int(memory.used),
             mem_total_bytes=total,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Kind, Link, LinkKind, Reading, Settings
+from ebbtide_agent.gpu.backend import DeviceLink, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind, LinkKind
 from ebbtide_agent.gpu.xids import worst
 from ebbtide_agent.processes.isolated import package_roots
 
@@ -42,7 +42,7 @@ main(int(sys.argv[1]))
 """
 
 
-class NoAnswer(Exception):
+class NoNvmlAnswer(Exception):
     """The process hangs, has ended, or talks nonsense; the message says which."""
 
 
@@ -73,7 +73,7 @@ class NvmlProcess:
         self._pause_s = first_pause_s
         self._trouble = ""
         self._gpus: dict[str, Gpu] = {}
-        self._links: tuple[Link, ...] = ()
+        self._links: tuple[DeviceLink, ...] = ()
         self._driver = Driver()
         self._missing = False  # GPUs that there should be
         self._amiss: dict[str, float] = {}  # GPUs that another process may be able to read, and since when
@@ -99,22 +99,22 @@ class NvmlProcess:
             self._ready()
             return tuple(self._gpus.values())
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[DeviceLink, ...]:
         return self._links
 
     def driver(self) -> Driver:
         return self._driver
 
-    def settings(self, uuid: str) -> Settings:
+    def settings(self, uuid: str) -> GpuSettings:
         with self._turn:
             answer = self._ask({"settings": uuid})
-        return Settings() if answer is None or "error" in answer else Settings(**answer)
+        return GpuSettings() if answer is None or "error" in answer else GpuSettings(**answer)
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         with self._turn:
             answer = self._ask({"read": uuid})
             if answer is None:
-                return Reading(uuid, unhealthy_reason=self._trouble or _SILENT)
+                return GpuReading(uuid, unhealthy_reason=self._trouble or _SILENT)
             reading = _reading(uuid, answer)
             self._note(reading)
         return reading
@@ -124,7 +124,7 @@ class NvmlProcess:
         self._next_at = math.inf
         self._end()
 
-    def _note(self, reading: Reading) -> None:
+    def _note(self, reading: GpuReading) -> None:
         """Remember what another process has to know, and whether it should look."""
         if (xid := worst(reading.xids)) is not None:
             self._xids[reading.uuid] = xid
@@ -143,7 +143,7 @@ class NvmlProcess:
             return None
         try:
             return child.ask(request, self._timeout_s)
-        except NoAnswer as error:
+        except NoNvmlAnswer as error:
             self._give_up(error)
             return None
 
@@ -166,7 +166,7 @@ class NvmlProcess:
             if "unavailable" not in found:
                 self._take(found)
                 return
-        except NoAnswer as error:
+        except NoNvmlAnswer as error:
             self._give_up(error)
             return
         self._end()
@@ -177,11 +177,11 @@ class NvmlProcess:
         """Know what a new process found. Raises NoAnswer if that makes no sense."""
         try:
             gpus = [Gpu(**gpu) for gpu in found["gpus"]]
-            links = tuple(Link(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
+            links = tuple(DeviceLink(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
             self._driver = Driver(**found["driver"])
             self._missing = bool(found["unnamed"]) or not gpus
         except (LookupError, TypeError, ValueError) as error:
-            raise NoAnswer(f"it found {error!r}") from None
+            raise NoNvmlAnswer(f"it found {error!r}") from None
         known = self._gpus | {gpu.uuid: self._as_known(gpu) for gpu in gpus}
         self._gpus = dict(sorted(known.items(), key=lambda item: item[1].index))
         self._links = links or self._links
@@ -193,7 +193,7 @@ class NvmlProcess:
         before = self._gpus.get(gpu.uuid, gpu)
         return replace(gpu, index=before.index, mem_bytes=gpu.mem_bytes or before.mem_bytes)
 
-    def _give_up(self, error: NoAnswer) -> None:
+    def _give_up(self, error: NoNvmlAnswer) -> None:
         """End a process that does not answer; the next one has its turn after a pause."""
         log.error("event=nvml-silent reason=%r pause_s=%g", str(error), self._pause_s)
         self._trouble = _SILENT
@@ -228,7 +228,7 @@ class _Child:
                 )
             except OSError as error:
                 self._socket.close()
-                raise NoAnswer(f"cannot start a process: {error}") from None
+                raise NoNvmlAnswer(f"cannot start a process: {error}") from None
         self._received = b""
 
     @property
@@ -245,12 +245,12 @@ class _Child:
                 self._socket.settimeout(max(0.001, until - time.monotonic()))
                 data = self._socket.recv(1 << 16)
                 if not data:
-                    raise NoAnswer("it has ended")
+                    raise NoNvmlAnswer("it has ended")
                 self._received += data
         except TimeoutError:
-            raise NoAnswer(f"no answer in {timeout_s:g} s") from None
+            raise NoNvmlAnswer(f"no answer in {timeout_s:g} s") from None
         except OSError as error:
-            raise NoAnswer(str(error)) from None
+            raise NoNvmlAnswer(str(error)) from None
         line, _, self._received = self._received.partition(b"\n")
         return _parsed(line)
 
@@ -269,18 +269,18 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line)
     except ValueError:
-        raise NoAnswer(f"it said {line[:80]!r}") from None
+        raise NoNvmlAnswer(f"it said {line[:80]!r}") from None
     if not isinstance(answer, dict):
-        raise NoAnswer(f"it said {line[:80]!r}")
+        raise NoNvmlAnswer(f"it said {line[:80]!r}")
     return answer
 
 
-def _reading(uuid: str, answer: dict[str, Any]) -> Reading:
+def _reading(uuid: str, answer: dict[str, Any]) -> GpuReading:
     if "error" in answer:
-        return Reading(uuid, unhealthy_reason=f"cannot be read: {answer['error']}")
+        return GpuReading(uuid, unhealthy_reason=f"cannot be read: {answer['error']}")
     listed = answer["processes"]
     processes = None if listed is None else tuple(GpuProcess(**process) for process in listed)
-    return Reading(**{**answer, "processes": processes, "xids": tuple(answer["xids"])})
+    return GpuReading(**{**answer, "processes": processes, "xids": tuple(answer["xids"])})
 
 
 def _roots() -> list[str]:

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from ebbtide_agent.blocking_calls import apart
-from ebbtide_agent.gpu.backend import Gpu, GpuBackend, Kind, Link, Reading, Settings
+from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuBackend, GpuReading, GpuSettings, Kind
 from ebbtide_agent.gpu.xids import words
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 3.0
 _SILENT = "NVML does not answer"
 
-Readings = dict[str, Reading]
+Readings = dict[str, GpuReading]
 
 
 class GpuReader:
@@ -42,11 +42,11 @@ class GpuReader:
         """The GPUs of the node."""
         return self._gpus
 
-    async def links(self) -> tuple[Link, ...]:
+    async def links(self) -> tuple[DeviceLink, ...]:
         """How the GPUs of the node reach each other."""
-        return await apart(self._backend.links)
+        return await in_thread(self._backend.links)
 
-    def settings(self, uuid: str) -> Settings:
+    def settings(self, uuid: str) -> GpuSettings:
         """How an administrator has set the GPU. Blocks, and may do so for ever."""
         return self._backend.settings(uuid)
 
@@ -72,7 +72,7 @@ class GpuReader:
         async with self._turn:
             if self._stuck is not None and not self._stuck.done():
                 return self._silent(asked)
-            call = self._stuck = apart(partial(_read, self._backend, asked))
+            call = self._stuck = in_thread(partial(_read, self._backend, asked))
             done, _ = await asyncio.wait({call}, timeout=self._timeout_s)
         if not done:
             log.error("event=nvml-silent timeout_s=%g", self._timeout_s)
@@ -82,7 +82,7 @@ class GpuReader:
             self._note_xids(reading)
         return readings
 
-    def _note_xids(self, reading: Reading) -> None:
+    def _note_xids(self, reading: GpuReading) -> None:
         for xid in reading.xids:
             log.warning("event=xid gpu=%s xid=%d words=%r", reading.uuid, xid, words(xid))
         if reading.xids:
@@ -90,7 +90,7 @@ class GpuReader:
 
     def _silent(self, asked: tuple[str, ...] | None) -> Readings:
         uuids = (gpu.uuid for gpu in self._gpus) if asked is None else asked
-        return {uuid: Reading(uuid, unhealthy_reason=_SILENT) for uuid in uuids}
+        return {uuid: GpuReading(uuid, unhealthy_reason=_SILENT) for uuid in uuids}
 
 
 def listed_pids(readings: Readings) -> frozenset[int]:
@@ -105,9 +105,9 @@ def _read(backend: GpuBackend, asked: tuple[str, ...] | None) -> tuple[tuple[Gpu
     return gpus, {uuid: _read_one(backend, uuid) for uuid in uuids}
 
 
-def _read_one(backend: GpuBackend, uuid: str) -> Reading:
+def _read_one(backend: GpuBackend, uuid: str) -> GpuReading:
     try:
         return backend.read(uuid)
     except Exception as error:  # of the driver's library, or of its process: the other GPUs are read all the same
         log.exception("event=reading-failed gpu=%s", uuid)
-        return Reading(uuid, unhealthy_reason=f"cannot be read: {error}")
+        return GpuReading(uuid, unhealthy_reason=f"cannot be read: {error}")

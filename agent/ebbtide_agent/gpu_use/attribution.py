@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ebbtide_protos.process import Identity, boot_id
 
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import own_group
 from ebbtide_agent.processes.procfs import ProcessStat
@@ -153,7 +153,7 @@ class Attribution:
         assert self._environments is not None
         if self._looking is not None and not self._looking.done():
             return
-        look = self._looking = apart(partial(self._environments, frozenset(wanted)))
+        look = self._looking = in_thread(partial(self._environments, frozenset(wanted)))
         done, _ = await asyncio.wait({look}, timeout=_ENVIRONMENT_S)
         found = look.result() if done else {}
         for pid, stat in wanted.items() if done else ():

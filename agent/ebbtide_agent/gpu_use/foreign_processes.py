@@ -38,7 +38,7 @@ def parse_command(text: str) -> tuple[str, ...]:
     return command
 
 
-class Notifier:
+class ForeignProcessNotifier:
     """Listens to readings, and runs the command once for each foreign process."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Notifier:
         self._is_foreign = is_foreign
         self._time_s = time_s
         self._seen = frozenset[int]()  # at the last look: what comes and goes at once is of no interest
-        self._told: dict[int, int] = {}  # start times by pid
+        self._reported: dict[int, int] = {}  # start times by pid
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
@@ -61,7 +61,7 @@ class Notifier:
                 if process.pid not in owners and self._is_foreign(process.pid):
                     found.setdefault(process.pid, {})[uuid] = process
         if all(reading.processes is not None for reading in readings.values()):
-            self._told = {pid: starttime for pid, starttime in self._told.items() if pid in found}
+            self._reported = {pid: starttime for pid, starttime in self._reported.items() if pid in found}
         for pid in sorted(found.keys() & self._seen):
             if len(self._running) < AT_ONCE:
                 self._tell_once(pid, found[pid])
@@ -76,9 +76,9 @@ class Notifier:
 
     def _tell_once(self, pid: int, uses: Mapping[str, GpuProcess]) -> None:
         stat = procfs.read_stat(pid)
-        if stat is None or not stat.alive or self._told.get(pid) == stat.starttime or pid in self._running:
+        if stat is None or not stat.alive or self._reported.get(pid) == stat.starttime or pid in self._running:
             return
-        self._told[pid] = stat.starttime
+        self._reported[pid] = stat.starttime
         task = asyncio.create_task(self._run(pid, self._facts(pid, uses)), name=f"on-foreign {pid}")
         self._running[pid] = task
         task.add_done_callback(lambda _: self._running.pop(pid))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
-from ebbtide_agent.gpu.backend import GpuProcess, Reading
+from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
@@ -79,7 +79,7 @@ class Freeing:
             log.error("event=gpu-dirty job=%s attempt=%d gpu=%s reason=%r", *key, uuid, reason)
         return lost
 
-    def _reason(self, key: AttemptKey, uuid: str, reading: Reading, owners: Mapping[int, AttemptKey]) -> str:
+    def _reason(self, key: AttemptKey, uuid: str, reading: GpuReading, owners: Mapping[int, AttemptKey]) -> str:
         """Why the GPU is not free of the attempt; empty: it is."""
         own = [process.pid for process in reading.processes or () if owners.get(process.pid) == key]
         if own:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Kind, Link, Reading
+from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuProcess, GpuReading, Kind
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu_use.idle_use import Idle
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import process_owner, procfs
 
 Owners = Mapping[int, AttemptKey]
@@ -37,12 +37,12 @@ class Telemetry:
         attribution: Attribution,
         idle: Idle | None = None,
         held: Callable[[], Collection[str]] = _none_held,
-        sharing: Sharing | None = None,
+        sharing: GpuSharing | None = None,
     ) -> None:
         self._reader = reader
         self._attribution = attribution
         self._sharing = sharing
-        self._told = frozenset(gpu.uuid for gpu in reader.gpus)
+        self._reported = frozenset(gpu.uuid for gpu in reader.gpus)
         self._known = frozenset[str]()  # to what decides how they are shared
         self._idle = idle or Idle()
         self._held = held
@@ -59,17 +59,17 @@ class Telemetry:
         readings, owners = await self._look()
         links = await self._reader.links()
         gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
-        self._told = frozenset(readings)
-        if self._sharing is not None and self._known != self._told:
+        self._reported = frozenset(readings)
+        if self._sharing is not None and self._known != self._reported:
             await self._sharing.know(gpus, self._reader.settings, fake=self.kind == "fake")
-            self._known = self._told
+            self._known = self._reported
         return [self._info(gpu, self._seen(readings[gpu.uuid]), owners, links) for gpu in gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         """One reading of every GPU. Raises GpusChanged if there are others than the last inventory told."""
         readings, owners = await self._look()
-        if not readings.keys() <= self._told:
-            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._told)} were told")
+        if not readings.keys() <= self._reported:
+            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._reported)} were told")
         if all(reading.processes is not None for reading in readings.values()):
             self._attribution.keep_only(listed_pids(readings))
         for listen in self.listeners:
@@ -86,10 +86,10 @@ class Telemetry:
         self._idle.learn(readings, held.union(self._held()))
         return readings, await self._attribution.owners(listed_pids(readings))
 
-    def _seen(self, reading: Reading) -> Reading:
+    def _seen(self, reading: GpuReading) -> GpuReading:
         return reading if self._sharing is None else self._sharing.seen(reading)
 
-    def _message(self, reading: Reading, owners: Owners) -> agent_pb2.GpuReading:
+    def _message(self, reading: GpuReading, owners: Owners) -> agent_pb2.GpuReading:
         return agent_pb2.GpuReading(
             uuid=reading.uuid,
             mem_used_bytes=reading.mem_used_bytes,
@@ -106,7 +106,7 @@ class Telemetry:
             xids=reading.xids,
         )
 
-    def _info(self, gpu: Gpu, reading: Reading, owners: Owners, links: Iterable[Link]) -> agent_pb2.GpuInfo:
+    def _info(self, gpu: Gpu, reading: GpuReading, owners: Owners, links: Iterable[DeviceLink]) -> agent_pb2.GpuInfo:
         return agent_pb2.GpuInfo(
             uuid=gpu.uuid,
             index=gpu.index,
@@ -123,7 +123,7 @@ class Telemetry:
             peers=[_peer(gpu, link) for link in links if gpu.uuid in (link.one, link.other)],
         )
 
-    def _processes(self, reading: Reading, owners: Owners) -> list[agent_pb2.GpuProcess]:
+    def _processes(self, reading: GpuReading, owners: Owners) -> list[agent_pb2.GpuProcess]:
         processes: Iterable[GpuProcess] = reading.processes or ()
         return [self._process(process, owners.get(process.pid)) for process in processes]
 
@@ -136,7 +136,7 @@ class Telemetry:
         return message
 
 
-def _peer(gpu: Gpu, link: Link) -> agent_pb2.GpuPeer:
+def _peer(gpu: Gpu, link: DeviceLink) -> agent_pb2.GpuPeer:
     other = link.other if gpu.uuid == link.one else link.one
     return agent_pb2.GpuPeer(uuid=other, link=agent_pb2.GpuLink.ValueType(link.kind))
 

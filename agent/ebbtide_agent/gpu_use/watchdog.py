@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
-from ebbtide_agent.gpu.backend import Reading
+from ebbtide_agent.gpu.backend import GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
 from ebbtide_agent.gpu_use.idle_use import Idle
@@ -43,7 +43,7 @@ class Watched(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class GpuMemoryUse:
     """What an attempt uses of one GPU, in bytes; estimated where the driver does not tell it of each process."""
 
     used_bytes: int
@@ -56,7 +56,7 @@ class _Record:
 
     over: dict[str, int]
     peak_bytes: int = 0
-    told_bytes: int = 0
+    reported_bytes: int = 0
     overrun: tuple[str, int, int] = _NO_OVERRUN  # GPU, bytes used, bytes given
     noted: tuple[int, tuple[str, int, int]] = (0, _NO_OVERRUN)
 
@@ -106,7 +106,7 @@ class Watchdog:
         finally:
             self._hurrying = None
 
-    def _look_at(self, reading: Reading, here: Mapping[AttemptKey, GpuAllocation], owners: Owners) -> None:
+    def _look_at(self, reading: GpuReading, here: Mapping[AttemptKey, GpuAllocation], owners: Owners) -> None:
         idle_bytes = self._idle.of(reading.uuid) or 0
         uses = {key: use for key in here if (use := use_of(key, reading, owners, idle_bytes)) is not None}
         over = {key for key, use in uses.items() if use.certain and use.used_bytes > _allowed_bytes(here[key])}
@@ -137,25 +137,25 @@ class Watchdog:
         noted = (record.peak_bytes, record.overrun)
         if noted == record.noted:
             return
-        is_news = record.overrun != record.noted[1] or record.peak_bytes > _NEWS * record.told_bytes
+        is_news = record.overrun != record.noted[1] or record.peak_bytes > _NEWS * record.reported_bytes
         record.noted = noted
-        record.told_bytes = record.peak_bytes if is_news else record.told_bytes
+        record.reported_bytes = record.peak_bytes if is_news else record.reported_bytes
         seen = agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], gpu_mem_peak_bytes=record.peak_bytes)
         seen.overran_gpu, seen.overran_bytes, seen.allowed_bytes = record.overrun
         self._attempts.note_memory(seen, is_news)
 
 
-def use_of(key: AttemptKey, reading: Reading, owners: Owners, idle_bytes: int) -> Use | None:
+def use_of(key: AttemptKey, reading: GpuReading, owners: Owners, idle_bytes: int) -> GpuMemoryUse | None:
     """What the attempt uses of the GPU; None if there is no way to tell."""
     if reading.processes is None:
         return None
     own = [process.mem_bytes for process in reading.processes if owners.get(process.pid) == key]
     if None not in own:
-        return Use(sum(used or 0 for used in own), certain=True)
+        return GpuMemoryUse(sum(used or 0 for used in own), certain=True)
     others = [process.mem_bytes for process in reading.processes if owners.get(process.pid) != key]
     if reading.mem_used_bytes is None or None in others:
         return None
-    return Use(max(0, reading.mem_used_bytes - idle_bytes - sum(used or 0 for used in others)), certain=False)
+    return GpuMemoryUse(max(0, reading.mem_used_bytes - idle_bytes - sum(used or 0 for used in others)), certain=False)
 
 
 def _allowed_bytes(given: GpuAllocation) -> float:
@@ -165,11 +165,11 @@ def _allowed_bytes(given: GpuAllocation) -> float:
     return MARGIN * given.mem_bytes
 
 
-def _is_nearly_full(reading: Reading) -> bool:
+def _is_nearly_full(reading: GpuReading) -> bool:
     if reading.mem_used_bytes is None or not reading.mem_total_bytes:
         return False
     return reading.mem_total_bytes - reading.mem_used_bytes < NEARLY_FULL * reading.mem_total_bytes
 
 
-def _has_no_foreign(reading: Reading, owners: Owners) -> bool:
+def _has_no_foreign(reading: GpuReading, owners: Owners) -> bool:
     return all(process.pid in owners for process in reading.processes or ())

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import apart
+from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.processes.isolated import package_roots
@@ -44,7 +44,7 @@ def ask(
 ) -> asyncio.Future[T | Unknown]:
     """What `ask_and_wait` returns, for an event loop."""
     given = {"account": account, "within_s": within_s, "descriptors": descriptors}
-    return apart(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
+    return in_thread(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
 
 
 def ask_and_wait(

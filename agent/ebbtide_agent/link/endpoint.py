@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted, check_file
 from ebbtide_protos.process import Identity
 
@@ -35,7 +35,7 @@ class Endpoint:
 
     def __str__(self) -> str:
         if self.home is not None:
-            return f"{door.SCHEME}{self.home}"
+            return f"{home_socket.SCHEME}{self.home}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -54,7 +54,7 @@ class Endpoint:
             return
         with ExitStack() as stack:
             try:
-                target = stack.enter_context(door.reached(self.home))
+                target = stack.enter_context(home_socket.reached(self.home))
             except (NotTrusted, OSError) as error:
                 raise NoMaster(f"no master at {self}: {error}") from None
             yield target
@@ -66,8 +66,8 @@ class NoMaster(Exception):
 
 def parse_endpoint(text: str) -> Endpoint:
     """`HOST:PORT`, `[IPV6]:PORT` or `unix:HOME`. Raises ValueError."""
-    if text.startswith(door.SCHEME) and text != door.SCHEME:
-        return Endpoint.of(Path(text.removeprefix(door.SCHEME)).absolute())
+    if text.startswith(home_socket.SCHEME) and text != home_socket.SCHEME:
+        return Endpoint.of(Path(text.removeprefix(home_socket.SCHEME)).absolute())
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"master {text!r} is not HOST:PORT")

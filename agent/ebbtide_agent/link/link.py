@@ -18,7 +18,7 @@ import grpc.aio
 from ebbtide_protos import protocol
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
-from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.gpu_use.telemetry import GpusChanged, Telemetry
 from ebbtide_agent.link import membership
@@ -27,8 +27,8 @@ from ebbtide_agent.link.endpoint import Endpoint, NoMaster
 from ebbtide_agent.link.membership import WelcomeRefused
 from ebbtide_agent.link.orders import Orders
 from ebbtide_agent.link.outbox import Outbox
-from ebbtide_agent.link.stream import AttachCall, AttemptControl, Shown, Stream
-from ebbtide_agent.node import Node, address_towards
+from ebbtide_agent.link.stream import AttachCall, AttemptControl, MasterStream, Shown
+from ebbtide_agent.node import NodeDescription, address_towards
 from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.lease import boottime
 
@@ -82,19 +82,19 @@ class Backoff:
         return pause_s * random.uniform(0.5, 1.0)
 
 
-class Link:
+class MasterLink:
     """Keeps the node attached to its master."""
 
     def __init__(
         self,
         find_master: Callable[[], Endpoint],
-        node: Node,
+        node: NodeDescription,
         attempts: AttemptControl,
         shown: Shown,
         telemetry: Telemetry,
         cluster_file: Path,
         exchange: Exchange | None = None,
-        channels: Channels | None = None,
+        channels: ChannelTable | None = None,
         proof: Proof | None = None,
     ) -> None:
         """`find_master` and `proof` are asked at every try; both may raise NoMaster.
@@ -178,7 +178,7 @@ class Link:
         keeping = asyncio.create_task(self._proof.keep(channel, endpoint), name="certificate")
         try:
             parts = (self._attempts, self._shown, self._telemetry, self._orders, self._exchange, self._channels)
-            stream = Stream(call, self._membership, outbox, *parts)
+            stream = MasterStream(call, self._membership, outbox, *parts)
             await stream.run(welcome.heartbeat_s)
         finally:
             keeping.cancel()

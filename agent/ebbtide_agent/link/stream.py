@@ -11,13 +11,13 @@ import grpc
 import grpc.aio
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.gpu_use.telemetry import Telemetry
 from ebbtide_agent.link.membership import Membership
 from ebbtide_agent.link.orders import Order, Orders
 from ebbtide_agent.link.outbox import Outbox
-from ebbtide_agent.logs.log_edges import Edge
+from ebbtide_agent.logs.log_edges import LogEdge
 from ebbtide_agent.supervisor.lease import boottime
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,12 @@ class Shown(Protocol):
     """What the master and other nodes may read."""
 
     async def read_log(
-        self, job_id: str, attempt: int, offset: int | Edge, max_bytes: int, wait_s: float, rank: int | None = None
+        self, job_id: str, attempt: int, offset: int | LogEdge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData: ...
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
 
-class Stream:
+class MasterStream:
     """Runs one welcomed stream until it ends."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Stream:
         telemetry: Telemetry,
         orders: Orders,
         exchange: Exchange,
-        channels: Channels | None = None,
+        channels: ChannelTable | None = None,
     ) -> None:
         self._call = call
         self._master = master
@@ -186,7 +186,7 @@ class Stream:
         try:
             wait_s = LOG_WAIT_S if request.wait else 0.0
             rank = request.rank if request.HasField("rank") else None
-            begin = Edge(request.tail, request.since) if request.tail or request.since else request.offset
+            begin = LogEdge(request.tail, request.since) if request.tail or request.since else request.offset
             data = await self._shown.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
         except Exception as error:  # whatever lies where the log should: whoever asked is answered
             log.exception("event=log-not-read job=%s attempt=%d", *key)

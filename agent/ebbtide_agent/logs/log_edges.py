@@ -20,7 +20,7 @@ LINE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class LogEdge:
     """The last so many lines, or what was printed since that time, in Unix seconds; either is 0."""
 
     tail: int = 0
@@ -40,7 +40,7 @@ def times_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.times")
 
 
-def edge_of(log: Path, edge: Edge) -> Begin:
+def edge_of(log: Path, edge: LogEdge) -> Begin:
     """Where that is; at the end of a log that does not exist. Blocks. Raises OSError."""
     try:
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.blocking_calls import apart
-from ebbtide_agent.logs.log_edges import Edge, edge_of
+from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.logs.log_edges import LogEdge, edge_of
 from ebbtide_agent.logs.log_file import Window, read_window
 
 # One answer must fit into one message.
@@ -37,10 +37,10 @@ async def read(
         pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
 
 
-async def find(path: Path, edge: Edge) -> agent_pb2.LogData:
+async def find(path: Path, edge: LogEdge) -> agent_pb2.LogData:
     """Where in the log that is, and without data what begins there."""
     try:
-        begin = await apart(partial(edge_of, path, edge))
+        begin = await in_thread(partial(edge_of, path, edge))
     except OSError as error:
         return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
     return agent_pb2.LogData(next=begin.offset, lines=begin.lines)

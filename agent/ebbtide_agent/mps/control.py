@@ -20,7 +20,7 @@ class ControlFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class MpsControl:
     """The way to one daemon."""
 
     binary: str

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from ebbtide_protos.process import Identity
 
 from ebbtide_agent.jsonfile import read_json, write_json
-from ebbtide_agent.mps.control import Control, ControlFailed
+from ebbtide_agent.mps.control import ControlFailed, MpsControl
 
 T = TypeVar("T")
 
@@ -28,10 +28,10 @@ _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class MpsDaemon:
     """A daemon that was started, and its server; either may have ended since."""
 
-    control: Control
+    control: MpsControl
     daemon: Identity
     servers: tuple[Identity, ...]
 
@@ -45,7 +45,7 @@ class Daemon:
         """What an earlier agent has started; None if the record is damaged."""
         try:
             content = read_json(record) or {}
-            control = Control(str(content["binary"]), str(content["uuid"]), record.with_suffix(""))
+            control = MpsControl(str(content["binary"]), str(content["uuid"]), record.with_suffix(""))
             servers = tuple(Identity.from_json(server) for server in content["servers"])
             return cls(control, Identity.from_json(content["daemon"]), servers)
         except (OSError, ValueError, LookupError, TypeError):
@@ -83,7 +83,7 @@ class Daemon:
         write_json(_record(self.control), content)
 
 
-def start(control: Control) -> Daemon:
+def start(control: MpsControl) -> MpsDaemon:
     """Start a daemon with a server. Raises ControlFailed, and OSError if its directory cannot be made; then none is."""
     control.check_path()
     _end_unrecorded(control)
@@ -92,15 +92,15 @@ def start(control: Control) -> Daemon:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         control.start()
-        started = Daemon(control, _wait_for(lambda: _daemon(control), "the daemon does not answer"), ())
+        started = MpsDaemon(control, _wait_for(lambda: _daemon(control), "the daemon does not answer"), ())
         started.save()
         control.start_server()
-        served = Daemon(control, started.daemon, _wait_for(lambda: _servers(control), _without_server(control)))
+        served = MpsDaemon(control, started.daemon, _wait_for(lambda: _servers(control), _without_server(control)))
         served.save()
         if failure := served.failure():
             raise ControlFailed(failure)
     except ControlFailed:
-        found = Daemon.load(_record(control))
+        found = MpsDaemon.load(_record(control))
         if found is not None:
             end(found)
         else:
@@ -109,7 +109,7 @@ def start(control: Control) -> Daemon:
     return served
 
 
-def end(daemon: Daemon) -> tuple[Identity, ...]:
+def end(daemon: MpsDaemon) -> tuple[Identity, ...]:
     """End the daemon and its server: asked, then told, then killed. Who lives on all the same is in the answer."""
     control = daemon.control
     late: tuple[Identity, ...] = ()
@@ -129,21 +129,21 @@ def end(daemon: Daemon) -> tuple[Identity, ...]:
 
 
 def records(directory: Path) -> list[Path]:
-    """Where what `Daemon.load` reads is, of every daemon below this directory."""
+    """Where what `MpsDaemon.load` reads is, of every daemon below this directory."""
     return sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
 
 
-def _record(control: Control) -> Path:
+def _record(control: MpsControl) -> Path:
     return control.directory.with_name(f"{control.directory.name}.json")
 
 
-def _forget(control: Control) -> None:
+def _forget(control: MpsControl) -> None:
     """The logs stay: whoever wants to know what happened finds them there until the next start."""
     shutil.rmtree(control.directory, ignore_errors=True)
     _record(control).unlink(missing_ok=True)
 
 
-def _end_unrecorded(control: Control) -> None:
+def _end_unrecorded(control: MpsControl) -> None:
     """An agent may have died between the start of a daemon and its record."""
     if control.directory.exists():
         found = None
@@ -155,7 +155,7 @@ def _end_unrecorded(control: Control) -> None:
         shutil.rmtree(control.directory, ignore_errors=True)
 
 
-def _daemon(control: Control) -> Identity | None:
+def _daemon(control: MpsControl) -> Identity | None:
     try:
         control.servers()  # it answers
         return Identity.of(control.pid())
@@ -163,11 +163,11 @@ def _daemon(control: Control) -> Identity | None:
         return None
 
 
-def _servers(control: Control) -> tuple[Identity, ...]:
+def _servers(control: MpsControl) -> tuple[Identity, ...]:
     return tuple(found for pid in control.servers() if (found := Identity.of(pid)) is not None)
 
 
-def _without_server(control: Control) -> str:
+def _without_server(control: MpsControl) -> str:
     return f"it starts no server: see {control.log_directory}"
 
 

@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ebbtide_agent.contract.intent import Gpu, Intent
-from ebbtide_agent.mps.control import Control
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent
+from ebbtide_agent.mps.control import MpsControl
 
 _MIB = 1024 * 1024
 # What the driver takes for a process beside its allocations; PyTorch's limit does not see it.
@@ -16,7 +16,7 @@ _FIRST_TORCH = (2, 10)
 _OPTION = "per_process_memory_fraction"
 
 
-def mps_environment(control: Control, gpu: Gpu, processes: int) -> dict[str, str]:
+def mps_environment(control: MpsControl, gpu: AllocatedGpu, processes: int) -> dict[str, str]:
     """Make the processes clients of this daemon, each with its part of the job's share and memory.
 
     MPS limits each process for itself. The server sees one GPU, so that the clients' is number 0 for it.
@@ -35,7 +35,9 @@ def without_mps(directory: Path) -> dict[str, str]:
     return {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "none")}
 
 
-def allocator_environment(gpu: Gpu, total_bytes: int, intent: Intent, version: Sequence[int] | None) -> dict[str, str]:
+def allocator_environment(
+    gpu: AllocatedGpu, total_bytes: int, intent: Intent, version: Sequence[int] | None
+) -> dict[str, str]:
     """Have PyTorch's allocator keep to the job's memory on this GPU, of `total_bytes` in all.
 
     Added to what the user has set; empty if the user has set this, or if the job's PyTorch, which is of that version if

@@ -16,18 +16,18 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from ebbtide_agent.blocking_calls import apart
-from ebbtide_agent.contract.intent import Gpu as Part
+from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.intent import AllocatedGpu as Part
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
+from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask
 from ebbtide_agent.mps import daemon as daemons
-from ebbtide_agent.mps.control import Control, ControlFailed
-from ebbtide_agent.mps.daemon import FAULT, Daemon
+from ebbtide_agent.mps.control import ControlFailed, MpsControl
+from ebbtide_agent.mps.daemon import FAULT, MpsDaemon
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version, without_mps
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.processes.cgroup import Group, group_name, parent_of_attempts
+from ebbtide_agent.processes.cgroup import ControlGroup, group_name, parent_of_attempts
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class _End:
 class _Shared:
     """One GPU, and who shares it."""
 
-    control: Control
+    control: MpsControl
     ways: dict[AttemptKey, Way] = field(default_factory=dict)
-    daemon: Daemon | None = None
+    daemon: MpsDaemon | None = None
     failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of who must go on from a checkpoint
     ends: list[_End] = field(default_factory=list)  # in their order
     silent: int = 0  # questions in a row that were not answered
@@ -96,7 +96,7 @@ def _ignore(key: AttemptKey, reason: str) -> None:
     pass
 
 
-class Sharing:
+class GpuSharing:
     """Who shares which GPU how.
 
     `binary` is NVIDIA's control program; empty: no MPS.
@@ -121,7 +121,7 @@ class Sharing:
         """
         self._fail = fail
         for record in await asyncio.to_thread(daemons.records, self._directory):
-            found = Daemon.load(record)
+            found = MpsDaemon.load(record)
             if found is None:
                 log.error("event=damaged-record file=%s", record.name)
                 continue
@@ -140,14 +140,14 @@ class Sharing:
             if gpu.daemon is not None:
                 self._watch(gpu)
 
-    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], Settings], *, fake: bool) -> None:
+    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
         """Learn which GPUs there are; `settings` may block for ever, and then there is no MPS."""
         self._is_real = not fake
         self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
         if self._binary:
             try:
                 async with asyncio.timeout(_SETTINGS_S):
-                    self._fit = await apart(lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings)))
+                    self._fit = await in_thread(lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings)))
             except TimeoutError:
                 log.error("event=no-mps reason='the driver does not say how its GPUs are set'")
 
@@ -190,7 +190,7 @@ class Sharing:
             await self._question(gpu, gpu.daemon)
         return gpu.failures.get(key, "")
 
-    def seen(self, reading: Reading) -> Reading:
+    def seen(self, reading: GpuReading) -> GpuReading:
         """What a GPU said, without the processes of our server, and unhealthy while that is being replaced."""
         gpu = self._gpus.get(reading.uuid)
         if gpu is None:
@@ -256,11 +256,11 @@ class Sharing:
     async def _limit(self, intent: Intent, part: Part) -> bool:
         """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""
         parent = parent_of_attempts() if self._driver_limits and part.mem_bytes else None
-        group = None if parent is None else Group.create(parent, group_name(intent.node_dir, _name(intent)))
+        group = None if parent is None else ControlGroup.create(parent, group_name(intent.node_dir, _name(intent)))
         if group is None:
             return False
         try:
-            await apart(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
+            await in_thread(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
         except NotLimited as error:
             group.remove()
             self._driver_limits = False  # it is a matter of driver and rights, not of the job
@@ -282,7 +282,7 @@ class Sharing:
         if uuid not in self._fit or time.monotonic() < gpu.not_before:
             return False
         try:
-            gpu.daemon = await apart(partial(daemons.start, gpu.control))
+            gpu.daemon = await in_thread(partial(daemons.start, gpu.control))
         except (ControlFailed, OSError) as error:
             gpu.not_before = time.monotonic() + _TRY_AGAIN_S
             log.error("event=mps-not-started gpu=%s reason=%r", uuid, str(error))
@@ -294,7 +294,7 @@ class Sharing:
     def _gpu(self, uuid: str) -> _Shared:
         known = self._gpus.get(uuid)
         if known is None:
-            control = Control(self._binary, uuid, self._directory / uuid.removeprefix("GPU-")[:8])
+            control = MpsControl(self._binary, uuid, self._directory / uuid.removeprefix("GPU-")[:8])
             known = self._gpus[uuid] = _Shared(control)
         return known
 
@@ -318,7 +318,7 @@ class Sharing:
             except Exception:  # of NVIDIA's control program, or of what it says: a daemon without a watch has no end
                 log.exception("event=mps-watch-failed gpu=%s", gpu.control.uuid)
 
-    async def _look(self, gpu: _Shared, daemon: Daemon, *, ask: bool) -> None:
+    async def _look(self, gpu: _Shared, daemon: MpsDaemon, *, ask: bool) -> None:
         if gpu.trouble:
             if not gpu.clients():
                 await self._end(gpu, daemon)
@@ -330,10 +330,10 @@ class Sharing:
         elif not await self._has_clients(daemon):
             await self._end(gpu, daemon)
 
-    async def _question(self, gpu: _Shared, daemon: Daemon) -> None:
+    async def _question(self, gpu: _Shared, daemon: MpsDaemon) -> None:
         """Ask the server how it is. A busy machine may be slow to answer once."""
         try:
-            failure = await apart(daemon.failure)
+            failure = await in_thread(daemon.failure)
             gpu.silent = 0
         except ControlFailed as error:
             gpu.silent += 1
@@ -342,10 +342,10 @@ class Sharing:
         if failure:
             self._declare(gpu, failure)
 
-    async def _has_clients(self, daemon: Daemon) -> bool:
+    async def _has_clients(self, daemon: MpsDaemon) -> bool:
         """Whether processes that no attempt accounts for compute through it."""
         with suppress(ControlFailed):
-            return bool(await apart(daemon.clients))
+            return bool(await in_thread(daemon.clients))
         return False
 
     def _declare(self, gpu: _Shared, failure: str) -> None:
@@ -377,12 +377,12 @@ class Sharing:
         self._suspects.add(job)
         return first.key if certain else None
 
-    async def _end(self, gpu: _Shared, daemon: Daemon) -> None:
+    async def _end(self, gpu: _Shared, daemon: MpsDaemon) -> None:
         """End the daemon, so that the next share of the GPU starts a new one."""
         async with gpu.turn:
             if gpu.ways and not gpu.trouble:
                 return  # somebody came meanwhile
-            left = await apart(partial(daemons.end, daemon))
+            left = await in_thread(partial(daemons.end, daemon))
             if left:
                 pids = ",".join(str(process.pid) for process in left)
                 gpu.trouble = f"MPS server failed and does not end (pid {pids})"
@@ -401,7 +401,7 @@ def _part_of(intent: Intent) -> Part | None:
     return next((gpu for gpu in intent.gpus if gpu.numerator < gpu.denominator), None)
 
 
-def _is_fit(gpu: Gpu, settings: Callable[[str], Settings]) -> bool:
+def _is_fit(gpu: Gpu, settings: Callable[[str], GpuSettings]) -> bool:
     """Whether there can be an MPS server with limits for this GPU."""
     if gpu.parent or not gpu.uuid.startswith("GPU-"):
         return False  # a slice of one

@@ -9,7 +9,7 @@ from ebbtide_agent.observing.recording import Recording, Summary
 from ebbtide_agent.observing.sight import look
 
 
-class Clock(Protocol):
+class ObserverClock(Protocol):
     """The time, and waiting for it."""
 
     def now(self) -> float:
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ObservationPlan:
     """How often to look, and for how long; seconds."""
 
     every_s: float = 15.0
@@ -29,7 +29,11 @@ class Plan:
 
 
 def observe(
-    backend: GpuBackend, recording: Recording, plan: Plan, clock: Clock, progress: Callable[[Summary], None]
+    backend: GpuBackend,
+    recording: Recording,
+    plan: ObservationPlan,
+    clock: ObserverClock,
+    progress: Callable[[Summary], None],
 ) -> Summary:
     """Record until the plan's time is over or the clock says stop; ``progress`` hears of every look. Raises OSError."""
     began = clock.now()

@@ -22,8 +22,8 @@ from ebbtide_protos.process import boot_id
 
 from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_agent.jsonfile import read_json, write_json
-from ebbtide_agent.observing.sight import Look, Seen
-from ebbtide_agent.observing.tracking import Run, Tracker
+from ebbtide_agent.observing.sight import NodeLook, Seen
+from ebbtide_agent.observing.tracking import ObservedRun, Tracker
 
 COLUMNS: Final = (
     "id", "submit_s", "runtime_s", "user", "gpus_min", "gpus_max", "gpu_mem_gib", "command", "utilisation",
@@ -86,7 +86,7 @@ class Recording:
         self._settled = _lines([COLUMNS])
         self._go_on()
 
-    def take(self, look: Look) -> None:
+    def take(self, look: NodeLook) -> None:
         """Take in what was seen and write it down. Raises OSError."""
         if self._anonymous:
             look = replace(look, processes=tuple(map(self._unnamed, look.processes)))
@@ -121,10 +121,10 @@ class Recording:
             gpu_mem_bytes=max((gpu.mem_bytes for gpu in self._gpus), default=0),
         )
 
-    def _running(self) -> list[Run]:
+    def _running(self) -> list[ObservedRun]:
         return [run for run in self._tracker.runs if run.seconds >= self._min_s]
 
-    def _settle(self, run: Run) -> None:
+    def _settle(self, run: ObservedRun) -> None:
         if run.seconds < self._min_s:
             self._totals.short += 1
             return
@@ -135,7 +135,7 @@ class Recording:
         if run.user not in self._totals.users:
             self._totals.users.append(run.user)
 
-    def _row(self, run: Run) -> tuple[object, ...]:
+    def _row(self, run: ObservedRun) -> tuple[object, ...]:
         assert self._began is not None
         memory = "" if run.gpu_mem_bytes is None else f"{run.gpu_mem_bytes / GIB:.3f}"
         utilisation = "" if run.utilisation is None else f"{run.utilisation:.3f}"
@@ -192,7 +192,7 @@ class Recording:
         self._settled = self._path.read_bytes()[: int(state["settled_bytes"])].decode()
         self._began, self._last = float(state["began"]), float(state["last"])
         self._salt, self._anonymous = str(state["salt"]), bool(state["anonymous"])
-        runs = [Run.from_json(content) for content in state["runs"]]
+        runs = [ObservedRun.from_json(content) for content in state["runs"]]
         self._totals = _Totals(**state["totals"])
         self._tracker = Tracker(runs, int(state["next_id"]))
         if state["boot_id"] != boot_id():  # pids and start times of another boot are nobody's of now

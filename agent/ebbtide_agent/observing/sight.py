@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.gpu.backend import GpuBackend, GpuProcess, Reading
+from ebbtide_agent.gpu.backend import GpuBackend, GpuProcess, GpuReading
 from ebbtide_agent.processes import process_owner, procfs
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -38,7 +38,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NodeLook:
     """All that was seen at one moment."""
 
     at: float  # Unix seconds
@@ -47,11 +47,11 @@ class Look:
     blind: frozenset[str] = frozenset()  # GPUs that did not tell who is on them
 
 
-def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> Look:
+def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> NodeLook:
     """Look at every GPU now; `at` is when that is. A process that ends meanwhile may be missing."""
     readings = [backend.read(gpu.uuid) for gpu in backend.gpus()]
     held = _by_process(readings)
-    return Look(
+    return NodeLook(
         at=at,
         processes=tuple(_seen(pid, gpus, whole_commands) for pid, gpus in sorted(held.items())),
         utilisation={reading.uuid: reading.utilisation for reading in readings},
@@ -59,7 +59,7 @@ def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> Look:
     )
 
 
-def _by_process(readings: list[Reading]) -> dict[int, dict[str, int | None]]:
+def _by_process(readings: list[GpuReading]) -> dict[int, dict[str, int | None]]:
     held: dict[int, dict[str, int | None]] = {}
     for reading in readings:
         for process in reading.processes or ():

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from ebbtide_agent.observing.sight import Key, Look, Seen
+from ebbtide_agent.observing.sight import Key, NodeLook, Seen
 
 TOGETHER_S = 10.0
 """Processes of one parent that start within so many seconds of each other are the ranks of one job."""
 
 
 @dataclass(slots=True)
-class Run:
+class ObservedRun:
     """What is taken for one job: a process on GPUs, with those that belong to it."""
 
     id: int
@@ -60,10 +60,10 @@ class Run:
 class Tracker:
     """The runs that go on. `next_id` numbers the next one."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ObservedRun] = field(default_factory=list)
     next_id: int = 1
 
-    def take(self, look: Look) -> list[Run]:
+    def take(self, look: NodeLook) -> list[ObservedRun]:
         """Take in what was seen; the runs that are over because of it."""
         present: dict[int, list[Seen]] = {}
         for process in look.processes:
@@ -78,17 +78,17 @@ class Tracker:
         self.runs = [run for run in self.runs if run not in over]
         return over
 
-    def _run_of(self, process: Seen) -> Run | None:
+    def _run_of(self, process: Seen) -> ObservedRun | None:
         return next((run for run in self.runs if any(_reasons(run, process))), None)
 
-    def _begin(self, process: Seen, at: float) -> Run:
-        run = Run(self.next_id, process.user, process.command, at, at)
+    def _begin(self, process: Seen, at: float) -> ObservedRun:
+        run = ObservedRun(self.next_id, process.user, process.command, at, at)
         self.next_id += 1
         self.runs.append(run)
         return run
 
 
-def _reasons(run: Run, process: Seen) -> Iterator[bool]:
+def _reasons(run: ObservedRun, process: Seen) -> Iterator[bool]:
     """Why a process may belong to a run: it is in it, below or above one that is, or was started beside one."""
     yield process.key in run.members
     if process.shown and process.user == run.user:
@@ -99,7 +99,7 @@ def _reasons(run: Run, process: Seen) -> Iterator[bool]:
         yield beside is not None and abs(beside - process.started_s) <= TOGETHER_S
 
 
-def _join(run: Run, process: Seen) -> None:
+def _join(run: ObservedRun, process: Seen) -> None:
     run.gpus |= process.gpus.keys()
     run.members.add(process.key)
     run.ancestors.update(process.ancestors)
@@ -107,7 +107,7 @@ def _join(run: Run, process: Seen) -> None:
         run.parents.setdefault(process.ancestors[0], process.started_s)
 
 
-def _note(run: Run, look: Look, present: list[Seen]) -> None:
+def _note(run: ObservedRun, look: NodeLook, present: list[Seen]) -> None:
     """What these, all of its processes that are there now, hold and do."""
     run.last_s = look.at
     if not run.gpus & look.blind:  # who has left does not come back: a run that forks for a week stays small

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
-from ebbtide_agent.processes.launchers import Kind
+from ebbtide_agent.processes.launchers import ProcessKind
 
 LINGER_S: Final = 10.0
 """A launcher ends by itself once those who were asked have left, and may have something to write down before."""
@@ -20,7 +20,7 @@ SETTLE_S, SWALLOWED_S = 1.0, 5.0
 _IDLE_CPU_S: Final = 0.02
 LATE_S: Final = (0.02, 0.1, 0.5)
 """After the request it is looked so often for drivers that were still on their way to wait for what they started."""
-KEPT: Final = frozenset({Kind.SHELL, Kind.BUILDER, Kind.DRIVER})
+KEPT: Final = frozenset({ProcessKind.SHELL, ProcessKind.BUILDER, ProcessKind.DRIVER})
 """Who begins nothing more once a stop was asked."""
 
 
@@ -39,13 +39,13 @@ class Reaction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class LiveProcess:
     """One live process of the attempt, at one moment."""
 
     pid: int
     parent: int
     starttime: int = 0  # jiffies since boot; with the pid it tells the process from a later one
-    kind: Kind = Kind.ORDINARY
+    kind: ProcessKind = ProcessKind.ORDINARY
     reaction: Reaction = Reaction.DIES
     answers: bool = False  # it asks through the SDK whether it should leave
     # Where its program lies in memory: a copy that was only forked has it in the same place.
@@ -53,12 +53,12 @@ class Process:
     cpu_s: float = 0.0
 
 
-Tree = Mapping[int, Process]
+Tree = Mapping[int, LiveProcess]
 """All live processes of the attempt, by pid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StopStep:
     """What is to be done now, in this order; each is a process's pid."""
 
     tell: tuple[int, ...] = ()  # over its own connection
@@ -112,7 +112,7 @@ class Asking:
     _rest_asked: bool = False
     _late_looks: list[float] = field(default_factory=list)  # those that are still to come, the last first
 
-    def begin(self, tree: Tree, now: float) -> Step:
+    def begin(self, tree: Tree, now: float) -> StopStep:
         """Who is asked first. Nobody who is kept runs any more."""
         self._look_at(tree)
         self._first = frozenset(tree)
@@ -127,18 +127,18 @@ class Asking:
             self._late_looks = [now + after for after in reversed(LATE_S)]
         return step
 
-    def joined(self, tree: Tree, pid: int, now: float) -> Step:
+    def joined(self, tree: Tree, pid: int, now: float) -> StopStep:
         """Somebody has begun to take part since."""
         self._look_at(tree)
-        return self._ask(tree, now, tell=[pid]) if pid in tree and pid not in self._alive else Step()
+        return self._ask(tree, now, tell=[pid]) if pid in tree and pid not in self._alive else StopStep()
 
-    def go_on(self, tree: Tree, now: float) -> Step:
+    def go_on(self, tree: Tree, now: float) -> StopStep:
         """Who is asked next, when somebody who was asked has ended, or at `next_at`; to be repeated until nobody is."""
         self._look_at(tree)
         while self._late_looks and self._late_looks[-1] <= now:
             self._late_looks.pop()
         if self._rest_asked:
-            return Step()
+            return StopStep()
         if now >= self._alone_since + LINGER_S:
             return self._ask_all(tree)
         if self._forget_commands(tree) and not self._alive:
@@ -150,7 +150,7 @@ class Asking:
         if ending := self._parents_to_end(tree):
             self._ask(tree, now, signal=ending)
             return replace(_end(tree, ending), parents=tuple(ending))
-        return Step() if self._alive else self._ask_others(tree, now)
+        return StopStep() if self._alive else self._ask_others(tree, now)
 
     def next_at(self) -> float:
         """When there is something to look at if nobody ends before that."""
@@ -179,7 +179,7 @@ class Asking:
         tell: Collection[int] = (),
         signal: Collection[int] = (),
         release: Iterable[int] = (),
-    ) -> Step:
+    ) -> StopStep:
         for pid in (*tell, *signal):
             self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, image=_of_a_copy(tree[pid], tree))
             self._alive.add(pid)
@@ -187,7 +187,7 @@ class Asking:
         handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
         # Whoever looks after those below it may have to wait for a shell among them.
         looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in KEPT}, tree)
-        return Step(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
+        return StopStep(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
 
     def _look_at(self, tree: Tree) -> None:
         for pid, process in tree.items():
@@ -231,7 +231,7 @@ class Asking:
                     found += handlers
                     # A shell does what its trap says when the command that it waits for has ended. What the trap itself
                     # has started came later.
-                    if process.kind is Kind.SHELL:
+                    if process.kind is ProcessKind.SHELL:
                         asked.given_up = not self._below({pid}, tree)
                         looked_after = self._below(handlers, tree) | self._above(handlers)
                         found += self._first_below(pid, tree) - looked_after - {*handlers}
@@ -242,12 +242,12 @@ class Asking:
         told = {pid for pid, asked in self._asked.items() if asked.told}
         if self._alive or not told:
             return []
-        launchers = {pid for pid in self._above(told) & tree.keys() if tree[pid].kind is Kind.LAUNCHER}
+        launchers = {pid for pid in self._above(told) & tree.keys() if tree[pid].kind is ProcessKind.LAUNCHER}
         others = tree.keys() - self._asked.keys() - self._below(told | launchers, tree)
         handlers = handlers_in({pid: tree[pid] for pid in others})
-        return [pid for pid in handlers if tree[pid].kind is Kind.ORDINARY]
+        return [pid for pid in handlers if tree[pid].kind is ProcessKind.ORDINARY]
 
-    def _others_below(self, pid: int, tree: Tree) -> dict[int, Process]:
+    def _others_below(self, pid: int, tree: Tree) -> dict[int, LiveProcess]:
         image = self._seen[pid].image
         below = self._below({pid}, tree) - self._asked.keys()
         return {other: tree[other] for other in below if tree[other].image != image or not image}
@@ -267,11 +267,11 @@ class Asking:
         ending = (kept & above if self._alive else kept) | dying
         ending -= self._above(pid for pid in self._alive if not self._asked[pid].given_up)
         for pid in self._alive:
-            waited_for = self._first_below(pid, tree) if tree[pid].kind is Kind.SHELL else set()
+            waited_for = self._first_below(pid, tree) if tree[pid].kind is ProcessKind.SHELL else set()
             ending |= waited_for if waited_for <= kept else set()
         return ending - self._above(ending)
 
-    def _ask_others(self, tree: Tree, now: float) -> Step:
+    def _ask_others(self, tree: Tree, now: float) -> StopStep:
         """Whoever could save has left: launchers end by themselves, soon, and others have no reason to go on."""
         self._alone_since = min(self._alone_since, now)
         launchers = tree.keys() & self._above(self._asked)
@@ -281,7 +281,7 @@ class Asking:
             self._alive.add(pid)
         return _end(tree, others)
 
-    def _ask_all(self, tree: Tree) -> Step:
+    def _ask_all(self, tree: Tree) -> StopStep:
         """All get the signal; whoever ignores it has the grace period all the same."""
         self._rest_asked = True
         step = _end(tree, tree)
@@ -324,7 +324,7 @@ def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
     would fail the parent. Below one that only blocks it the search goes on. What a launcher or a shell does about it
     counts only if nobody below does anything, and what a process that was `spawned` does, only if that is wanted.
     """
-    own = (Kind.ORDINARY, Kind.SPAWNED) if spawned else (Kind.ORDINARY,)
+    own = (ProcessKind.ORDINARY, ProcessKind.SPAWNED) if spawned else (ProcessKind.ORDINARY,)
     found: dict[int, list[int]] = {}
     order = _parents_first(tree)
     for process in reversed(order):
@@ -334,9 +334,9 @@ def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
                 mine = [process.pid]
             case kind if kind in own and process.reaction is Reaction.WAITS:
                 mine = [process.pid, *below]
-            case Kind.WORKER | Kind.SPAWNED if process.kind not in own:
+            case ProcessKind.WORKER | ProcessKind.SPAWNED if process.kind not in own:
                 mine = []
-            case Kind.SHELL | Kind.LAUNCHER if process.reaction.handles and not below:
+            case ProcessKind.SHELL | ProcessKind.LAUNCHER if process.reaction.handles and not below:
                 mine = [process.pid]
             case _:
                 mine = below
@@ -346,8 +346,8 @@ def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
     return [pid for process in order if process.parent not in tree for pid in found[process.pid]]
 
 
-def _parents_first(tree: Tree) -> list[Process]:
-    children: dict[int, list[Process]] = {}
+def _parents_first(tree: Tree) -> list[LiveProcess]:
+    children: dict[int, list[LiveProcess]] = {}
     for process in tree.values():
         children.setdefault(process.parent, []).append(process)
     order = [process for process in tree.values() if process.parent not in tree]
@@ -356,32 +356,32 @@ def _parents_first(tree: Tree) -> list[Process]:
     return order
 
 
-def _end(tree: Tree, pids: Iterable[int]) -> Step:
+def _end(tree: Tree, pids: Iterable[int]) -> StopStep:
     """Have these end: by the signal, unless it would be ignored, or would have them remove what was being made."""
     ending = [tree[pid] for pid in pids]
-    kill = {one.pid for one in ending if one.kind is Kind.BUILDER or _is_shell_that_ignores(one)}
+    kill = {one.pid for one in ending if one.kind is ProcessKind.BUILDER or _is_shell_that_ignores(one)}
     signal = tuple(one.pid for one in ending if one.pid not in kill)
     able = tuple(pid for pid in signal if _is_able(tree[pid]))
-    return Step(signal=signal, kill=tuple(kill), release=signal, handlers=able)
+    return StopStep(signal=signal, kill=tuple(kill), release=signal, handlers=able)
 
 
-def _is_able(process: Process) -> bool:
+def _is_able(process: LiveProcess) -> bool:
     """Whether it may have something to save: a data loader has not, whatever it does about the signal."""
-    return process.reaction.handles and process.kind is not Kind.WORKER
+    return process.reaction.handles and process.kind is not ProcessKind.WORKER
 
 
-def _dies(process: Process) -> bool:
-    return process.kind is Kind.ORDINARY and process.reaction is Reaction.DIES
+def _dies(process: LiveProcess) -> bool:
+    return process.kind is ProcessKind.ORDINARY and process.reaction is Reaction.DIES
 
 
-def _is_shell_that_ignores(process: Process) -> bool:
-    return process.kind is Kind.SHELL and process.reaction is Reaction.IGNORES
+def _is_shell_that_ignores(process: LiveProcess) -> bool:
+    return process.kind is ProcessKind.SHELL and process.reaction is Reaction.IGNORES
 
 
-def _of_a_copy(process: Process, tree: Tree) -> tuple[int, ...]:
+def _of_a_copy(process: LiveProcess, tree: Tree) -> tuple[int, ...]:
     """Where its program lies in memory, if it may be a copy of the shell above it that is about to become a command."""
     above = tree.get(process.parent)
-    same = above is not None and above.kind is process.kind is Kind.SHELL and above.image == process.image
+    same = above is not None and above.kind is process.kind is ProcessKind.SHELL and above.image == process.image
     return process.image if same and above is not None and above.reaction.handles else ()
 
 

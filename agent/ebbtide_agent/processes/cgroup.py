@@ -51,7 +51,7 @@ def divide(agent: int) -> None:
     """
     jobs = jobs_group()
     if jobs is not None:
-        (Group.create(jobs, SUPERVISORS) or Group(jobs)).enter()
+        (ControlGroup.create(jobs, SUPERVISORS) or ControlGroup(jobs)).enter()
     parent = delegated()
     if parent is None or (jobs is None and _is_refilled(parent)):
         return
@@ -59,7 +59,7 @@ def divide(agent: int) -> None:
     is_ours = jobs is not None or any(_has_attribute(parent, name) for name in _DELEGATED_BY_SYSTEMD)
     if not is_ours and in_the_way - {agent, *descendants(agent)}:
         return  # somebody else's process is there
-    beside = Group.create(parent, SUPERVISORS)
+    beside = ControlGroup.create(parent, SUPERVISORS)
     if beside is None:
         return
     for pid in in_the_way:
@@ -136,7 +136,7 @@ def group_name(node_dir: str, attempt: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """One attempt's group."""
 
     path: Path

@@ -4,7 +4,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Kind(Enum):
+class ProcessKind(Enum):
     """What a process is to those below it."""
 
     ORDINARY = auto()  # whoever handles the stop signal itself looks after those below it
@@ -18,31 +18,37 @@ class Kind(Enum):
 
 # By the name of the executable file.
 _PROGRAMS: Final = {
-    **dict.fromkeys(("ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "lksh", "mksh", "sh"), Kind.SHELL),
-    **dict.fromkeys(("tcsh", "yash", "zsh", "zsh5"), Kind.SHELL),
-    **dict.fromkeys(("gmake", "just", "make", "ninja", "task", "watch", "xargs"), Kind.BUILDER),
+    **dict.fromkeys(("ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "lksh", "mksh", "sh"), ProcessKind.SHELL),
+    **dict.fromkeys(("tcsh", "yash", "zsh", "zsh5"), ProcessKind.SHELL),
+    **dict.fromkeys(("gmake", "just", "make", "ninja", "task", "watch", "xargs"), ProcessKind.BUILDER),
     # of ranks
-    **dict.fromkeys(("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra", "mpirun", "orted", "orterun"), Kind.LAUNCHER),
-    **dict.fromkeys(("prte", "prted", "prterun", "srun"), Kind.LAUNCHER),
+    **dict.fromkeys(
+        ("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra", "mpirun", "orted", "orterun"), ProcessKind.LAUNCHER
+    ),
+    **dict.fromkeys(("prte", "prted", "prterun", "srun"), ProcessKind.LAUNCHER),
     # into an environment
-    **dict.fromkeys(("apptainer", "micromamba", "pixi", "runuser", "singularity", "starter", "su"), Kind.LAUNCHER),
-    **dict.fromkeys(("starter-suid", "sudo", "uv", "uvx"), Kind.LAUNCHER),
+    **dict.fromkeys(
+        ("apptainer", "micromamba", "pixi", "runuser", "singularity", "starter", "su"), ProcessKind.LAUNCHER
+    ),
+    **dict.fromkeys(("starter-suid", "sudo", "uv", "uvx"), ProcessKind.LAUNCHER),
     # around one command
-    **dict.fromkeys(("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), Kind.LAUNCHER),
-    **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), Kind.LAUNCHER),
+    **dict.fromkeys(
+        ("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), ProcessKind.LAUNCHER
+    ),
+    **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), ProcessKind.LAUNCHER),
     # screens, which those that draw on them need until they have left
-    **dict.fromkeys(("Xephyr", "Xorg", "Xtigervnc", "Xvfb", "Xvnc"), Kind.WORKER),
+    **dict.fromkeys(("Xephyr", "Xorg", "Xtigervnc", "Xvfb", "Xvnc"), ProcessKind.WORKER),
 }
 # By the name of the script that an interpreter runs, of which the kernel keeps 15 letters, or that it gives itself.
 _SCRIPTS: Final = {
-    **dict.fromkeys(("parallel", "snakemake"), Kind.SHELL),
+    **dict.fromkeys(("parallel", "snakemake"), ProcessKind.SHELL),
     **dict.fromkeys(
         ("accelerate", "accelerate-laun", "deepspeed", "ebb:srun", "horovodrun", "pt_elastic", "torchrun"),
-        Kind.LAUNCHER,
+        ProcessKind.LAUNCHER,
     ),
-    **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "poetry", "rye"), Kind.LAUNCHER),
-    **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), Kind.LAUNCHER),
-    "pt_data_worker": Kind.WORKER,
+    **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "poetry", "rye"), ProcessKind.LAUNCHER),
+    **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), ProcessKind.LAUNCHER),
+    "pt_data_worker": ProcessKind.WORKER,
 }
 # By what an interpreter runs as `-m`.
 _MODULES: Final = frozenset(
@@ -54,7 +60,7 @@ _OF_SPAWNED: Final = ("from multiprocessing.", "--multiprocessing-fork")
 _INTERPRETERS: Final = ("bash", "dash", "perl", "python", "sh")
 
 
-def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> Kind:
+def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> ProcessKind:
     """What a process is whose name is `command`; `program` is that of its executable file, empty if nobody knows."""
     if program.startswith(_INTERPRETERS) and command in _SCRIPTS:
         return _SCRIPTS[command]
@@ -63,7 +69,7 @@ def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> Kind
     if known is not None:
         return known
     if "-m" in arguments[:-1] and arguments[arguments.index("-m") + 1] in _MODULES:
-        return Kind.LAUNCHER
+        return ProcessKind.LAUNCHER
     if any(argument.startswith(_OF_SPAWNED) for argument in arguments):
-        return Kind.SPAWNED
-    return Kind.ORDINARY
+        return ProcessKind.SPAWNED
+    return ProcessKind.ORDINARY

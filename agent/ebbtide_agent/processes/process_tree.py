@@ -12,8 +12,8 @@ from typing import Final
 from ebbtide_protos.process import Identity
 
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.asking import KEPT, Process, Reaction
-from ebbtide_agent.processes.launchers import Kind, kind_of
+from ebbtide_agent.processes.asking import KEPT, LiveProcess, Reaction
+from ebbtide_agent.processes.launchers import ProcessKind, kind_of
 
 # A process that blocks a signal is looked at so often, and at this distance, before that is believed.
 _LOOKS = 8
@@ -36,7 +36,7 @@ def tree(
     answering: Collection[int] = (),
     arguments: Mapping[int, Sequence[str]] = _NONE,
     drivers: Collection[Identity] = (),
-) -> dict[int, Process]:
+) -> dict[int, LiveProcess]:
     """These processes and all below them; `arguments` are those of some, as far as somebody has read them.
 
     `drivers` are those that `keep` found. Blocks for some milliseconds if one of them blocks the signal.
@@ -44,16 +44,16 @@ def tree(
     driving = {(driver.pid, driver.starttime) for driver in drivers}
     pids = _from(roots)
     handling = reactions(pids, signum)
-    found: dict[int, Process] = {}
+    found: dict[int, LiveProcess] = {}
     for pid in pids:
         stat = procfs.read_stat(pid)
         if stat is not None and stat.alive:
             kind = kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ())))
-            if kind is Kind.ORDINARY and (pid, stat.starttime) in driving and pid not in answering:
-                kind = Kind.DRIVER
+            if kind is ProcessKind.ORDINARY and (pid, stat.starttime) in driving and pid not in answering:
+                kind = ProcessKind.DRIVER
             # A shell that blocks the signal is only starting a command, and may have been stopped at that.
             blocks = handling[pid] is Reaction.WAITS
-            found[pid] = Process(
+            found[pid] = LiveProcess(
                 pid,
                 stat.parent,
                 stat.starttime,
@@ -83,7 +83,9 @@ def keep(root: int, roots: Callable[[], Iterable[int]], signum: int) -> set[Iden
     for _ in range(_LOOKS):
         stats = [stat for pid in _from(roots()) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
         kinds = {stat.pid: kind_of(stat.command, procfs.program(stat.pid)) for stat in stats}
-        driving = [stat.pid for stat in stats if kinds[stat.pid] is Kind.ORDINARY and _only_waits(stat.pid, signum)]
+        driving = [
+            stat.pid for stat in stats if kinds[stat.pid] is ProcessKind.ORDINARY and _only_waits(stat.pid, signum)
+        ]
         drivers |= {driver for pid in driving if (driver := Identity.of(pid)) is not None}
         found = [stat for stat in stats if kinds[stat.pid] in KEPT or stat.pid in driving or stat.pid in kept]
         # Parents first: with job control a shell goes on when what it waits for was stopped.

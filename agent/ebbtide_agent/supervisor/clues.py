@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Final
 
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.asking import Process, Reaction, Step, Tree
-from ebbtide_agent.processes.launchers import Kind
+from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep, Tree
+from ebbtide_agent.processes.launchers import ProcessKind
 
 
 class Clue(StrEnum):
@@ -28,9 +28,9 @@ _OTHERS: Final = {
 }
 
 
-def of_request(tree: Tree, step: Step, signum: int) -> Iterator[Clue]:
+def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[Clue]:
     """What is to be seen when the request is passed on to those of `step`."""
-    handlers = {pid for pid in step.handlers if tree[pid].kind is Kind.ORDINARY}
+    handlers = {pid for pid in step.handlers if tree[pid].kind is ProcessKind.ORDINARY}
     if not step.handlers:
         yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
     if any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell}):
@@ -48,24 +48,24 @@ def of_killing(tree: Tree, asked: Collection[int]) -> Iterator[Clue]:
         yield Clue.NOT_ASKED
 
 
-def _could_leave(process: Process) -> bool:
-    return process.kind is Kind.ORDINARY and process.reaction.handles
+def _could_leave(process: LiveProcess) -> bool:
+    return process.kind is ProcessKind.ORDINARY and process.reaction.handles
 
 
 def _is_caught(tree: Tree, signum: int) -> bool:
-    ordinary = (pid for pid, process in tree.items() if process.kind is Kind.ORDINARY)
+    ordinary = (pid for pid, process in tree.items() if process.kind is ProcessKind.ORDINARY)
     return any(process_tree.reaction(pid, signum) is Reaction.HANDLER for pid in ordinary)
 
 
 def _is_below_launcher(tree: Tree, pid: int) -> bool:
     while (above := tree.get(tree[pid].parent)) is not None:
-        if above.kind is Kind.LAUNCHER:
+        if above.kind is ProcessKind.LAUNCHER:
             return True
         pid = above.pid
     return False
 
 
-def _looked_after(process: Process, tree: Tree) -> bool:
+def _looked_after(process: LiveProcess, tree: Tree) -> bool:
     above = tree.get(process.parent)
-    spawned = process.kind is Kind.SPAWNED and above is not None and above.reaction.handles
-    return process.kind is Kind.WORKER or spawned
+    spawned = process.kind is ProcessKind.SPAWNED and above is not None and above.reaction.handles
+    return process.kind is ProcessKind.WORKER or spawned

@@ -10,7 +10,7 @@ _LONGEST_LINE = 64 * 1024
 _LAST_WORDS_S = 1.0
 
 
-class Control:
+class AgentConnections:
     """All connections that agents hold to this supervisor; they come and go as they like."""
 
     def __init__(

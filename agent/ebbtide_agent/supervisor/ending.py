@@ -25,7 +25,7 @@ class Due(Enum):
 
 
 @dataclass(slots=True)
-class Ending:
+class AttemptEnding:
     """The way to the end of one attempt, from its launched processes' exits and the requests to stop it."""
 
     running: set[int]  # local ranks

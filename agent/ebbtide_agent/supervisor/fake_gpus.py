@@ -6,7 +6,7 @@ from typing import Any
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.contract.intent import Gpu, Intent
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent
 from ebbtide_agent.gpu import fake_state
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.processes import process_tree
@@ -68,5 +68,5 @@ def _hold(state_dir: Path, process: Identity, gpus: dict[int, str], mem_bytes: i
     return {"held": True}
 
 
-def _held_bytes(intent: Intent, gpu: Gpu) -> int:
+def _held_bytes(intent: Intent, gpu: AllocatedGpu) -> int:
     return min(intent.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)

@@ -15,7 +15,7 @@ from ebbtide_protos.process import Identity, boot_id
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
@@ -60,7 +60,7 @@ def start(
     output: int,
     lock: int,
     wait: Callable[[Program], None],
-    cgroup: Group | None = None,
+    cgroup: ControlGroup | None = None,
     standby: Standby | None = None,
     account: Account | None = None,
     inherited: tuple[int, ...] = (),

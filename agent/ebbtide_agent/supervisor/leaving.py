@@ -16,11 +16,11 @@ from ebbtide_protos.process import Identity
 
 from ebbtide_agent.contract.intent import Intent, SignalTarget
 from ebbtide_agent.processes import process_tree, procfs
-from ebbtide_agent.processes.asking import Asking, Process, Step, Tree
+from ebbtide_agent.processes.asking import Asking, LiveProcess, StopStep, Tree
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.supervisor import clues
 from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
-from ebbtide_agent.supervisor.ending import LEADER, Ending, all_failed, ended_after_others
+from ebbtide_agent.supervisor.ending import LEADER, AttemptEnding, all_failed, ended_after_others
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.participants import Participants
 from ebbtide_agent.supervisor.status import Exit
@@ -34,7 +34,7 @@ class Leaving:
         intent: Intent,
         signum: int,
         ranks: Mapping[int, Rank],
-        ending: Ending,
+        ending: AttemptEnding,
         outcome: Exit,
         look: CheckpointLook,
         selector: selectors.BaseSelector,
@@ -146,9 +146,9 @@ class Leaving:
         tree = self._tree()
         named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
         handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
-        return self._perform_first(Step(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
+        return self._perform_first(StopStep(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
 
-    def _perform_first(self, step: Step, tree: Tree) -> bool:
+    def _perform_first(self, step: StopStep, tree: Tree) -> bool:
         reached = self._perform(step)
         if self._exit.stop_requested:
             self._exit.clues += clues.of_request(tree, step, self._signum)
@@ -174,7 +174,7 @@ class Leaving:
         if self._asking is not None:
             self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
 
-    def _perform(self, step: Step, *, others_left: bool = False) -> bool:
+    def _perform(self, step: StopStep, *, others_left: bool = False) -> bool:
         """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
         dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
         self.cut_short |= self._look.being_written(dying, others_left)
@@ -204,7 +204,7 @@ class Leaving:
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
-    def _tree(self) -> dict[int, Process]:
+    def _tree(self) -> dict[int, LiveProcess]:
         answering = self._participants.answering()
         return process_tree.tree(self._own(), self._signum, answering, self._look.arguments, self._drivers)
 

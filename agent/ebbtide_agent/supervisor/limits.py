@@ -15,7 +15,7 @@ from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.processes import cgroup, procfs
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 
 EVERY_S: Final = 1.0
 _SHARE_OF_TIME: Final = 0.02  # that looking may take
@@ -35,7 +35,7 @@ def memory_is() -> str:
     return "enforced" if cgroup.MEMORY in cgroup.limited() else "watched"
 
 
-def enforce(intent: Intent, group: Group | None) -> bool:
+def enforce(intent: Intent, group: ControlGroup | None) -> bool:
     """Have the kernel limit what the job asked for; False if its memory has to be watched."""
     if group is not None and intent.cpus:
         group.limit_cpus(intent.cpus)
@@ -53,7 +53,7 @@ def failure(intent: Intent) -> str:
     return f"it used more than its --mem {intent.mem_bytes / unit:.4g} {name}"
 
 
-def kernel_failure(intent: Intent, group: Group | None) -> str:
+def kernel_failure(intent: Intent, group: ControlGroup | None) -> str:
     """Why the kernel killed processes of the attempt for want of memory, in words; empty if it did not.
 
     What happened to a group that the job made and limited itself is its own business.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.supervisor.control import Control
+from ebbtide_agent.supervisor.control import AgentConnections
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.reports import Reports
@@ -29,7 +29,7 @@ class Relay:
         reports: Reports,
         output: Output,
         status: Status,
-        control: Control,
+        control: AgentConnections,
         own: Callable[[], list[int]],
     ) -> None:
         """`ranks` are the launched processes that run, by pid; `own` lists the attempt's children of this process."""

@@ -55,7 +55,7 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
         control=_bind(place.control_socket, socket.SOCK_STREAM, listening=True),
         job=job,
         participants=participants,
-        guests=_bind(place.guest_socket, socket.SOCK_SEQPACKET, listening=True),
+        guests=_bind(place.process_socket, socket.SOCK_SEQPACKET, listening=True),
         session=session,
     )
 

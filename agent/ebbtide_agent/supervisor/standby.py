@@ -18,7 +18,7 @@ from typing import Any
 
 from ebbtide_agent import standby
 from ebbtide_agent.contract.environment import SDK
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.recipe import Recipe
 
 ORDER = "stand by"
@@ -44,7 +44,7 @@ class Standby:
         environment: Mapping[str, str],
         output: int,
         lock: int,
-        cgroup: Group | None,
+        cgroup: ControlGroup | None,
     ) -> bool:
         """Have it go on as this process of an attempt; False if it cannot, and then it is gone."""
         if command == self.recipe.command and self.process.poll() is None:

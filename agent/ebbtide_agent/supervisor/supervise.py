@@ -21,16 +21,16 @@ from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import cgroup, linux, process_tree, procfs
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor import fake_gpus, lease, limits, lock, standby
 from ebbtide_agent.supervisor.conclusion import conclude
-from ebbtide_agent.supervisor.guests import Door
 from ebbtide_agent.supervisor.launch import Rank, start
 from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
 from ebbtide_agent.supervisor.program import Program
 from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.session_processes import SessionEntry
 from ebbtide_agent.supervisor.sockets import claim
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
@@ -107,7 +107,7 @@ def _supervise(
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
             environment = prepared.environments[0]
-            door = Door(sockets.guests, environment, intent.workdir, held, group, intent.account)
+            door = SessionEntry(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
             watch = Watch(intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced)
             watch.run(channel, waiting.received())
@@ -144,10 +144,10 @@ def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, by
 
 
 @contextmanager
-def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[Group | None]:
+def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[ControlGroup | None]:
     """A control group for the attempt if there can be one; removed in the end."""
     parent = cgroup.delegated()
-    group = None if parent is None else Group.create(parent, cgroup.group_name(intent.node_dir, place.path.name))
+    group = None if parent is None else ControlGroup.create(parent, cgroup.group_name(intent.node_dir, place.path.name))
     if group is None:
         yield None
         return
@@ -165,7 +165,7 @@ def _start(
     prepared: Prepared,
     held: int,
     fence: Path,
-    group: Group | None,
+    group: ControlGroup | None,
     standbys: list[Standby],
     session: socket.socket | None,
     wait: Callable[[Program], None],

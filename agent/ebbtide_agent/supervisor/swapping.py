@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.swap.operation import Operation
-from ebbtide_agent.swap.sequence import Do, Ending, Order, Result, Swapped
+from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
 
 # A resume that takes longer than this will not end: forty gigabytes come back in ten seconds.
 _RESUME_S = 180.0
@@ -21,7 +21,7 @@ class Moved:
     """How an operation ended; `out` says which of the two it was."""
 
     out: bool
-    result: Result
+    result: SwapResult
     seconds: float
 
 
@@ -85,21 +85,21 @@ class Swapping:
         if operation.fileno() in self._selector.get_map():
             self._selector.unregister(operation)
 
-    def _moved(self, result: Result) -> Moved:
+    def _moved(self, result: SwapResult) -> Moved:
         out = self._do is Do.SUSPEND
-        if out or result.ending is not Ending.DONE:
+        if out or result.ending is not SwapOutcome.DONE:
             self._swapped = result.swapped
-        if out and result.ending is Ending.DONE:
+        if out and result.ending is SwapOutcome.DONE:
             self.is_out = True
             self.count += 1
         elif not out:
-            self.is_out = result.ending is Ending.UNTOUCHED
-            self.count += result.ending is Ending.UNTOUCHED
+            self.is_out = result.ending is SwapOutcome.UNTOUCHED
+            self.count += result.ending is SwapOutcome.UNTOUCHED
         return Moved(out, result, time.monotonic() - self._began)
 
     def _begin(self, do: Do, deadline_s: float, lock_s: float) -> None:
         intent = self._intent
-        order = Order(
+        order = SwapOrder(
             do=do,
             root=self._root,
             gpu=intent.gpus[0].uuid,

@@ -20,9 +20,8 @@ from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.supervisor import fake_gpus, limits
 from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
-from ebbtide_agent.supervisor.control import Control
-from ebbtide_agent.supervisor.ending import Due, Ending
-from ebbtide_agent.supervisor.guests import Door, Guests
+from ebbtide_agent.supervisor.control import AgentConnections
+from ebbtide_agent.supervisor.ending import AttemptEnding, Due
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_agent.supervisor.leaving import Leaving
@@ -30,10 +29,11 @@ from ebbtide_agent.supervisor.limits import MemoryWatch
 from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.relay import Relay
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProcesses
 from ebbtide_agent.supervisor.sockets import Sockets
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
-from ebbtide_agent.swap.sequence import Ending as Outcome
+from ebbtide_agent.swap.sequence import SwapOutcome as Outcome
 
 # How often a lease is looked at: what waits for time to go by does not see that the machine slept.
 _LEASE_LOOK_S = 1.0
@@ -64,7 +64,7 @@ class Watch:
         reports: Reports,
         status: Status,
         sockets: Sockets,
-        door: Door,
+        door: SessionEntry,
         output: Output,
         worker: Worker,
         enforced: bool,
@@ -81,9 +81,9 @@ class Watch:
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._sweeping = False
-        self.control = Control(self._selector, sockets.control, self._obey)
-        self._guests = Guests(self._selector, door)
-        self.ending = Ending({rank.local_rank for rank in ranks})
+        self.control = AgentConnections(self._selector, sockets.control, self._obey)
+        self._sessions = SessionProcesses(self._selector, door)
+        self.ending = AttemptEnding({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
         self._is_over = False  # no process of it is left
@@ -116,7 +116,7 @@ class Watch:
             self.relay.tell_progress()
         self.look.give_up()
         self._memory.close()
-        self._guests.close()
+        self._sessions.close()
         self.leaving.close()
         self._is_over = True
 
@@ -154,7 +154,7 @@ class Watch:
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
             elif not forking.buried(pid):
-                self._guests.reaped(pid, returncode)
+                self._sessions.reaped(pid, returncode)
 
     def _has_others(self, known: frozenset[int]) -> bool:
         """Whether there are children but for these; there are some for certain."""
@@ -196,7 +196,7 @@ class Watch:
     def _act(self) -> None:
         if (moved := self._swapping.end_if_late()) is not None:
             self._note_move(moved)
-        self._guests.kill_late()
+        self._sessions.kill_late()
         self._end_with_lease()
         now = time.monotonic()
         if not self._sweeping and self._memory.finds_too_much(now):
@@ -233,7 +233,7 @@ class Watch:
 
     def _own(self) -> list[int]:
         """Children of this process, without guests: they hear of the end by its coming."""
-        others = self._guests.pids | forking.on_their_way()
+        others = self._sessions.pids | forking.on_their_way()
         return [pid for pid in procfs.children(self._me) if pid not in others]
 
     def _obey(self, order: dict[str, Any]) -> None:
@@ -299,7 +299,7 @@ class Watch:
     def _timeout_s(self) -> float | None:
         if self._sweeping:
             return _SWEEP_S
-        moments = [self.ending.kill_at, self._guests.kill_at, self.relay.next_at, self._memory.next_at]
+        moments = [self.ending.kill_at, self._sessions.kill_at, self.relay.next_at, self._memory.next_at]
         moments += [self.look.deadline, self.leaving.next_at]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)

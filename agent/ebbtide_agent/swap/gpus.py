@@ -33,7 +33,7 @@ class Nvml(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GpuLook:
     """One GPU at one moment."""
 
     free_bytes: int
@@ -41,7 +41,7 @@ class Look:
     through_mps: frozenset[int]
 
 
-class Gpus:
+class SwapGpus:
     """The GPUs of this machine, real or fake. Every method raises GpuError."""
 
     def __init__(self, library: Nvml) -> None:
@@ -56,14 +56,14 @@ class Gpus:
             raise GpuError(f"the driver's version {text!r} is none")
         return int(number)
 
-    def look(self, uuid: str) -> Look:
+    def look(self, uuid: str) -> GpuLook:
         """What is free on the GPU, and who is on it."""
         handle = self._ask(handle_of, self._nvml, uuid)
         # Only the second version leaves out of `free` what the driver keeps for itself.
         memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version=self._nvml.nvmlMemory_v2)
         direct = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
         through_mps = self._ask(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle)
-        return Look(
+        return GpuLook(
             int(memory.free),
             {entry.pid: entry.usedGpuMemory for entry in (*through_mps, *direct)},
             frozenset(entry.pid for entry in through_mps),
@@ -93,11 +93,11 @@ class Gpus:
             raise GpuError(f"NVML: {error}") from None
 
 
-def open_gpus(fake_gpu_dir: str) -> Gpus:
+def open_gpus(fake_gpu_dir: str) -> SwapGpus:
     """The fake GPUs of this directory, or for an empty name the real ones. Raises GpuError."""
     if fake_gpu_dir:
-        return Gpus(FakeNvml(Path(fake_gpu_dir)))
+        return SwapGpus(FakeNvml(Path(fake_gpu_dir)))
     try:
-        return Gpus(importlib.import_module("pynvml"))
+        return SwapGpus(importlib.import_module("pynvml"))
     except ImportError as error:
         raise GpuError(str(error)) from None

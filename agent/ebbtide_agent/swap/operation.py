@@ -22,7 +22,7 @@ from ebbtide_agent.swap.cuda import CudaDriver, CudaUnavailable
 from ebbtide_agent.swap.driver import CheckpointDriver
 from ebbtide_agent.swap.fake import FakeDriver
 from ebbtide_agent.swap.gpus import GpuError, open_gpus
-from ebbtide_agent.swap.sequence import HARMLESS, Ending, Order, Result, Sequence, Step
+from ebbtide_agent.swap.sequence import HARMLESS, Sequence, SwapOrder, SwapOutcome, SwapResult, SwapStep
 
 _BOOT = """
 import sys
@@ -38,13 +38,13 @@ HARMLESS_S = 30.0
 class Operation:
     """A started operation. Whoever reaps children tells it how its process ended. Raises OSError."""
 
-    def __init__(self, order: Order, deadline_s: float) -> None:
+    def __init__(self, order: SwapOrder, deadline_s: float) -> None:
         self._order = order
         self._deadline_s = deadline_s
         self._began = time.monotonic()
-        self._step = Step.CHECK
+        self._step = SwapStep.CHECK
         self._inbox = b""
-        self._result: Result | None = None
+        self._result: SwapResult | None = None
         self._late = False
         # Fake GPUs need nothing of site-packages, and their users not to wait for them.
         isolation = ["-I", "-S"] if order.fake_gpu_dir else ["-I"]
@@ -86,7 +86,7 @@ class Operation:
         if self._process.returncode is None and (process := Identity.of(self._process.pid)) is not None:
             process.signal(signal.SIGKILL)
 
-    def ended(self, returncode: int) -> Result:
+    def ended(self, returncode: int) -> SwapResult:
         """What the operation came to, now that its process was reaped."""
         self._process.returncode = returncode
         while data := self._read():
@@ -97,10 +97,10 @@ class Operation:
             return self._result
         # Its last step tells what it left.
         why = f"the driver did not answer within {self._limit_s():g} s" if self._late else "its process ended"
-        ending = Ending.UNTOUCHED if self._step in HARMLESS else Ending.BROKEN
-        return Result(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
+        ending = SwapOutcome.UNTOUCHED if self._step in HARMLESS else SwapOutcome.BROKEN
+        return SwapResult(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
 
-    def abandon(self) -> Result:
+    def abandon(self) -> SwapResult:
         """The same, for one that was killed: it may hang so deep in the driver that it is not reaped for long."""
         self.kill()
         return self.ended(-signal.SIGKILL)
@@ -120,12 +120,12 @@ class Operation:
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in map(json.loads, lines):
             if "step" in line:
-                self._step = Step(line["step"])
+                self._step = SwapStep(line["step"])
             else:
-                self._result = Result.from_json(line)
+                self._result = SwapResult.from_json(line)
 
 
-def carry_out(order: Order, deadline_s: float) -> Result:
+def carry_out(order: SwapOrder, deadline_s: float) -> SwapResult:
     """Carry out the order and wait for its end, for the deadline at most. Raises OSError."""
     operation = Operation(order, deadline_s)
     while operation.hear():
@@ -139,17 +139,17 @@ def carry_out(order: Order, deadline_s: float) -> Result:
 def main(order: str) -> None:
     """The life of the operation's own process."""
     linux.die_with_parent()  # or one that hangs would stay behind a supervisor that was killed
-    result = _run(Order.from_json(json.loads(order)))
+    result = _run(SwapOrder.from_json(json.loads(order)))
     _say(result.to_json())
 
 
-def _run(order: Order) -> Result:
+def _run(order: SwapOrder) -> SwapResult:
     try:
         driver: CheckpointDriver
         driver = FakeDriver(Path(order.fake_gpu_dir)) if order.fake_gpu_dir else CudaDriver()
         gpus = open_gpus(order.fake_gpu_dir)
     except (CudaUnavailable, GpuError, OSError, ValueError) as error:
-        return Result(Ending.UNTOUCHED, str(error), order.swapped)
+        return SwapResult(SwapOutcome.UNTOUCHED, str(error), order.swapped)
     return Sequence(order, driver, gpus, lambda step: _say({"step": step})).run()
 
 

@@ -4,7 +4,7 @@
     resume    check, the GPU's memory among it - start the driver - thaw - restore - proof by NVML - unlock
 
 The driver works with a thread inside the job's process, so that must not be frozen before `freeze`, nor after `thaw`.
-Whatever fails either left the job as it was, or the job must be killed: `Result.ending` says which.
+Whatever fails either left the job as it was, or the job must be killed: `SwapResult.ending` says which.
 """
 
 import os
@@ -21,7 +21,7 @@ from ebbtide_protos.process import Identity
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap import freezing, host_memory
 from ebbtide_agent.swap.driver import CheckpointDriver, DriverError, ProcessState
-from ebbtide_agent.swap.gpus import GpuError, Gpus, Look
+from ebbtide_agent.swap.gpus import GpuError, GpuLook, SwapGpus
 
 # Below it, PyTorch's processes could not be checkpointed by everyone who tried.
 OLDEST_DRIVER = 580
@@ -32,7 +32,7 @@ TOLERANCE_BYTES = 512 * 1024 * 1024
 _PAUSE_S = 0.01
 
 
-class Step(StrEnum):
+class SwapStep(StrEnum):
     """Where an operation is; one that is killed is judged by it."""
 
     CHECK = "check"
@@ -48,7 +48,7 @@ class Step(StrEnum):
     UNLOCK = "unlock"
 
 
-HARMLESS = frozenset({Step.CHECK, Step.RESERVE, Step.START})
+HARMLESS = frozenset({SwapStep.CHECK, SwapStep.RESERVE, SwapStep.START})
 """Steps that leave the job as it was, wherever they end."""
 
 
@@ -59,7 +59,7 @@ class Do(StrEnum):
     RESUME = "resume"
 
 
-class Ending(StrEnum):
+class SwapOutcome(StrEnum):
     """What an operation came to."""
 
     DONE = "done"
@@ -87,7 +87,7 @@ class Swapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SwapOrder:
     """One operation on the processes below `root`."""
 
     do: Do
@@ -109,10 +109,10 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SwapResult:
     """How an operation ended; `reason` is empty if it is done."""
 
-    ending: Ending
+    ending: SwapOutcome
     reason: str = ""
     swapped: Swapped = field(default_factory=Swapped)
     parts_s: dict[str, float] = field(default_factory=dict)  # seconds by step
@@ -124,7 +124,7 @@ class Result:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError for something else."""
         return cls(
-            Ending(content["ending"]),
+            SwapOutcome(content["ending"]),
             str(content["reason"]),
             Swapped.from_json(content["swapped"]),
             dict(content["parts_s"]),
@@ -134,7 +134,7 @@ class Result:
 class _Stop(Exception):
     """The operation ends here."""
 
-    def __init__(self, reason: str, ending: Ending = Ending.UNTOUCHED) -> None:
+    def __init__(self, reason: str, ending: SwapOutcome = SwapOutcome.UNTOUCHED) -> None:
         super().__init__(reason)
         self.ending = ending
 
@@ -142,16 +142,18 @@ class _Stop(Exception):
 class Sequence:
     """One operation; `tell` hears of each step before it begins."""
 
-    def __init__(self, order: Order, driver: CheckpointDriver, gpus: Gpus, tell: Callable[[Step], None]) -> None:
+    def __init__(
+        self, order: SwapOrder, driver: CheckpointDriver, gpus: SwapGpus, tell: Callable[[SwapStep], None]
+    ) -> None:
         self._order = order
         self._driver = driver
         self._gpus = gpus
         self._tell = tell
-        self._now = Step.CHECK
+        self._now = SwapStep.CHECK
         self._parts_s: dict[str, float] = {}
         self._swapped = order.swapped
 
-    def run(self) -> Result:
+    def run(self) -> SwapResult:
         """Carry the order out. May never return: a driver that hangs is for who can kill this process."""
         try:
             if self._order.do is Do.SUSPEND:
@@ -159,23 +161,23 @@ class Sequence:
             else:
                 self._resume()
         except _Stop as stop:
-            return Result(stop.ending, str(stop), self._swapped, self._parts_s)
+            return SwapResult(stop.ending, str(stop), self._swapped, self._parts_s)
         except (DriverError, GpuError, host_memory.NoHostMemory, OSError) as error:
-            ending = Ending.UNTOUCHED if self._now in HARMLESS else Ending.BROKEN
-            return Result(ending, str(error), self._swapped, self._parts_s)
-        return Result(Ending.DONE, "", self._swapped, self._parts_s)
+            ending = SwapOutcome.UNTOUCHED if self._now in HARMLESS else SwapOutcome.BROKEN
+            return SwapResult(ending, str(error), self._swapped, self._parts_s)
+        return SwapResult(SwapOutcome.DONE, "", self._swapped, self._parts_s)
 
     def _suspend(self) -> None:
-        with self._step(Step.CHECK):
+        with self._step(SwapStep.CHECK):
             before = self._gpus.look(self._order.gpu)
             process = self._the_process(before)
         if process is not None:
             self._empty_gpu(process.pid, before)
-        with self._step(Step.FREEZE):
+        with self._step(SwapStep.FREEZE):
             freezing.freeze(self._order.root)
             self._prove_frozen()
 
-    def _the_process(self, look: Look) -> Identity | None:
+    def _the_process(self, look: GpuLook) -> Identity | None:
         """The one process of the job that is on its GPU, if there is one, after all that is refused."""
         if self._order.gpu.startswith("MIG-"):
             raise _Stop("the driver cannot checkpoint on a MIG device")
@@ -201,23 +203,23 @@ class Sequence:
         self._swapped = Swapped(process, mem_bytes, mem_bytes + min(MARGIN_BYTES, look.free_bytes))
         return process
 
-    def _empty_gpu(self, pid: int, before: Look) -> None:
+    def _empty_gpu(self, pid: int, before: GpuLook) -> None:
         with ExitStack() as kept:
-            with self._step(Step.RESERVE):
+            with self._step(SwapStep.RESERVE):
                 room = self._driver.host_room_bytes(pid)
                 directory = Path(self._order.reservations)
                 kept.enter_context(host_memory.reserved(directory, self._swapped.mem_bytes, room))
             self._lock(pid)
             self._checkpoint(pid)
-        with self._step(Step.PROVE):
+        with self._step(SwapStep.PROVE):
             self._await(lambda look: self._is_released(pid, before, look), "the GPU's memory was not released")
 
     def _lock(self, pid: int) -> None:
-        with self._step(Step.LOCK), self._undoing(pid):
+        with self._step(SwapStep.LOCK), self._undoing(pid):
             self._driver.lock(pid, self._order.lock_timeout_s)
 
     def _checkpoint(self, pid: int) -> None:
-        with self._step(Step.CHECKPOINT), self._undoing(pid):
+        with self._step(SwapStep.CHECKPOINT), self._undoing(pid):
             self._driver.checkpoint(pid)
 
     @contextmanager
@@ -227,7 +229,7 @@ class Sequence:
             yield
         except DriverError as error:
             runs = self._runs_again(pid)
-            raise _Stop(str(error), Ending.UNTOUCHED if runs else Ending.BROKEN) from None
+            raise _Stop(str(error), SwapOutcome.UNTOUCHED if runs else SwapOutcome.BROKEN) from None
 
     def _runs_again(self, pid: int) -> bool:
         try:
@@ -237,7 +239,7 @@ class Sequence:
         except DriverError:
             return False
 
-    def _is_released(self, pid: int, before: Look, look: Look) -> bool:
+    def _is_released(self, pid: int, before: GpuLook, look: GpuLook) -> bool:
         if pid in look.processes:
             return False
         # With others there, the change of what is free says nothing of this process.
@@ -254,43 +256,43 @@ class Sequence:
         if runs:
             freezing.thaw(self._order.root)
         reason = f"process {late[0]} came to use the GPU meanwhile"
-        raise _Stop(reason, Ending.UNTOUCHED if runs else Ending.BROKEN)
+        raise _Stop(reason, SwapOutcome.UNTOUCHED if runs else SwapOutcome.BROKEN)
 
     def _resume(self) -> None:
         process = self._order.swapped.process
-        with self._step(Step.CHECK):
+        with self._step(SwapStep.CHECK):
             if process is not None and not process.is_alive():
-                raise _Stop(f"process {process.pid} has ended", Ending.BROKEN)
+                raise _Stop(f"process {process.pid} has ended", SwapOutcome.BROKEN)
             self._await(self._has_room, "the GPU has no room for what was swapped out")
         if process is None:
             freezing.thaw(self._order.root)
             return
-        with self._step(Step.START):
+        with self._step(SwapStep.START):
             self._driver.initialise()
-        with self._step(Step.THAW):
+        with self._step(SwapStep.THAW):
             freezing.thaw(self._order.root)
-        with self._step(Step.RESTORE):
+        with self._step(SwapStep.RESTORE):
             self._driver.restore(process.pid)
-        with self._step(Step.PROVE_BACK):
+        with self._step(SwapStep.PROVE_BACK):
             self._await(lambda look: process.pid in look.processes, "the process did not return to its GPU")
-        with self._step(Step.UNLOCK):
+        with self._step(SwapStep.UNLOCK):
             self._driver.unlock(process.pid)
 
-    def _has_room(self, look: Look) -> bool:
+    def _has_room(self, look: GpuLook) -> bool:
         return self._order.swapped.process is None or look.free_bytes >= self._order.swapped.need_bytes
 
-    def _await(self, condition: Callable[[Look], bool], otherwise: str) -> None:
+    def _await(self, condition: Callable[[GpuLook], bool], otherwise: str) -> None:
         deadline = time.monotonic() + self._order.patience_s
         while not condition(look := self._gpus.look(self._order.gpu)):
             if time.monotonic() > deadline:
-                ending = Ending.UNTOUCHED if self._now in HARMLESS else Ending.BROKEN
+                ending = SwapOutcome.UNTOUCHED if self._now in HARMLESS else SwapOutcome.BROKEN
                 raise _Stop(
                     f"{otherwise} within {self._order.patience_s:g} s: {look.free_bytes} bytes are free", ending
                 )
             time.sleep(_PAUSE_S)
 
     @contextmanager
-    def _step(self, step: Step) -> Iterator[None]:
+    def _step(self, step: SwapStep) -> Iterator[None]:
         self._now = step
         self._tell(step)
         started = time.monotonic()

@@ -25,7 +25,7 @@ class ChannelLost(Failure):
     """The node or the master closed the channel before its end, and said why."""
 
 
-class Line:
+class ClientChannel:
     """The two directions of an open channel."""
 
     def __init__(self, call: Any) -> None:
@@ -104,18 +104,18 @@ class Line:
 
 
 @asynccontextmanager
-async def channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[Line]:
+async def channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
     """A channel to what is wanted, for as long as the block lasts. Raises only `Failure`."""
     async with connecting(master) as stub, channel_over(stub, want) as line:
         yield line
 
 
 @asynccontextmanager
-async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[Line]:
+async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
     """The same over a connection that is there already."""
     connect: Any = stub.Connect
     call = connect()
-    line = Line(call)
+    line = ClientChannel(call)
     try:
         await line.open(want)
         yield line

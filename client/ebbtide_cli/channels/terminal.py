@@ -15,7 +15,7 @@ from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import Line, apart, write_all
+from ebbtide_cli.channels.line import ClientChannel, apart, write_all
 
 ESCAPE: Final = ord("~")
 LEAVE: Final = ord(".")
@@ -59,7 +59,7 @@ def window_size() -> channel_pb2.WindowSize:
     return channel_pb2.WindowSize(rows=size.lines, columns=size.columns)
 
 
-async def converse(line: Line) -> bool:
+async def converse(line: ClientChannel) -> bool:
     """Give this terminal to the channel until it is closed; False if the user left it before. Raises ChannelLost."""
     with _raw(), _resizing(line):
         showing = asyncio.create_task(_show(line))
@@ -76,7 +76,7 @@ async def converse(line: Line) -> bool:
             await asyncio.gather(showing, typing, return_exceptions=True)
 
 
-async def pipe(line: Line, *, stdin: bool = True) -> None:
+async def pipe(line: ClientChannel, *, stdin: bool = True) -> None:
     """Join standard input, output and error to the channel until it is closed, byte for byte. Raises ChannelLost."""
     feeding = asyncio.create_task(_feed(line) if stdin else line.send_end())
     try:
@@ -86,7 +86,7 @@ async def pipe(line: Line, *, stdin: bool = True) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def _show(line: Line) -> None:
+async def _show(line: ClientChannel) -> None:
     async for frame in line.frames():
         if frame.data:
             await write_all(_STDOUT, frame.data)
@@ -95,7 +95,7 @@ async def _show(line: Line) -> None:
         await line.done_with(len(frame.data) + len(frame.errors))
 
 
-async def _type(line: Line) -> bool:
+async def _type(line: ClientChannel) -> bool:
     """Send what is typed; whether the user wants to leave."""
     escapes, leaves = Escapes(), False
     while not leaves and (typed := await _read()):
@@ -104,7 +104,7 @@ async def _type(line: Line) -> bool:
     return leaves
 
 
-async def _feed(line: Line) -> None:
+async def _feed(line: ClientChannel) -> None:
     while data := await _read():
         await line.send(data)
     await line.send_end()
@@ -125,7 +125,7 @@ def _raw() -> Iterator[None]:
 
 
 @contextmanager
-def _resizing(line: Line) -> Iterator[None]:
+def _resizing(line: ClientChannel) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     told: set[asyncio.Task[None]] = set()
 

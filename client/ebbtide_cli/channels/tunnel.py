@@ -12,7 +12,7 @@ from ebbtide_protos.v1 import channel_pb2, client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ChannelLost, Line, channel_over
+from ebbtide_cli.channels.line import ChannelLost, ClientChannel, channel_over
 from ebbtide_cli.connection import connecting
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.jobs import finished, summary
@@ -103,7 +103,7 @@ class _Forwarding:
         self._trouble = trouble
 
 
-async def _join(line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _join(line: ClientChannel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     feeding = asyncio.create_task(_feed(line, reader))
     try:
         async for frame in line.frames():
@@ -118,7 +118,7 @@ async def _join(line: Line, reader: asyncio.StreamReader, writer: asyncio.Stream
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def _feed(line: Line, reader: asyncio.StreamReader) -> None:
+async def _feed(line: ClientChannel, reader: asyncio.StreamReader) -> None:
     while data := await reader.read(_READ_BYTES):
         await line.send(data)
     await line.send_end()

@@ -17,7 +17,7 @@ Each step sums the same gradients in another order; Adam lets such differences g
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DemoClaim:
     """Something that the demo says, and whether it is true; ``evidence`` are the figures."""
 
     text: str
@@ -25,7 +25,7 @@ class Claim:
     evidence: str
 
 
-def claims(jobs: Jobs, weights: dict[str, Path], losses: dict[str, float]) -> list[Claim]:
+def claims(jobs: Jobs, weights: dict[str, Path], losses: dict[str, float]) -> list[DemoClaim]:
     """All claims about a story that was told to its end."""
     return [
         *_about_preemption(jobs["long"], jobs["urgent"]),
@@ -36,72 +36,72 @@ def claims(jobs: Jobs, weights: dict[str, Path], losses: dict[str, float]) -> li
     ]
 
 
-def _about_preemption(long: client_pb2.Job, urgent: client_pb2.Job) -> Iterator[Claim]:
+def _about_preemption(long: client_pb2.Job, urgent: client_pb2.Job) -> Iterator[DemoClaim]:
     first = long.suspensions[0] if long.suspensions else client_pb2.Suspension()
-    yield Claim(
+    yield DemoClaim(
         "the long run stepped aside for the urgent job, and for nobody else",
         long.preemptions == 1 and first.reason == f"preempted by job {urgent.job_id}",
         f"preempted {long.preemptions} time(s): {first.reason or 'no suspension'}",
     )
-    yield Claim(
+    yield DemoClaim(
         "it had written a checkpoint before it left",
         first.checkpointed == job_pb2.CHECKPOINTED_YES,
         f"asked, saved and gone in {first.exited - first.requested:.2f} s",
     )
-    yield Claim(
+    yield DemoClaim(
         "the urgent job started only when the GPU was free",
         first.HasField("gpu_free") and urgent.start_time >= first.gpu_free,
         f"{urgent.start_time - first.gpu_free:.2f} s later, {urgent.waiting_s:.2f} s after it was submitted",
     )
     resumed = [attempt.resumed_step for attempt in long.attempts if attempt.HasField("resumed_step")]
-    yield Claim(
+    yield DemoClaim(
         "the long run came back where it had left off, once",
         len(long.attempts) == 2 and len(resumed) == 1 and resumed[0] > 0,
         f"resumed from step {resumed[0] if resumed else '-'}",
     )
 
 
-def _about_resize(elastic: client_pb2.Job) -> Iterator[Claim]:
+def _about_resize(elastic: client_pb2.Job) -> Iterator[DemoClaim]:
     if not elastic.suspensions:
-        yield Claim("the elastic run grew into the idle GPUs", False, "it was never resized")
+        yield DemoClaim("the elastic run grew into the idle GPUs", False, "it was never resized")
         return
     counts = [sum(len(node.gpus) for node in attempt.allocation) for attempt in elastic.attempts]
-    yield Claim(
+    yield DemoClaim(
         "the elastic run grew into the idle GPUs",
         elastic.resizes == 1 and len(counts) == 2 and counts[1] > counts[0],
         f"{' then '.join(map(str, counts))} GPUs",
     )
     resumed, steps = elastic.attempts[-1].resumed_step, elastic.progress.total
-    yield Claim(
+    yield DemoClaim(
         "and went on from its checkpoint there",
         elastic.suspensions[-1].checkpointed == job_pb2.CHECKPOINTED_YES and 0 < resumed < steps,
         f"from step {resumed} of {steps}",
     )
 
 
-def same_weights(interrupted: Path, uninterrupted: Path) -> Claim:
+def same_weights(interrupted: Path, uninterrupted: Path) -> DemoClaim:
     """Bit for bit: every tensor has the same bytes."""
     import torch
 
     one, other = (torch.load(path, weights_only=True, map_location="cpu") for path in (interrupted, uninterrupted))
     different = [name for name in other if name not in one or not torch.equal(one[name], other[name])]
     numbers = sum(tensor.numel() for tensor in other.values())
-    return Claim(
+    return DemoClaim(
         "the interrupted run's final weights equal the uninterrupted one's, bit for bit",
         not different and one.keys() == other.keys() and numbers > 0,
         f"{numbers} numbers in {len(other)} tensors" + (f"; different: {', '.join(different)}" if different else ""),
     )
 
 
-def similar_loss(resized: float, uninterrupted: float) -> Claim:
+def similar_loss(resized: float, uninterrupted: float) -> DemoClaim:
     """The final loss over all training images."""
-    return Claim(
+    return DemoClaim(
         f"the resized run's final loss is the uninterrupted one's, within {LOSS_TOLERANCE:g}",
         abs(resized - uninterrupted) <= LOSS_TOLERANCE,
         f"{resized:.6f} and {uninterrupted:.6f}",
     )
 
 
-def _all_completed(jobs: Sequence[client_pb2.Job]) -> Claim:
+def _all_completed(jobs: Sequence[client_pb2.Job]) -> DemoClaim:
     completed = [job for job in jobs if job.state == job_pb2.JOB_STATE_COMPLETED and job.exit_code == 0]
-    return Claim("every job completed", len(completed) == len(jobs), f"{len(completed)} of {len(jobs)}")
+    return DemoClaim("every job completed", len(completed) == len(jobs), f"{len(completed)} of {len(jobs)}")

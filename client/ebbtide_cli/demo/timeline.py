@@ -12,7 +12,7 @@ STYLES = ("green", "cyan", "red", "magenta", "yellow", "blue", "bright_green", "
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GpuSpan:
     """That a job was on a GPU from ``begin`` to ``end`` (Unix seconds), asked to leave at ``asked``."""
 
     job: str
@@ -22,7 +22,7 @@ class Span:
     end: float
 
 
-def spans(job: client_pb2.Job, now: float) -> Iterator[Span]:
+def spans(job: client_pb2.Job, now: float) -> Iterator[GpuSpan]:
     """Every stay of ``job`` on a GPU."""
     asked = [suspension.requested for suspension in job.suspensions]
     for attempt in job.attempts:
@@ -32,16 +32,16 @@ def spans(job: client_pb2.Job, now: float) -> Iterator[Span]:
         leaving = next((time for time in asked if attempt.start_time <= time <= end), None)
         for node in attempt.allocation:
             for gpu in node.gpus:
-                yield Span(job.spec.name, gpu.uuid, attempt.start_time, leaving, end)
+                yield GpuSpan(job.spec.name, gpu.uuid, attempt.start_time, leaving, end)
 
 
-def lane(gpu: str, found: Sequence[Span], begin: float, end: float, width: int, styles: dict[str, str]) -> Text:
+def lane(gpu: str, found: Sequence[GpuSpan], begin: float, end: float, width: int, styles: dict[str, str]) -> Text:
     """One GPU's row of ``width`` cells between the times ``begin`` and ``end``."""
     cells = [_cell(gpu, found, begin + (end - begin) * (cell + 0.5) / width, styles) for cell in range(width)]
     return Text.assemble(*((mark * len(list(same)), style) for (mark, style), same in groupby(cells)))
 
 
-def _cell(gpu: str, found: Sequence[Span], time: float, styles: dict[str, str]) -> tuple[str, str]:
+def _cell(gpu: str, found: Sequence[GpuSpan], time: float, styles: dict[str, str]) -> tuple[str, str]:
     """The mark and style of one GPU at one time."""
     span = next((span for span in found if span.gpu == gpu and span.begin <= time < span.end), None)
     if span is None:

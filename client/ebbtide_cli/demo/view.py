@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide_cli.demo.board import Board
-from ebbtide_cli.demo.proof import Claim
+from ebbtide_cli.demo.proof import DemoClaim
 from ebbtide_cli.demo.timeline import styles_for, timeline
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import gpus_words, progress_words
@@ -80,7 +80,7 @@ class View:
     def _width(self) -> int:
         return max(20, min(WIDEST, self._console.width) - LABEL_WIDTH)
 
-    def show_end(self, jobs: Sequence[client_pb2.Job], claims: Sequence[Claim], seed: int) -> None:
+    def show_end(self, jobs: Sequence[client_pb2.Job], claims: Sequence[DemoClaim], seed: int) -> None:
         """The picture, the table of what happened, and the proof."""
         console = self._console
         console.print()

@@ -16,7 +16,7 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DirectiveLine:
     """One line of a script with the rest of what follows its mark; ``number`` counts from 1."""
 
     number: int
@@ -31,13 +31,13 @@ def head(script: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def marked(script: str, mark: str) -> list[Line]:
+def marked(script: str, mark: str) -> list[DirectiveLine]:
     """The lines of the head that begin with ``mark`` and a space, as in ``#EBB --gpus 2``."""
     found = []
     for number, line in head(script):
         word, _, rest = line.replace("\t", " ").partition(" ")
         if word == mark and rest.strip():
-            found.append(Line(number, rest.strip()))
+            found.append(DirectiveLine(number, rest.strip()))
     return found
 
 

@@ -50,7 +50,7 @@ def fields(given: Given) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class ParameterGrid:
     """All combinations of one of each of the ``axes``; the last axis runs fastest."""
 
     axes: Sequence[Sequence[Values]]
@@ -71,7 +71,7 @@ class Sweep:
 
 def tasks(given: Given) -> list[Values]:
     """What each task stands for; none without ``--param``. `Failure` names what cannot be."""
-    sweep = Sweep(list(_axes(given)))
+    sweep = ParameterGrid(list(_axes(given)))
     if not sweep.axes:
         if given["sample"]:
             raise Failure("submit: --sample: is a number of combinations of --param", USAGE)

@@ -58,7 +58,7 @@ class Jobs:
     """The unfinished jobs as they were told of last. A new connection tells of all of them again."""
 
     def __init__(self, jobs: Iterable[client_pb2.Job], at: float) -> None:
-        self._told = {job.job_id: _Told(job, at, 0) for job in jobs}
+        self._reported = {job.job_id: _Told(job, at, 0) for job in jobs}
         self._connection = 0
         self._connected_at = at
         self._lock = threading.Lock()
@@ -73,18 +73,18 @@ class Jobs:
         """Take in a job as it is now."""
         with self._lock:
             if job.state in FINISHED:
-                self._told.pop(job.job_id, None)
+                self._reported.pop(job.job_id, None)
             else:
-                self._told[job.job_id] = _Told(job, at, self._connection)
+                self._reported[job.job_id] = _Told(job, at, self._connection)
 
     def now(self, at: float) -> tuple[list[client_pb2.Job], dict[str, float]]:
         """All that are not finished, and how long ago each was told of."""
         with self._lock:
             if at - self._connected_at > SETTLED_S:  # what was not told of again has ended meanwhile
-                gone = [id for id, told in self._told.items() if told.connection != self._connection]
+                gone = [id for id, told in self._reported.items() if told.connection != self._connection]
                 for id in gone:
-                    del self._told[id]
-            told = list(self._told.values())
+                    del self._reported[id]
+            told = list(self._reported.values())
         return [each.job for each in told], {each.job.job_id: at - each.at for each in told}
 
 

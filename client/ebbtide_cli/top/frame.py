@@ -44,7 +44,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Panel:
     """Lines, the title among them, and how many more there would be."""
 
     lines: list[Text]
@@ -77,9 +77,9 @@ def frame(picture: Picture, width: int, height: int | None = None) -> list[Text]
     return [*head, *(line for lines in shown if lines for line in (Text(), *lines))]
 
 
-def _part(jobs: list[client_pb2.Job], height: int | None, draw: Callable[[list[client_pb2.Job]], list[Text]]) -> Part:
+def _part(jobs: list[client_pb2.Job], height: int | None, draw: Callable[[list[client_pb2.Job]], list[Text]]) -> Panel:
     drawn = jobs[:height]
-    return Part(draw(drawn) if drawn else [], len(jobs) - len(drawn))
+    return Panel(draw(drawn) if drawn else [], len(jobs) - len(drawn))
 
 
 def _head(picture: Picture, running: int, waiting: int, width: int) -> Text:
@@ -97,13 +97,13 @@ def _head(picture: Picture, running: int, waiting: int, width: int) -> Text:
 # --- GPUs ---
 
 
-def _all_nodes(nodes: Sequence[client_pb2.Node], width: int, height: int | None) -> Part:
+def _all_nodes(nodes: Sequence[client_pb2.Node], width: int, height: int | None) -> Panel:
     lines = list[Text]()
     for place, node in enumerate(nodes):
         if height is not None and len(lines) >= height:
-            return Part(lines, sum(1 + bool(rest.gpus) + len(rest.gpus) for rest in nodes[place:]))
+            return Panel(lines, sum(1 + bool(rest.gpus) + len(rest.gpus) for rest in nodes[place:]))
         lines += _node(node, width)
-    return Part(lines)
+    return Panel(lines)
 
 
 def _node(node: client_pb2.Node, width: int) -> Iterator[Text]:
@@ -300,7 +300,7 @@ def _cut(line: Text, width: int) -> Text:
     return line
 
 
-def _fit(parts: dict[str, Part], room: int | None) -> list[list[Text]]:
+def _fit(parts: dict[str, Panel], room: int | None) -> list[list[Text]]:
     """As many lines of each part as there is room for: what each must have first, then in the order of the parts."""
     if room is None:
         return [part.lines for part in parts.values()]

@@ -16,7 +16,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
-from ebbtide_cli.channels.line import Line, apart, channel, write_all
+from ebbtide_cli.channels.line import ClientChannel, apart, channel, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
@@ -30,7 +30,7 @@ _CLOSING_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class JobPath:
     """A path of a job."""
 
     job_id: str
@@ -84,14 +84,14 @@ def command(sources: tuple[str, ...], dest: str, node: str, as_json: bool, maste
     return FAILED if total.left_out else OK
 
 
-def _source(master: str | None, text: str) -> Source:
+def _source(master: str | None, text: str) -> JobPath:
     job_id, separator, path = text.partition(":")
     if not separator or not re.fullmatch(r"([0-9]{1,18}|@(~[0-9]{1,4})?)(\.[0-9]{1,18})?", job_id):
         raise Failure(f"cp: {abbreviated(text)!r} is not ID:PATH, such as 17:model.pt", USAGE)
-    return Source(known_id(master, job_id), path or ".")
+    return JobPath(known_id(master, job_id), path or ".")
 
 
-def _targets(sources: Sequence[Source], dest: Path) -> dict[Source, Path]:
+def _targets(sources: Sequence[JobPath], dest: Path) -> dict[JobPath, Path]:
     """Where each goes: into a directory that is there, else to the name that is given."""
     if dest.is_dir():
         targets = {source: dest / source.name for source in sources}
@@ -106,19 +106,19 @@ def _targets(sources: Sequence[Source], dest: Path) -> dict[Source, Path]:
     return targets
 
 
-def _tree(sources: Sequence[Source], node: str, *, one_file: bool = False) -> channel_pb2.OpenChannel:
+def _tree(sources: Sequence[JobPath], node: str, *, one_file: bool = False) -> channel_pb2.OpenChannel:
     tree = channel_pb2.ReadTree(paths=[source.path for source in sources], one_file=one_file)
     return channel_pb2.OpenChannel(job_id=sources[0].job_id, node=node, user=user_name(), tree=tree)
 
 
-async def _print(master: str | None, source: Source, node: str) -> None:
+async def _print(master: str | None, source: JobPath, node: str) -> None:
     async with channel(master, _tree([source], node, one_file=True)) as line:
         async for frame in line.frames():
             await write_all(1, frame.data)
             await line.done_with(len(frame.data) + len(frame.errors))
 
 
-async def _copy(master: str | None, sources: Sequence[Source], node: str, targets: Sequence[Path]) -> Unpacked:
+async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targets: Sequence[Path]) -> Unpacked:
     with StatusLine() as status:
         async with channel(master, _tree(sources, node)) as line:
             total = line.opened.total_bytes
@@ -152,7 +152,7 @@ def _outcome(receiving: "asyncio.Task[list[str]]", unpacking: "asyncio.Future[Un
     return done
 
 
-async def _receive(line: Line, writing: int) -> list[str]:
+async def _receive(line: ClientChannel, writing: int) -> list[str]:
     """Pass the archive on to who unpacks it; what the node could not read, a line each."""
     errors = b""
     try:

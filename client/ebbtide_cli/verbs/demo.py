@@ -14,7 +14,7 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.cluster import Settings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.cluster import LocalSettings, bring_down, ensure_agent, ensure_master, exclusive, find_node
 from ebbtide_cli.connection import connected
 from ebbtide_cli.daemons import end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
@@ -109,7 +109,7 @@ def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
     from ebbtide_cli.demo.scenario import RESIZE_AFTER_S
 
     home = Home(folder)
-    settings = Settings(NODE, gpus or _profile(), policy_options={"resize_after_s": str(RESIZE_AFTER_S)})
+    settings = LocalSettings(NODE, gpus or _profile(), policy_options={"resize_after_s": str(RESIZE_AFTER_S)})
     with StatusLine() as line:
         try:
             with exclusive(home, line):

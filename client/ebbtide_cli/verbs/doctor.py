@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.cluster import Settings
+from ebbtide_cli.cluster import LocalSettings
 from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.home import Home
@@ -89,7 +89,7 @@ def _subject(
     from ebbtide_agent.network import Network
     from ebbtide_agent.node import node_name
 
-    settings = Settings.remembered(home)
+    settings = LocalSettings.remembered(home)
     chosen = gpus or (settings.gpus if settings else "auto")
     try:
         name = node_name(node or (settings.node if settings else ""))

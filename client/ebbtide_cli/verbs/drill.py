@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected, follow
-from ebbtide_cli.drilling import Findings, Verdict, came_back, find, is_over, reports_steps, same_attempt
+from ebbtide_cli.drilling import DrillFindings, Verdict, came_back, find, is_over, reports_steps, same_attempt
 from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, Failure
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import done as share_done
@@ -118,7 +118,7 @@ def _attempt_log(master: str | None, job_id: str, attempt: int, until: float, *,
         yield chunk.data
 
 
-def _print(job: client_pb2.Job, findings: Findings) -> None:
+def _print(job: client_pb2.Job, findings: DrillFindings) -> None:
     from ebbtide_cli.drawing import print_columns
 
     steps = findings.steps

@@ -11,7 +11,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.errors import FAILED, OK
-from ebbtide_cli.log_reading import LogLines, Place
+from ebbtide_cli.log_reading import LogLines, LogPosition
 from ebbtide_cli.output import print_attempt
 from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.verb import examples, id_argument, master_option
@@ -109,7 +109,7 @@ def _print(data: bytes) -> None:
 
 def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
-    place = Place(request)
+    place = LogPosition(request)
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
         yield from stub.ReadLogs(place.resumed())

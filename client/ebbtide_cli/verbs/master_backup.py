@@ -15,7 +15,7 @@ from ebbtide_cli.text import format_time, one_line
 from ebbtide_cli.verb import DURATION, examples, json_option
 
 if TYPE_CHECKING:
-    from ebbtide_master.backup.backups import Findings
+    from ebbtide_master.backup.backups import JournalFindings
 
 path_type = click.Path(path_type=Path)
 
@@ -124,12 +124,12 @@ def _failing() -> Iterator[None]:
         raise Failure(str(error)) from None
 
 
-def _words(found: "Findings") -> str:
+def _words(found: "JournalFindings") -> str:
     damage = f"{len(found.damage)} damaged lines" if found.damage else "sound"
     return f"{damage}: {found.lines} lines, {found.jobs} jobs, until {format_time(found.last_time)}"
 
 
-def _facts(found: "Findings") -> dict[str, Any]:
+def _facts(found: "JournalFindings") -> dict[str, Any]:
     facts = asdict(found)
     damage = [
         {"line": line.sequence, "kind": line.kind, "job": line.job, "reason": line.reason} for line in found.damage

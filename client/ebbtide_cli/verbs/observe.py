@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbtide_cli.cluster import Settings
+from ebbtide_cli.cluster import LocalSettings
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.interrupts import stop_signals
@@ -75,14 +75,14 @@ def command(
 
     Needs neither a master nor an agent. Stopped and started again with the same FILE it goes on where it was.
     """
-    from ebbtide_agent.observing.observe import Plan, observe
+    from ebbtide_agent.observing.observe import ObservationPlan, observe
     from ebbtide_agent.observing.recording import CannotRecord, opened, replay_command
 
     if every < SHORTEST_S:
         raise Failure(f"observe: --every: {every:g} s is less than {SHORTEST_S:g} s", USAGE)
     if not out.absolute().parent.is_dir():
         raise Failure(f"observe: --out {out}: its directory does not exist", USAGE)
-    plan = Plan(every, for_s, commands)
+    plan = ObservationPlan(every, for_s, commands)
     try:
         with (
             _looked_at(gpus, node) as backend,
@@ -103,15 +103,15 @@ def command(
 @contextmanager
 def _looked_at(gpus: str, node: str) -> "Iterator[GpuBackend]":
     """The GPUs to look at, by a process that a driver which hangs holds up alone; `Failure` if there are none."""
-    from ebbtide_agent.gpu import open_apart
+    from ebbtide_agent.gpu import open_in_process
     from ebbtide_agent.node import node_name
 
     logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # whose lines are for an agent's log
     home = Home.current()
-    settings = Settings.remembered(home)
+    settings = LocalSettings.remembered(home)
     try:
         name = node_name(node or (settings.node if settings else ""))
-        backend = open_apart(gpus, home.root / "nodes" / name / "gpus", in_use=True)
+        backend = open_in_process(gpus, home.root / "nodes" / name / "gpus", in_use=True)
     except ValueError as error:
         raise Failure(f"observe: {error}", USAGE) from None
     with closing(backend):

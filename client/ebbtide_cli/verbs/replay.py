@@ -39,7 +39,7 @@ def command(
     Jobs come when they came, compute as long as they computed, and step aside as fast as they did.
     """
     with simulator_errors():
-        from ebbtide_sim.engine import World
+        from ebbtide_sim.engine import SimulatedWorld
         from ebbtide_sim.replay import read_export, read_journal, reconstruct, write_export
         from ebbtide_sim.simulate import Scenario, simulate
 
@@ -56,7 +56,7 @@ def command(
         with StatusLine() as status:
             status.show(f"reading {path} …")
             past = reconstruct(lines)
-            world = World(restart_cost_s=past.restart_cost_s if restart_cost is None else restart_cost)
+            world = SimulatedWorld(restart_cost_s=past.restart_cost_s if restart_cost is None else restart_cost)
             results = [({"policy": "what happened"}, past.live)]
             for number, policy in enumerate(policies):
                 status.show(f"simulating {policy}", done=number / len(policies))

@@ -8,10 +8,10 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.facts import share_of
+from ebbtide_cli.job_requests import grant, wait_option
 from ebbtide_cli.output import complain
 from ebbtide_cli.values import GpuRange
 from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
-from ebbtide_cli.wishes import grant, wait_option
 
 
 @click.command(epilog=examples("ebb resize 17 --gpus 4", "ebb resize 17 18 --gpus 1-8 --wait"))

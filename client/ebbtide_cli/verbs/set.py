@@ -10,10 +10,10 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.facts import Facts, job_facts
+from ebbtide_cli.job_requests import grant
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
-from ebbtide_cli.wishes import grant
 
 
 @click.command(

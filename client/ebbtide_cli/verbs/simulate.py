@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ebbtide_sim.metrics import Report
     from ebbtide_sim.setup import Setup
     from ebbtide_sim.simulate import Scenario
-    from ebbtide_sim.sweep import Sweep
+    from ebbtide_sim.sweep import SimulationSweep
     from ebbtide_sim.workload import Workload
 
 T = TypeVar("T")
@@ -245,7 +245,7 @@ def _sweep(
         print_reports(results)
 
 
-def _check(sweep: "Sweep") -> None:
+def _check(sweep: "SimulationSweep") -> None:
     """Refuse what is wrong with any combination before the first is run; the workload of the first stands for all."""
     for _, setup in sweep.runs:
         replace(setup, workload="bags", limit=1).scenario()

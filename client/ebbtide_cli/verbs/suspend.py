@@ -5,10 +5,10 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import OK, UNSAVED
+from ebbtide_cli.job_requests import grant, wait_option
 from ebbtide_cli.jobs import is_unsaved, left, saved_words, summary
 from ebbtide_cli.text import printable
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
-from ebbtide_cli.wishes import grant, wait_option
 
 
 @click.command(epilog=examples("ebb suspend 17", "ebb suspend --wait 17 18"))

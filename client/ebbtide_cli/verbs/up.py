@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli.address import local_master
 from ebbtide_cli.cluster import (
     DEFAULT_POLICY,
-    Settings,
+    LocalSettings,
     bring_down,
     ensure_agent,
     ensure_master,
@@ -33,7 +33,7 @@ FAKE_PROFILE = "2xA100-40GB"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UpRequest:
     """What was asked for now; None or empty: as before, or the default."""
 
     gpus: str | None
@@ -83,7 +83,7 @@ def command(
     Run again, it restarts whatever part has died, with the settings of the first time.
     """
     home = Home.current()
-    wanted = Wish(gpus, node, policy, dict(policy_options), interface, ports, mps, keep)
+    wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep)
     with undone_if_interrupted(home):
         settings, started = _start(home, wanted, as_json)
         if not foreground:
@@ -99,10 +99,10 @@ def command(
     return OK
 
 
-def _start(home: Home, wanted: Wish, as_json: bool) -> tuple[Settings, dict[str, bool]]:
+def _start(home: Home, wanted: UpRequest, as_json: bool) -> tuple[LocalSettings, dict[str, bool]]:
     """Bring up what is not up: with which settings, and of each part whether it had to be started."""
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
-        before = Settings.remembered(home)
+        before = LocalSettings.remembered(home)
         settings = _settings(before, wanted)
         if elsewhere := home.joined(settings.node):
             raise Failure(f"up: node {settings.node} has joined the cluster at {elsewhere}: 'ebb agent' runs it")
@@ -112,7 +112,7 @@ def _start(home: Home, wanted: Wish, as_json: bool) -> tuple[Settings, dict[str,
     return settings, started
 
 
-def _settings(before: Settings | None, wanted: Wish) -> Settings:
+def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
     """What was asked for now, else what was used before, else the defaults."""
     # Of the agent only `up` needs this much; the agent itself would be a lot to load.
     from ebbtide_agent.gpu.nvml import has_real_gpus
@@ -128,7 +128,7 @@ def _settings(before: Settings | None, wanted: Wish) -> Settings:
             parse_duration(wanted.keep)
         if wanted.mps:
             find_binary(wanted.mps, fake=False)
-        settings = before or Settings(node_name(""), "")
+        settings = before or LocalSettings(node_name(""), "")
     except ValueError as error:
         raise Failure(f"up: {error}", USAGE) from None
     if wanted.gpus == "auto" or not settings.gpus:
@@ -158,7 +158,7 @@ def _checked_profile(gpus: str) -> str:
     return path
 
 
-def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> None:
+def _refuse_change(home: Home, before: LocalSettings | None, settings: LocalSettings) -> None:
     """Settings of a part that runs cannot change; pretending that they did would be worse."""
     if before is None or before == settings:
         return
@@ -176,7 +176,7 @@ def _refuse_change(home: Home, before: Settings | None, settings: Settings) -> N
         raise Failure(f"up: --mps: node {before.node} already runs with {before.mps}: 'ebb down' first")
 
 
-def _report(home: Home, settings: Settings, started: dict[str, bool], as_json: bool) -> None:
+def _report(home: Home, settings: LocalSettings, started: dict[str, bool], as_json: bool) -> None:
     address = local_master(home)
     with connected(address) as stub:
         cluster = ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
@@ -206,7 +206,7 @@ def _gpus_words(node: client_pb2.Node) -> str:
     return f"{', '.join(counted) or 'no GPUs'}{' (fake)' if node.gpu_backend == 'fake' else ''}"
 
 
-def _wait_for_death(home: Home, settings: Settings, stop: int) -> Failure | None:
+def _wait_for_death(home: Home, settings: LocalSettings, stop: int) -> Failure | None:
     """Wait until told to stop (None) or until a daemon dies."""
     daemons = {
         "master": (home.master(), home.master_log),

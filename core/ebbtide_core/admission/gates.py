@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from ebbtide_core.job.arrays import Array
-from ebbtide_core.job.job import Cap, Group, Job, Person, Ticket
+from ebbtide_core.job.job import AdmissionQueue, AdmissionRecord, Cap, Job, UserQuota
 from ebbtide_core.model.dependency import AfterKind, Dependency, is_met, is_ok
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.types import FINISHED, WHOLE, JobId, JobState, Task, gpus
@@ -30,10 +30,10 @@ class Gates:
         self.limit_users = bool(quotas)
         self.arrays: dict[JobId, Array] = {}
         self.tasks = 0
-        self.dependents: dict[JobId, dict[AfterKind, list[Ticket]]] = {}
+        self.dependents: dict[JobId, dict[AfterKind, list[AdmissionRecord]]] = {}
         self.doomed: dict[JobId, str] = {}
-        self.persons: dict[str, Person] = {}
-        self._groups: dict[tuple[JobId, str], Group] = {}
+        self.user_quotas: dict[str, UserQuota] = {}
+        self._groups: dict[tuple[JobId, str], AdmissionQueue] = {}
 
     # --- coming and going ---
 
@@ -42,18 +42,18 @@ class Gates:
         if task is not None:
             self._add_task(job, task)
         group, most = self._group(job, task), job.gpus_max
-        ticket = job.ticket = Ticket(job, group, job.spec.begin_at, most, most, most, job.gpus_min)
-        person = self._person(job.user)
-        if person is not None:
-            person.unfinished += 1
+        admission = job.admission = AdmissionRecord(job, group, job.spec.begin_at, most, most, most, job.gpus_min)
+        user_quota = self._user_quota(job.user)
+        if user_quota is not None:
+            user_quota.unfinished += 1
         for dependency in job.spec.after:
             met, why = self._verdict(dependency)
-            if met is None and dependency not in ticket.after:
-                self.dependents.setdefault(dependency.job, {}).setdefault(dependency.kind, []).append(ticket)
+            if met is None and dependency not in admission.after:
+                self.dependents.setdefault(dependency.job, {}).setdefault(dependency.kind, []).append(admission)
             if not met:
-                ticket.after.add(dependency)
+                admission.after.add(dependency)
             if met is False:
-                self._doom(ticket, dependency, why)
+                self._doom(admission, dependency, why)
 
     def _add_task(self, job: Job, task: Task) -> None:
         array = self.arrays.get(task.array)
@@ -64,43 +64,43 @@ class Gates:
         array.states[job.state] += 1
         self.tasks += 1
 
-    def _group(self, job: Job, task: Task | None) -> Group:
+    def _group(self, job: Job, task: Task | None) -> AdmissionQueue:
         """The group that it waits in; without GPUs, no quota counts."""
-        person = self._person(job.user) if job.gpus_min else None
-        key = (task.array, "") if task is not None else (JobId(""), "" if person is None else person.name)
+        user_quota = self._user_quota(job.user) if job.gpus_min else None
+        key = (task.array, "") if task is not None else (JobId(""), "" if user_quota is None else user_quota.name)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key[0], Cap(), person)
+            group = self._groups[key] = AdmissionQueue(key[0], Cap(), user_quota)
             if task is not None:
                 _limit(group.cap, task.max_concurrent, task.max_slots)
         return group
 
-    def _person(self, user: str) -> Person | None:
+    def _user_quota(self, user: str) -> UserQuota | None:
         if not self.limit_users or (quota := self.quotas.of(user)) == Quota():
             return None
-        if user not in self.persons:
-            self.persons[user] = Person(user, Cap(max_parts=quota.gpus))
-        return self.persons[user]
+        if user not in self.user_quotas:
+            self.user_quotas[user] = UserQuota(user, Cap(max_parts=quota.gpus))
+        return self.user_quotas[user]
 
     def regroup(self, user: str, jobs: Collection[Job]) -> None:
         """The user has another quota: count ``jobs``, which may have seats, by it. None has one then."""
-        tickets = [job.ticket for job in jobs if job.ticket is not None]
-        for ticket in tickets:
-            if ticket.seated:
-                _unseat(ticket)
-            ticket.wants, ticket.lined, ticket.over = False, False, ticket.job.ending is not None
-        self.persons.pop(user, None)
+        admissions = [job.admission for job in jobs if job.admission is not None]
+        for admission in admissions:
+            if admission.admitted:
+                _withdraw(admission)
+            admission.wants, admission.in_queue, admission.over = False, False, admission.job.ending is not None
+        self.user_quotas.pop(user, None)
         self._groups.pop((JobId(""), user), None)
-        for ticket in tickets:
-            group, job = ticket.group, ticket.job
-            group.line, group.ready = [entry for entry in group.line if entry[1].lined], None
-            heapify(group.line)
+        for admission in admissions:
+            group, job = admission.group, admission.job
+            group.queue, group.ready = [entry for entry in group.queue if entry[1].in_queue], None
+            heapify(group.queue)
             if job.task is None:
-                ticket.group = self._group(job, None)
+                admission.group = self._group(job, None)
             else:
-                group.person = self._person(user) if job.gpus_min else None
-        if (person := self._person(user)) is not None:
-            person.unfinished = sum(not ticket.over for ticket in tickets)
+                group.user_quota = self._user_quota(user) if job.gpus_min else None
+        if (user_quota := self._user_quota(user)) is not None:
+            user_quota.unfinished = sum(not admission.over for admission in admissions)
 
     def next_id(self, submissions: int) -> JobId:
         """The id of the next job, or array, after so many jobs."""
@@ -128,24 +128,24 @@ class Gates:
             for dependency in [Dependency(id, kind) for kind in kinds]:
                 met, why = self._verdict(dependency)
                 if met is not None:
-                    tickets = [ticket for ticket in kinds.pop(dependency.kind) if not ticket.over]
-                    self._settle(tickets, dependency, met, why)
-                    changed += [ticket.job for ticket in tickets]
+                    admissions = [admission for admission in kinds.pop(dependency.kind) if not admission.over]
+                    self._settle(admissions, dependency, met, why)
+                    changed += [admission.job for admission in admissions]
             if id in self.dependents and not kinds:
                 del self.dependents[id]
         return sorted(changed, key=lambda job: job.sequence)
 
-    def _settle(self, tickets: list[Ticket], dependency: Dependency, met: bool, why: str) -> None:
+    def _settle(self, admissions: list[AdmissionRecord], dependency: Dependency, met: bool, why: str) -> None:
         """Of these jobs, a dependency that is met is none any more. If it never can be, they are doomed."""
-        for ticket in tickets:
+        for admission in admissions:
             if met:
-                ticket.after.discard(dependency)
+                admission.after.discard(dependency)
             else:
-                self._doom(ticket, dependency, why)
+                self._doom(admission, dependency, why)
 
-    def _doom(self, ticket: Ticket, dependency: Dependency, why: str) -> None:
+    def _doom(self, admission: AdmissionRecord, dependency: Dependency, why: str) -> None:
         """The job can never start."""
-        self.doomed[ticket.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
+        self.doomed[admission.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
 
     def _verdict(self, dependency: Dependency) -> tuple[bool | None, str]:
         """Whether it is met (None: that is open), and what became of the other job."""
@@ -164,34 +164,34 @@ class Gates:
 
     # --- seats ---
 
-    def update(self, ticket: Ticket, now: float) -> list[Job]:
+    def update(self, admission: AdmissionRecord, now: float) -> list[Job]:
         """Follow what became of a job; returns the others that came into the queue, or have another bound, by that."""
-        return self._give_seats(ticket.group, ticket) if self._follow(ticket, now) else []
+        return self._admit_all(admission.group, admission) if self._follow(admission, now) else []
 
-    def _follow(self, ticket: Ticket, now: float) -> bool:
+    def _follow(self, admission: AdmissionRecord, now: float) -> bool:
         """Follow what became of a job; whether that may change something for others."""
-        job = ticket.job
-        before = ticket.seated, ticket.wants, ticket.cost
+        job = admission.job
+        before = admission.admitted, admission.wants, admission.cost
         room = job.planned is not None or job.holding is not None
         stays = job.ending is None and job.held_by is None
         if room or not stays:
-            ticket.why = ""
-        if job.ending is not None and not ticket.over:
-            self._leave(ticket)
-        changed = ticket.resized or ticket.cost != job.gpus_min
+            admission.why = ""
+        if job.ending is not None and not admission.over:
+            self._leave(admission)
+        changed = admission.resized or admission.cost != job.gpus_min
         if changed:
-            self._recount(ticket)
-        if ticket.seated and not room and (not stays or any(cap.exceeded for cap in ticket.caps)):
-            _unseat(ticket)
-        elif room and not ticket.seated:
-            _seat(ticket)
-        ticket.wants = not ticket.seated and stays and not ticket.after and ticket.begin_at <= now
-        ticket.why = held_back(job, _its_time) or ticket.why
-        if not changed and before == (ticket.seated, ticket.wants, ticket.cost):
+            self._recount(admission)
+        if admission.admitted and not room and (not stays or any(cap.exceeded for cap in admission.caps)):
+            _withdraw(admission)
+        elif room and not admission.admitted:
+            _admit(admission)
+        admission.wants = not admission.admitted and stays and not admission.after and admission.begin_at <= now
+        admission.why = held_back(job, _its_time) or admission.why
+        if not changed and before == (admission.admitted, admission.wants, admission.cost):
             return False
-        if ticket.wants and not ticket.lined:
-            heappush(ticket.group.line, (job.sequence, ticket))
-            ticket.lined = True
+        if admission.wants and not admission.in_queue:
+            heappush(admission.group.queue, (job.sequence, admission))
+            admission.in_queue = True
         return True
 
     def change(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> list[Job]:
@@ -201,38 +201,40 @@ class Gates:
         """
         array = self.arrays[id]
         array.max_concurrent, array.max_slots = max_concurrent, max_slots
-        tickets = [job.ticket for _, job in sorted(array.tasks.items(), reverse=True) if job.ticket is not None]
-        if not tickets:
+        admissions = [
+            job.admission for _, job in sorted(array.tasks.items(), reverse=True) if job.admission is not None
+        ]
+        if not admissions:
             return []
-        group, changed = tickets[0].group, list[Job]()
+        group, changed = admissions[0].group, list[Job]()
         _limit(group.cap, max_concurrent, max_slots)
-        for ticket in sorted((one for one in tickets if one.seated), key=_sequence, reverse=True):
+        for admission in sorted((one for one in admissions if one.admitted), key=_sequence, reverse=True):
             if group.cap.exceeded:
-                changed.append(ticket.job)
-                self._follow(ticket, now)
-        return list({job.id: job for job in changed + self._give_seats(group, None)}.values())
+                changed.append(admission.job)
+                self._follow(admission, now)
+        return list({job.id: job for job in changed + self._admit_all(group, None)}.values())
 
-    def _give_seats(self, group: Group, cause: Ticket | None) -> list[Job]:
+    def _admit_all(self, group: AdmissionQueue, cause: AdmissionRecord | None) -> list[Job]:
         """Give what seats there are; the jobs that got one, or have another bound, other than that of ``cause``."""
         seated = list(_admitted(group))
-        changed = seated + _bounded({group, *(ticket.group for ticket in seated)}, group.person)
-        return [ticket.job for ticket in dict.fromkeys(changed) if ticket is not cause]
+        changed = seated + _bounded({group, *(admission.group for admission in seated)}, group.user_quota)
+        return [admission.job for admission in dict.fromkeys(changed) if admission is not cause]
 
-    def _recount(self, ticket: Ticket) -> None:
-        ticket.resized = False
-        if ticket.seated:
-            _unseat(ticket)
-            ticket.cost = ticket.job.gpus_min
-            _seat(ticket)
-        ticket.cost = ticket.job.gpus_min
+    def _recount(self, admission: AdmissionRecord) -> None:
+        admission.resized = False
+        if admission.admitted:
+            _withdraw(admission)
+            admission.cost = admission.job.gpus_min
+            _admit(admission)
+        admission.cost = admission.job.gpus_min
 
-    def _leave(self, ticket: Ticket) -> None:
+    def _leave(self, admission: AdmissionRecord) -> None:
         """Its job is over."""
-        ticket.over = True
-        self.doomed.pop(ticket.job.id, None)
-        person = self._person(ticket.job.user)
-        if person is not None:
-            person.unfinished -= 1
+        admission.over = True
+        self.doomed.pop(admission.job.id, None)
+        user_quota = self._user_quota(admission.job.user)
+        if user_quota is not None:
+            user_quota.unfinished -= 1
 
 
 def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
@@ -240,73 +242,73 @@ def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
     cap.max_jobs, cap.max_parts = max_concurrent or None, max_slots or None
 
 
-def _sequence(ticket: Ticket) -> int:
-    return ticket.job.sequence
+def _sequence(admission: AdmissionRecord) -> int:
+    return admission.job.sequence
 
 
-def _seat(ticket: Ticket) -> None:
-    ticket.seated, ticket.wants = True, False
-    for cap in ticket.caps:
-        cap.take(ticket)
+def _admit(admission: AdmissionRecord) -> None:
+    admission.admitted, admission.wants = True, False
+    for cap in admission.caps:
+        cap.take(admission)
 
 
-def _unseat(ticket: Ticket) -> None:
-    ticket.seated, ticket.bound = False, ticket.asked
-    for cap in ticket.caps:
-        cap.give_back(ticket)
+def _withdraw(admission: AdmissionRecord) -> None:
+    admission.admitted, admission.bound = False, admission.asked
+    for cap in admission.caps:
+        cap.give_back(admission)
 
 
-def _admitted(group: Group) -> Iterator[Ticket]:
+def _admitted(group: AdmissionQueue) -> Iterator[AdmissionRecord]:
     """Give seats to those who want them in order of submission, as long as there are any."""
-    person = group.person
-    if person is None:
-        while (ticket := _ready(group)) is not None:
-            _seat(ticket)
-            yield ticket
+    user_quota = group.user_quota
+    if user_quota is None:
+        while (admission := _ready(group)) is not None:
+            _admit(admission)
+            yield admission
         return
-    _stand(person, group)
-    while person.heads:
-        first = person.groups[person.heads[0]]
-        ticket = _ready(first)
-        if ticket is None or first.ready != person.heads[0] or ticket.job.sequence != first.ready:
-            del person.groups[heappop(person.heads)]
-            _stand(person, first)
-        elif person.cap.fits(ticket.cost):
-            _seat(ticket)
-            yield ticket
+    _stand(user_quota, group)
+    while user_quota.heads:
+        first = user_quota.groups[user_quota.heads[0]]
+        admission = _ready(first)
+        if admission is None or first.ready != user_quota.heads[0] or admission.job.sequence != first.ready:
+            del user_quota.groups[heappop(user_quota.heads)]
+            _stand(user_quota, first)
+        elif user_quota.cap.fits(admission.cost):
+            _admit(admission)
+            yield admission
         else:
             return
 
 
-def _ready(group: Group) -> Ticket | None:
+def _ready(group: AdmissionQueue) -> AdmissionRecord | None:
     """The first that wants a seat, if its group has one."""
-    ticket = group.head()
-    return ticket if ticket is not None and group.cap.fits(ticket.cost) else None
+    admission = group.head()
+    return admission if admission is not None and group.cap.fits(admission.cost) else None
 
 
-def _stand(person: Person, group: Group) -> None:
+def _stand(user_quota: UserQuota, group: AdmissionQueue) -> None:
     """Have the head of the group stand in the line of its user's quota."""
-    ticket = _ready(group)
-    group.ready = None if ticket is None else ticket.job.sequence
-    if group.ready is not None and group.ready not in person.groups:
-        person.groups[group.ready] = group
-        heappush(person.heads, group.ready)
+    admission = _ready(group)
+    group.ready = None if admission is None else admission.job.sequence
+    if group.ready is not None and group.ready not in user_quota.groups:
+        user_quota.groups[group.ready] = group
+        heappush(user_quota.heads, group.ready)
 
 
-def _bounded(groups: Iterable[Group], person: Person | None) -> list[Ticket]:
+def _bounded(groups: Iterable[AdmissionQueue], user_quota: UserQuota | None) -> list[AdmissionRecord]:
     """Share out what is left over in these groups, and of their user's quota; whoever has another bound by that."""
-    shares: dict[Ticket, int] = {}
+    shares: dict[AdmissionRecord, int] = {}
     for group in groups:
         if group.cap.elastic:
-            for ticket, most in group.cap.shared_out(lambda ticket: ticket.asked):
-                ticket.in_array = shares[ticket] = most
-    if person is not None and person.cap.elastic:
-        shares |= dict(person.cap.shared_out(lambda ticket: ticket.in_array))
+            for admission, most in group.cap.shared_out(lambda admission: admission.asked):
+                admission.in_array = shares[admission] = most
+    if user_quota is not None and user_quota.cap.elastic:
+        shares |= dict(user_quota.cap.shared_out(lambda admission: admission.in_array))
     changed = []
-    for ticket, most in shares.items():
-        if (bound := _size(most, ticket.asked)) != ticket.bound:
-            ticket.bound = bound
-            changed.append(ticket)
+    for admission, most in shares.items():
+        if (bound := _size(most, admission.asked)) != admission.bound:
+            admission.bound = bound
+            changed.append(admission)
     return changed
 
 
@@ -323,21 +325,21 @@ def _its_time(_: float) -> str:
 
 def held_back(job: Job, written: Callable[[float], str]) -> str:
     """Which gate holds the job back, in words; empty if none does. ``written`` writes Unix seconds."""
-    ticket = job.ticket
-    if ticket is None or ticket.seated or job.held_by is not None or job.state in FINISHED:
+    admission = job.admission
+    if admission is None or admission.admitted or job.held_by is not None or job.state in FINISHED:
         return ""
-    if ticket.after:
-        first, *others = sorted(str(one) for one in ticket.after)
+    if admission.after:
+        first, *others = sorted(str(one) for one in admission.after)
         return f"waits for {first}" + (f", and {len(others)} more" if others else "")
-    if not ticket.wants:
-        return f"not before {written(ticket.begin_at)}"
-    cap, array = ticket.group.cap, ticket.group.array
-    if array and not cap.fits(ticket.cost):
+    if not admission.wants:
+        return f"not before {written(admission.begin_at)}"
+    cap, array = admission.group.cap, admission.group.array
+    if array and not cap.fits(admission.cost):
         if cap.max_jobs is not None and cap.jobs >= cap.max_jobs:
             return f"{cap.jobs} job{'s' * (cap.jobs > 1)} of array {array} run{'s' * (cap.jobs == 1)}: its limit"
         assert cap.max_parts is not None
         return f"array {array} has {gpus(cap.parts)} of {gpus(cap.max_parts)} GPUs: its limit"
-    person = ticket.group.person
-    if person is None or person.cap.max_parts is None:
+    user_quota = admission.group.user_quota
+    if user_quota is None or user_quota.cap.max_parts is None:
         return ""
-    return f"{person.name} has {gpus(person.cap.parts)} of {gpus(person.cap.max_parts)} GPUs of the quota"
+    return f"{user_quota.name} has {gpus(user_quota.cap.parts)} of {gpus(user_quota.cap.max_parts)} GPUs of the quota"

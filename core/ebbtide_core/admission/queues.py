@@ -132,9 +132,9 @@ class Queue:
         elif self._lines is not None:
             self._lines.remove(key, job)
 
-    def turns(self) -> "Turns":
+    def turns(self) -> "DistinctJobs":
         """The jobs, the head of the line first; the queue may not change meanwhile."""
-        return Turns(self)
+        return DistinctJobs(self)
 
     def not_alike(self, job: Job) -> list[_Head]:
         """The jobs behind ``job`` that need anything else, in lines of which each is in order."""
@@ -143,7 +143,7 @@ class Queue:
         return self._lines.behind(self.order(job))
 
 
-class Turns:
+class DistinctJobs:
     """The jobs of a queue, one after the other; leaving out those that are alike costs nothing, however many wait."""
 
     def __init__(self, queue: Queue) -> None:
@@ -152,7 +152,7 @@ class Turns:
         self._heads: list[_Head] | None = None  # what is left, as a heap, once somebody was left out
         self._last: Job | None = None
 
-    def __iter__(self) -> "Turns":
+    def __iter__(self) -> "DistinctJobs":
         return self
 
     def __next__(self) -> Job:
@@ -268,8 +268,8 @@ def shape_of(job: Job) -> Hashable:
         spec.spread,
         job.checkpoint_root_id,
         spec.move_checkpoints and not job.move_failure,
-        job.own_room,
-        job.choosy and (spec.needs, job.excluded, job.excluded_gpus),
+        job.pinned_allocation,
+        job.constrained and (spec.needs, job.excluded, job.excluded_gpus),
     )
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from ebbtide_core.estimates.work import Script, Speedup
-from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.limits import MAX_GPUS
 from ebbtide_core.model.types import WHOLE, JobId
 
@@ -23,14 +23,14 @@ WORTH: Final = 0.1
 """What each further GPU must add at least, as a share of the speed of one, to be of use."""
 
 
-class Rates:
+class ScriptRates:
     """The rates of all scripts, and the ``curves`` of those that ran at two sizes or more."""
 
     def __init__(self) -> None:
         self.curves: dict[Script, Speedup] = {}
-        self._known: dict[Script, dict[Setting, dict[JobId, Rate]]] = {}
+        self._known: dict[Script, dict[Setting, dict[JobId, MeasuredRate]]] = {}
 
-    def add(self, script: Script, job: JobId, setting: Setting, rate: Rate) -> None:
+    def add(self, script: Script, job: JobId, setting: Setting, rate: MeasuredRate) -> None:
         """Take in what was measured of ``job``, instead of what was known of it there."""
         known = self._known.setdefault(script, {})
         jobs = known.setdefault(setting, {})
@@ -47,7 +47,7 @@ class Rates:
         return median(rate.steps_per_s for rate in jobs.values()) if jobs else None
 
 
-def _curve(known: dict[Setting, dict[JobId, Rate]]) -> Speedup | None:
+def _curve(known: dict[Setting, dict[JobId, MeasuredRate]]) -> Speedup | None:
     """The curve on the GPUs of the model with the most sizes; None if that is fewer than two."""
     sizes: dict[str, dict[int, Setting]] = {}
     for setting in known:

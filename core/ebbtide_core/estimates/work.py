@@ -56,7 +56,7 @@ class Speedup:
 LINEAR: Final = Speedup()
 
 
-class Source(Enum):
+class EstimateSource(Enum):
     """Where an estimate comes from."""
 
     DECLARED = "declared by its submitter"
@@ -70,7 +70,7 @@ class Estimate:
     """Work that remains, in seconds on one GPU, and where that is known from."""
 
     work_s: float
-    source: Source
+    source: EstimateSource
 
 
 @dataclass(slots=True)
@@ -120,18 +120,18 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     """The work that ``job`` still has to do; None if nothing tells."""
     done = work_done(job, now, speedup)
     if job.spec.work_s is not None:
-        return Estimate(max(0.0, job.spec.work_s - done), Source.DECLARED)
+        return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
     progress = job.progress
     if progress is not None and progress.total and progress.step > 0 and done > 0:
-        return Estimate(done * max(0, progress.total - progress.step) / progress.step, Source.PROGRESS)
+        return Estimate(done * max(0, progress.total - progress.step) / progress.step, EstimateSource.PROGRESS)
     typical = history.typical(job)
     if typical is not None:
-        return Estimate(max(0.0, typical - done), Source.EARLIER_RUNS)
+        return Estimate(max(0.0, typical - done), EstimateSource.EARLIER_RUNS)
     if job.spec.time_limit_s is not None:
         left = max(0.0, job.spec.time_limit_s - job.running_s(now))
         last = job.attempt
         speed = speedup(job.gpus_max) if last is None else (last.speedup or speedup)(last.allocation.share)
-        return Estimate(left * speed, Source.TIME_LIMIT)
+        return Estimate(left * speed, EstimateSource.TIME_LIMIT)
     return None
 
 

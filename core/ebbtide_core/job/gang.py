@@ -7,7 +7,7 @@ that were not launched have nothing to end. The attempt is over when every membe
 from dataclasses import replace
 
 from ebbtide_core.events import AttemptExited, AttemptRefused, AttemptStarted
-from ebbtide_core.job.job import Attempt, Member
+from ebbtide_core.job.job import Attempt, GangMember
 from ebbtide_core.job.outcome import describe_exit
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
@@ -15,7 +15,7 @@ from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
 
 def gather(attempt: Attempt) -> None:
     """Note that the first of several nodes is launched."""
-    attempt.members[attempt.allocation.nodes[0].node] = Member()
+    attempt.members[attempt.allocation.nodes[0].node] = GangMember()
 
 
 def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
@@ -25,7 +25,7 @@ def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
         attempt.pid, attempt.resumed_step, attempt.port = event.pid, event.resumed_step, event.port
         if attempt.stop is None:
             for node in attempt.allocation.node_ids[1:]:
-                attempt.members[node] = Member()
+                attempt.members[node] = GangMember()
     members = attempt.members.values()
     return len(members) == len(attempt.allocation.nodes) and all(member.started for member in members)
 
@@ -112,7 +112,7 @@ def leader_ended_well(attempt: Attempt) -> bool:
     return first.ended is not None and _ended_well(first)
 
 
-def _ended_well(member: Member) -> bool:
+def _ended_well(member: GangMember) -> bool:
     exit = member.exit
     return exit is not None and not exit.lost and exit.exit_code == 0 and exit.signal == 0
 

@@ -6,7 +6,7 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.meter import Meter, Rate, Setting
+from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.settings import DEFAULT_POOL
@@ -51,7 +51,7 @@ class StopOrder:
 
 
 @dataclass(slots=True)
-class Member:
+class GangMember:
     """One node's part of an attempt on several. ``ended`` is Unix seconds, None if it may have processes."""
 
     started: bool = False
@@ -101,7 +101,7 @@ class Attempt:
     returning: float | None = None
     off_gpu: bool = False
     first_started: float | None = None
-    members: dict[NodeId, Member] = field(default_factory=dict)
+    members: dict[NodeId, GangMember] = field(default_factory=dict)
     start: StartFacts | None = None
     broken_by: NodeId | None = None
     port: int = 0
@@ -112,7 +112,7 @@ class Attempt:
     unused_since: float = 0.0
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
-    meter: Meter | None = field(default=None, repr=False, compare=False)
+    meter: AttemptMeter | None = field(default=None, repr=False, compare=False)
     matches: tuple[LogMatched, ...] = ()
     leased: tuple[NodeId, ...] = ()
     orphaned: bool = False
@@ -165,8 +165,8 @@ class Job:
     """A job and everything that happened to it. Only the cluster changes it; others read.
 
     ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
-    ``own_room`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While it waits
-    for that, it holds up nobody: it is asked first as soon as it is free.
+    ``pinned_allocation`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While
+    it waits for that, it holds up nobody: it is asked first as soon as it is free.
     ``held_s`` is for how long its user held it while it did not run, up to ``held_since`` if that goes on.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see
     `ebbtide_core.estimates.work`). ``priority``, ``weight`` and ``gpu_mem_bytes`` are those of now; its ``spec`` has
@@ -179,13 +179,13 @@ class Job:
     attempts that used too much, and ``alone_after`` the one that ran out of memory, so that it was run once more with a
     GPU of its own, 0 for none. ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds
     nothing, if any.
-    ``task`` says which of which array it is, if it is in one; ``ticket`` is what holds it back
+    ``task`` says which of which array it is, if it is in one; ``admission`` is what holds it back
     (`ebbtide_core.admission.gates`). It was submitted as ``again_of`` another job, or again as another, by ``ebb
     requeue``.
     ``rates`` is what was recorded of its speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by
     steps, as a task under successive halving; None is no number (see `ebbtide_core.lifecycle.successive_halving`).
-    ``choosy``: not every node will do (see `ebbtide_core.resources.eligibility`). It is kept from the nodes that are
-    ``excluded`` since it was submitted, and ``excluded_because`` says why, of each; and from its ``excluded_gpus``.
+    ``constrained``: not every node will do (see `ebbtide_core.resources.eligibility`). It is kept from the nodes that
+    are ``excluded`` since it was submitted, and ``excluded_because`` says why, of each; and from its ``excluded_gpus``.
     """
 
     id: JobId
@@ -204,7 +204,7 @@ class Job:
     held_by: HeldBy | None = None
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
-    own_room: Allocation | None = None
+    pinned_allocation: Allocation | None = None
     queued: tuple[object, ...] | None = None
     suspensions: list[Suspension] = field(default_factory=list)
     ending: JobState | None = None
@@ -235,11 +235,11 @@ class Job:
     gpu_mem_peak_bytes: int = 0
     overruns: int = 0
     alone_after: int = 0
-    rates: dict[Setting, Rate] = field(default_factory=dict)
+    rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
     rungs: dict[int, float | None] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
-    choosy: bool = False
+    constrained: bool = False
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
     excluded_gpus: frozenset[GpuId] = frozenset()
@@ -247,7 +247,7 @@ class Job:
     vain_in_row: int = 0
     left_out_until: dict[NodeId, float] = field(default_factory=dict)
     task: Task | None = None
-    ticket: "Ticket | None" = field(default=None, repr=False, compare=False)
+    admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
     again_of: JobId | None = None
     again_as: JobId | None = None
     story: list[tuple[float, Event]] = field(default_factory=list)
@@ -348,7 +348,7 @@ class Cap:
     max_parts: int | None = None
     jobs: int = 0
     parts: int = 0
-    elastic: "dict[int, Ticket]" = field(default_factory=dict)
+    elastic: "dict[int, AdmissionRecord]" = field(default_factory=dict)
 
     def fits(self, cost: int) -> bool:
         """Whether there is a seat for one more job, of ``cost`` parts."""
@@ -363,64 +363,64 @@ class Cap:
             return True
         return self.max_parts is not None and self.parts > self.max_parts
 
-    def take(self, ticket: "Ticket") -> None:
+    def take(self, admission: "AdmissionRecord") -> None:
         """Count it."""
         self.jobs += 1
-        self.parts += ticket.cost
-        if ticket.asked > ticket.cost:
-            self.elastic[ticket.job.sequence] = ticket
+        self.parts += admission.cost
+        if admission.asked > admission.cost:
+            self.elastic[admission.job.sequence] = admission
 
-    def give_back(self, ticket: "Ticket") -> None:
+    def give_back(self, admission: "AdmissionRecord") -> None:
         """Count it no more."""
         self.jobs -= 1
-        self.parts -= ticket.cost
-        self.elastic.pop(ticket.job.sequence, None)
+        self.parts -= admission.cost
+        self.elastic.pop(admission.job.sequence, None)
 
-    def shared_out(self, wanted: "Callable[[Ticket], int]") -> "Iterator[tuple[Ticket, int]]":
+    def shared_out(self, wanted: "Callable[[AdmissionRecord], int]") -> "Iterator[tuple[AdmissionRecord, int]]":
         """What each elastic job may have at most, in parts; those submitted first get what is left over."""
         spare = None if self.max_parts is None else max(0, self.max_parts - self.parts)
-        for _, ticket in sorted(self.elastic.items()):
-            more = wanted(ticket) - ticket.cost
+        for _, admission in sorted(self.elastic.items()):
+            more = wanted(admission) - admission.cost
             if spare is not None:
                 more = min(more, spare)
                 spare -= more
-            yield ticket, ticket.cost + more
+            yield admission, admission.cost + more
 
 
 @dataclass(slots=True, eq=False)
-class Person:
+class UserQuota:
     """A user with a quota. ``heads`` are the first jobs of groups that would fit in those, by sequence: a heap."""
 
     name: str
     cap: Cap
     unfinished: int = 0
     heads: list[int] = field(default_factory=list)
-    groups: "dict[int, Group]" = field(default_factory=dict)
+    groups: "dict[int, AdmissionQueue]" = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class AdmissionQueue:
     """Jobs that wait for the same seats: an array's, or those of a user's jobs that are in none.
 
-    ``line`` is a heap of those without a seat; ``ready`` is the one of them that stands for it at its user's quota.
+    ``queue`` is a heap of those without a seat; ``ready`` is the one of them that stands for it at its user's quota.
     """
 
     array: JobId
     cap: Cap
-    person: Person | None
-    line: "list[tuple[int, Ticket]]" = field(default_factory=list)
+    user_quota: UserQuota | None
+    queue: "list[tuple[int, AdmissionRecord]]" = field(default_factory=list)
     ready: int | None = None
 
-    def head(self) -> "Ticket | None":
+    def head(self) -> "AdmissionRecord | None":
         """The first that wants a seat."""
-        line = self.line
-        while line and not line[0][1].wants:
-            heappop(line)[1].lined = False
-        return line[0][1] if line else None
+        queue = self.queue
+        while queue and not queue[0][1].wants:
+            heappop(queue)[1].in_queue = False
+        return queue[0][1] if queue else None
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class AdmissionRecord:
     """What the gates know of one job.
 
     ``after`` is what it still waits for. With a seat it counts for ``cost`` parts of GPUs. It ``wants`` one if nothing
@@ -429,16 +429,16 @@ class Ticket:
     """
 
     job: Job
-    group: Group
+    group: AdmissionQueue
     begin_at: float
     asked: int
     bound: int
     in_array: int
     cost: int
     after: set[Dependency] = field(default_factory=set)
-    seated: bool = False
+    admitted: bool = False
     wants: bool = False
-    lined: bool = False
+    in_queue: bool = False
     resized: bool = False
     over: bool = False
     why: str = ""
@@ -452,7 +452,7 @@ class Ticket:
     def caps(self) -> tuple[Cap, ...]:
         """Where it counts."""
         group = self.group
-        return (group.cap,) if group.person is None else (group.cap, group.person.cap)
+        return (group.cap,) if group.user_quota is None else (group.cap, group.user_quota.cap)
 
 
 _S = JobState

@@ -40,7 +40,7 @@ class Setting:
 
 
 @frozen
-class Rate:
+class MeasuredRate:
     """Steps per second, and from how many windows that is known."""
 
     steps_per_s: float
@@ -71,7 +71,7 @@ class Windows:
 
 
 @dataclass(slots=True)
-class Meter:
+class AttemptMeter:
     """What was measured of an attempt since its job reports to this master; not in the journal.
 
     ``company`` are those beside it now, ``together`` the windows since they are. ``since`` is when it started, or was

@@ -11,8 +11,8 @@ def waited(job: Job) -> str:
     last = job.attempt
     if job.reason is not ITS_TURN and (last is None or job.reason != last.outcome):
         return job.reason
-    if job.ticket is not None and job.ticket.why:
-        return job.ticket.why
+    if job.admission is not None and job.admission.why:
+        return job.admission.why
     if last is not None and last.exited is not None and job.not_before > last.exited:
         return f"{last.outcome}; tried again {job.not_before - last.exited:g} s later"
     return ""

@@ -39,7 +39,7 @@ def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) ->
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
         allocation, kept = swaps.parts_of(allocation)
-        job.own_room = allocation
+        job.pinned_allocation = allocation
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
     if state.rates.curves:
         job.attempts[-1].speedup = state.curve(job)

@@ -60,7 +60,7 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
-    job.own_room = None
+    job.pinned_allocation = None
     if job.spec.asha is not None:
         sweeps.left(state, job)
     if attempt.started is not None:
@@ -212,7 +212,7 @@ def _end_refused(
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, job.own_room = now, None
+    attempt.exited, job.pinned_allocation = now, None
     if job.spec.asha is not None:
         sweeps.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"

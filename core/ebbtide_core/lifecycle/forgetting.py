@@ -13,7 +13,7 @@ from ebbtide_core.estimates.work import script_of
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import Json, encode
 from ebbtide_core.job.job import Job
-from ebbtide_core.job.meter import Rate, Setting
+from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import FINISHED, JobId, JobState
@@ -27,7 +27,7 @@ ONLY_SAID: Final = frozenset({"job", "for_job"})
 
 
 @frozen
-class Line:
+class JournalLine:
     """A line of a journal."""
 
     sequence: int
@@ -35,7 +35,7 @@ class Line:
     event: Event
 
 
-def forgettable(lines: Iterable[Line], state: ClusterState, before: float) -> set[JobId]:
+def forgettable(lines: Iterable[JournalLine], state: ClusterState, before: float) -> set[JobId]:
     """The jobs that ended before that time and may be forgotten; ``state`` is what the ``lines`` amount to."""
     gone = {id for id, job in state.jobs.items() if _may_go(job, before) and id not in state.set_aside}
     named: dict[JobId, set[JobId]] = {}
@@ -53,7 +53,7 @@ def forgettable(lines: Iterable[Line], state: ClusterState, before: float) -> se
 
 
 def rewritten(
-    read: Callable[[], Iterable[Line]], gone: set[JobId], jobs: Mapping[JobId, Job]
+    read: Callable[[], Iterable[JournalLine]], gone: set[JobId], jobs: Mapping[JobId, Job]
 ) -> Iterator[tuple[int, Event | None]]:
     """The lines that change, by number, in order: what stands there then, or None if nothing does.
 
@@ -168,7 +168,9 @@ def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
 def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
     """How fast the script is."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
-    state.rates.add((event.user, event.script), JobId(event.was), setting, Rate(event.steps_per_s, event.samples))
+    state.rates.add(
+        (event.user, event.script), JobId(event.was), setting, MeasuredRate(event.steps_per_s, event.samples)
+    )
 
 
 def _fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:

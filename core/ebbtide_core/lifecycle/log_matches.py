@@ -56,7 +56,7 @@ def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: floa
         state.unplan(job)
     state.leave_queue(job)
     job.excluded_gpus |= set(event.gpus)
-    job.choosy = True
+    job.constrained = True
 
 
 def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:

@@ -41,7 +41,7 @@ def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Even
         yield from successive_halving.at_rung(state, event)
     if (meter := job.attempts[-1].meter) is not None and meter.fresh:
         yield from rates.news(state, job)
-        yield from interference.taken_apart(state, job)
+        yield from interference.separated(state, job)
 
 
 def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:

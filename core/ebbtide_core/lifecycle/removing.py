@@ -46,7 +46,7 @@ def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None
     pool = state.pool_of(node)
     pool.books.part_with(node)
     del state.nodes[node.id]
-    pool.roomier.discard(node.id)
+    pool.freed_nodes.discard(node.id)
     state.failing.pop(node.id, None)
     for index in (state.unreachable, state.draining, state.leasing):
         index.discard(node.id)

@@ -75,8 +75,8 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:
     job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
-    if job.ticket is not None:
-        job.ticket.ask(event.gpus_max)
+    if job.admission is not None:
+        job.admission.ask(event.gpus_max)
     if job.claiming:
         state.unplan(job)
 

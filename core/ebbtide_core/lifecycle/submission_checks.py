@@ -41,8 +41,8 @@ def _check_quota(state: ClusterState, user: str, spec: JobSpec, count: int) -> N
     if quota.gpus is not None and spec.gpus_min > quota.gpus:
         most = gpus(quota.gpus)
         raise SpecError("--gpus", f"{gpus(spec.gpus_min)} is more than the {most} of the quota of {user}")
-    person = state.gates.persons.get(user)
-    unfinished = 0 if person is None else person.unfinished
+    user_quota = state.gates.user_quotas.get(user)
+    unfinished = 0 if user_quota is None else user_quota.unfinished
     if quota.queued is not None and unfinished + count > quota.queued:
         more = "one more is" if count == 1 else f"{count} more are"
         raise FullError(f"{user} has {unfinished} unfinished jobs: {more} over the limit of {quota.queued}")
@@ -50,11 +50,11 @@ def _check_quota(state: ClusterState, user: str, spec: JobSpec, count: int) -> N
 
 def check_resize(job: Job, gpus_min: int) -> None:
     """Raise `FullError` if the job, of that least size, would have more than its array or its user may."""
-    ticket = job.ticket
-    if ticket is None:
+    admission = job.admission
+    if admission is None:
         return
-    for cap, whose in zip(ticket.caps, (f"array {ticket.group.array}", f"the quota of {job.user}"), strict=False):
-        others = cap.parts - ticket.cost if ticket.seated else 0
+    for cap, whose in zip(admission.caps, (f"array {admission.group.array}", f"the quota of {job.user}"), strict=False):
+        others = cap.parts - admission.cost if admission.admitted else 0
         if cap.max_parts is not None and others + gpus_min > cap.max_parts:
             left = gpus(max(0, cap.max_parts - others))
             raise FullError(

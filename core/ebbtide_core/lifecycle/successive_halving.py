@@ -12,9 +12,9 @@ from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending
-from ebbtide_core.lifecycle.sweeps import sweep_of
+from ebbtide_core.lifecycle.sweeps import halving_of
 from ebbtide_core.model import limits
-from ebbtide_core.model.asha import Place, Sweep, result_of
+from ebbtide_core.model.asha import RungPlace, SuccessiveHalving, result_of
 from ebbtide_core.model.types import HeldBy, JobId, JobState, StopCause
 from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule, about_job
@@ -25,27 +25,27 @@ from ebbtide_core.state import ClusterState
 
 def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None else sweep_of(state, job)
+    sweep = None if job is None else halving_of(state, job)
     return sweep is not None and sweep.next_rung(event.job) == event.steps
 
 
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
     """A task has come to a rung."""
-    if (sweep := sweep_of(state, job)) is not None and job.task is not None:
+    if (sweep := halving_of(state, job)) is not None and job.task is not None:
         sweep.reach(job.id, event.value)
         job.rungs[event.steps] = event.value
-        state.sweeps_changed.add(job.task.array)
+        state.halvings_changed.add(job.task.array)
 
 
 def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None or job.ending is not None else sweep_of(state, job)
+    sweep = None if job is None or job.ending is not None else halving_of(state, job)
     return sweep is not None and sweep.tasks[event.job].waits
 
 
 def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
     """A task goes on; one that is held for another reason stays so."""
-    if (sweep := sweep_of(state, job)) is not None:
+    if (sweep := halving_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
         job.held_by, job.returns = None, True
@@ -70,7 +70,7 @@ def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) ->
 def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     """A report at a rung or behind it is the task's result there, once it tells of the metric."""
     job = state.jobs[event.job]
-    sweep = sweep_of(state, job)
+    sweep = halving_of(state, job)
     if sweep is None or not job.running or job.held_by is not None:
         return
     steps = sweep.next_rung(job.id)
@@ -82,7 +82,7 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
 def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
     """A task that comes to a rung steps aside there, unless it is among the best already."""
     job = state.jobs[event.job]
-    sweep = sweep_of(state, job)
+    sweep = halving_of(state, job)
     if sweep is None or not job.running:
         return
     if job.id in sweep.promotable():
@@ -96,10 +96,10 @@ def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event
 
 def review(state: ClusterState) -> Iterator[Event]:
     """Decide: who goes on, and who is given up, now that more is known. Each decision may lead to others."""
-    while state.sweeps_changed:
-        array = min(state.sweeps_changed)
-        state.sweeps_changed.discard(array)
-        if (sweep := state.sweeps.get(array)) is None:
+    while state.halvings_changed:
+        array = min(state.halvings_changed)
+        state.halvings_changed.discard(array)
+        if (sweep := state.halvings.get(array)) is None:
             continue
         for id in sweep.promotable():
             yield e.TaskPromoted(id, _goes_on(sweep, id))
@@ -109,11 +109,11 @@ def review(state: ClusterState) -> Iterator[Event]:
                 yield e.TaskStopped(id, f"stopped early at {_standing(sweep, id, sweep.place(id))}")
 
 
-def _goes_on(sweep: Sweep, id: JobId) -> str:
+def _goes_on(sweep: SuccessiveHalving, id: JobId) -> str:
     return f"goes on from {_standing(sweep, id, sweep.place(id))}"
 
 
-def _standing(sweep: Sweep, id: JobId, place: Place) -> str:
+def _standing(sweep: SuccessiveHalving, id: JobId, place: RungPlace) -> str:
     """``100 steps: loss 0.5 is number 3 of 5``."""
     value = sweep.tasks[id].results[place.rung]
     shown = "no number" if value is None else f"{value:.4g}"

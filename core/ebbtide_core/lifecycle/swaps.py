@@ -66,7 +66,7 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
     pool = state.pools[job.pool]
     pool.books.free(job.id, attempt.allocation, leaves=False)
-    pool.roomier.update(attempt.allocation.node_ids)
+    pool.freed_nodes.update(attempt.allocation.node_ids)
     if attempt.overran:
         gpu_memory.widen(state, job, attempt)
     if came_back:
@@ -136,7 +136,7 @@ def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
     assert attempt.kept is not None
     pool = state.pools[job.pool]
     pool.books.drop(job.id, attempt.kept)
-    pool.roomier.add(attempt.kept.node)
+    pool.freed_nodes.add(attempt.kept.node)
     attempt.kept = None
 
 

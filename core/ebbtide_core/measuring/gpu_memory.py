@@ -161,8 +161,8 @@ def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
         job.queued = None
     if (job.gpus_min, job.gpus_max) != (event.gpus_min, event.gpus_max):
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
-        if job.ticket is not None:
-            job.ticket.ask(event.gpus_max)
+        if job.admission is not None:
+            job.admission.ask(event.gpus_max)
     job.gpu_mem_bytes, job.gpu_mem_from = event.mem_bytes, event.reason
 
 
@@ -171,7 +171,7 @@ def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
     [piece] = attempt.allocation.nodes
     gpus = state.nodes[piece.node].gpus
     slices = tuple(GpuSlice(held.gpu, WHOLE, gpus[held.gpu].mem_bytes) for held in piece.gpus)
-    attempt.allocation = job.own_room = Allocation((replace(piece, gpus=slices),))
+    attempt.allocation = job.pinned_allocation = Allocation((replace(piece, gpus=slices),))
 
 
 def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:

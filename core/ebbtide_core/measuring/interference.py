@@ -33,11 +33,11 @@ def _found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float
     """``job`` is to leave those with whom it shares a GPU, and is kept apart from them for a time."""
     for id in event.others:
         if (other := state.jobs.get(id)) is not None:
-            state.keep_apart(job, other, now + APART_S)
+            state.add_anti_affinity(job, other, now + APART_S)
     state.aside[job.id] = False
 
 
-def taken_apart(state: ClusterState, job: Job) -> Iterator[Event]:
+def separated(state: ClusterState, job: Job) -> Iterator[Event]:
     """What follows if those who share a GPU with ``job``, which has just reported, get on too badly together."""
     speeds = _relative_speeds(state, job)
     if not speeds or sum(speeds.values()) >= ENOUGH:

@@ -11,7 +11,7 @@ from ebbtide_core import events as e
 from ebbtide_core.estimates.work import script_of
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.job.meter import NOBODY, SOLID, Company, Meter, Rate, Setting, Windows
+from ebbtide_core.job.meter import NOBODY, SOLID, AttemptMeter, Company, MeasuredRate, Setting, Windows
 from ebbtide_core.model.types import WHOLE, AttemptRef
 from ebbtide_core.policies.draft import count_text
 from ebbtide_core.rule import Rule, about_job
@@ -35,7 +35,7 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
     if attempt.stop is not None or attempt.started is None:
         return
     if attempt.meter is None or attempt.meter.since != attempt.started:
-        attempt.meter = Meter(attempt.started)
+        attempt.meter = AttemptMeter(attempt.started)
     attempt.meter.note(event.progress.step, now, company(state, job))
 
 
@@ -50,7 +50,7 @@ def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: floa
 def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
     """What the meter of an attempt came to: known of the job, and of its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
-    job.rates[setting] = rate = Rate(event.steps_per_s, event.samples)
+    job.rates[setting] = rate = MeasuredRate(event.steps_per_s, event.samples)
     if script := script_of(job):
         state.rates.add(script, job.id, setting, rate)
 
@@ -99,7 +99,7 @@ def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
             yield _record(state, job, attempt, alone, windows)
 
 
-def _is_news(known: Rate | None, windows: Windows) -> bool:
+def _is_news(known: MeasuredRate | None, windows: Windows) -> bool:
     if windows.count < SOLID:
         return False
     return known is None or abs(windows.steps_per_s - known.steps_per_s) > CHANGED * known.steps_per_s

@@ -71,7 +71,7 @@ def result_of(progress: Progress, metric: str) -> tuple[bool, float | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RungPlace:
     """Where a task stands at a rung: ``rank`` counts from 1, and ``best`` of those ``of`` go on as things are."""
 
     rung: int
@@ -85,7 +85,7 @@ _Entry = tuple[bool, float, int, JobId]
 
 
 @dataclass(slots=True)
-class Task:
+class HalvingTask:
     """A task: its ``results`` at the rungs that it has reached, and what stands for the last of them if it ``waits``.
 
     From ``passed`` of them it went on.
@@ -102,7 +102,7 @@ class Task:
         return not self.over and self.passed < len(self.results)
 
 
-class Sweep:
+class SuccessiveHalving:
     """The tasks of one array. It is made of facts alone, so that whoever folds a journal has the same.
 
     All that is asked of it costs as much as there are rungs, and as there are tasks to name, however many there are.
@@ -111,7 +111,7 @@ class Sweep:
     def __init__(self, asha: Asha) -> None:
         self.asha = asha
         self.rungs = asha.rungs()
-        self.tasks: dict[JobId, Task] = {}
+        self.tasks: dict[JobId, HalvingTask] = {}
         self._results: list[list[_Entry]] = [[] for _ in self.rungs]
         self._waiting: list[list[_Entry]] = [[] for _ in self.rungs]
         """Those of them that wait there."""
@@ -122,7 +122,7 @@ class Sweep:
 
     def add(self, id: JobId) -> None:
         """There is a task of that id."""
-        self.tasks[id] = Task()
+        self.tasks[id] = HalvingTask()
         self._open[0] += 1
 
     def reach(self, id: JobId, value: float | None) -> None:
@@ -152,7 +152,7 @@ class Sweep:
             task.over = True
             self._open[len(task.results)] -= 1
 
-    def _wait_no_more(self, task: Task) -> None:
+    def _wait_no_more(self, task: HalvingTask) -> None:
         if task.waits and task.entry is not None:
             waiting = self._waiting[len(task.results) - 1]
             del waiting[bisect_left(waiting, task.entry)]
@@ -169,13 +169,13 @@ class Sweep:
         reached = len(self.tasks[id].results)
         return self.rungs[reached] if reached < len(self.rungs) else None
 
-    def place(self, id: JobId) -> Place:
+    def place(self, id: JobId) -> RungPlace:
         """Where the task stands at the last rung that it has reached."""
         task = self.tasks[id]
         assert task.entry is not None
         rung = len(task.results) - 1
         results = self._results[rung]
-        return Place(rung, bisect_left(results, task.entry) + 1, len(results), self._bests()[0][rung])
+        return RungPlace(rung, bisect_left(results, task.entry) + 1, len(results), self._bests()[0][rung])
 
     def promotable(self) -> list[JobId]:
         """Who waits and may go on, those at the highest rung first, and the better ones first."""

@@ -40,7 +40,7 @@ class ImpossibleError(Exception):
 
 
 @frozen(kw_only=True)
-class Wish:
+class BookingRequest:
     """What a booking shall be: so many GPUs for ``user``, of ``on_node`` and of ``gpu_type`` if these are named."""
 
     user: str
@@ -55,38 +55,40 @@ Taken = dict[tuple[NodeId, GpuId], str]
 """GPUs that other bookings have, and which these are, in words."""
 
 
-def choose(state: ClusterState, wish: Wish, now: float, besides: BookingMade | None = None) -> tuple[BookedGpu, ...]:
-    """The GPUs for ``wish``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
+def choose(
+    state: ClusterState, request: BookingRequest, now: float, besides: BookingMade | None = None
+) -> tuple[BookedGpu, ...]:
+    """The GPUs for ``request``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
 
     They are all of one pool. ``besides`` is the booking that they are for if it exists already: what it has and can
     keep, it keeps. Raises `ImpossibleError`.
     """
-    if wish.on_node and wish.on_node not in state.nodes:
-        raise ImpossibleError(f"--node: there is no node {wish.on_node!r}")
-    taken = _taken(state, wish, besides)
+    if request.on_node and request.on_node not in state.nodes:
+        raise ImpossibleError(f"--node: there is no node {request.on_node!r}")
+    taken = _taken(state, request, besides)
     best: ImpossibleError | None = None
     for pool in sorted(state.pools.values(), key=lambda pool: pool.name != state.settings.gpu_pool):
         try:
-            return _choose_in(state, pool, wish, now, taken, besides)
+            return _choose_in(state, pool, request, now, taken, besides)
         except ImpossibleError as error:
             best = error if best is None or (error.clash and not best.clash) else best
     raise best or ImpossibleError("--gpus: there is no pool")
 
 
 def _choose_in(
-    state: ClusterState, pool: PoolState, wish: Wish, now: float, taken: Taken, besides: BookingMade | None
+    state: ClusterState, pool: PoolState, request: BookingRequest, now: float, taken: Taken, besides: BookingMade | None
 ) -> tuple[BookedGpu, ...]:
-    nodes = [node for node in pool.books.nodes.values() if wish.on_node in ("", node.id)]
-    able = {node.id: _able(state, node, wish, now) for node in nodes}
+    nodes = [node for node in pool.books.nodes.values() if request.on_node in ("", node.id)]
+    able = {node.id: _able(state, node, request, now) for node in nodes}
     free = {id: {gpu: cost for gpu, cost in gpus.items() if (id, gpu) not in taken} for id, gpus in able.items()}
-    if sum(map(len, free.values())) < wish.count:
-        raise _too_few(wish, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
+    if sum(map(len, free.values())) < request.count:
+        raise _too_few(request, sum(map(len, able.values())), sum(map(len, free.values())), set(taken.values()))
     kept = frozenset(booked.gpu for booked in besides.gpus) if besides is not None else frozenset()
-    free = _alike(pool, free, wish.count, kept)
-    order = _order(free, wish.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
+    free = _alike(pool, free, request.count, kept)
+    order = _order(free, request.count) if besides is None else sorted(free, key=lambda id: kept.isdisjoint(free[id]))
     chosen = [BookedGpu(id, gpu) for id in order for gpu in sorted(free[id], key=free[id].__getitem__)]
     chosen.sort(key=lambda booked: booked.gpu not in kept)
-    return tuple(chosen[: wish.count])
+    return tuple(chosen[: request.count])
 
 
 Cost = tuple[bool, int, int]
@@ -126,22 +128,22 @@ def _order(free: Free, count: int) -> list[NodeId]:
     return sorted((id for id, gpus in free.items() if len(gpus) >= count), key=rank)
 
 
-def _able(state: ClusterState, node: Node, wish: Wish, now: float) -> dict[GpuId, Cost]:
-    """The GPUs of ``node`` that ``wish`` could have if there were no other bookings."""
+def _able(state: ClusterState, node: Node, request: BookingRequest, now: float) -> dict[GpuId, Cost]:
+    """The GPUs of ``node`` that ``request`` could have if there were no other bookings."""
     costs: dict[GpuId, Cost] = {}
-    others = [job for job in state.jobs_on_gpus(node) if job.user != wish.user]
-    for facts in node.gpus.values() if _offers(node, wish) else ():
-        of_type = not wish.gpu_type or is_of_type(facts.model, wish.gpu_type)
+    others = [job for job in state.jobs_on_gpus(node) if job.user != request.user]
+    for facts in node.gpus.values() if _offers(node, request) else ():
+        of_type = not request.gpu_type or is_of_type(facts.model, request.gpu_type)
         if facts.healthy and of_type and facts.parent is None:
             occupants = [job for job in others if _has(job, facts.gpu)]
-            if all(_leaves_by(job, now, wish.since) for job in occupants):
+            if all(_leaves_by(job, now, request.since) for job in occupants):
                 costs[facts.gpu] = (facts.gpu in node.foreign, len(occupants), facts.index)
     return costs
 
 
-def _offers(node: Node, wish: Wish) -> bool:
+def _offers(node: Node, request: BookingRequest) -> bool:
     """Whether ``node`` is in service, and is open to all jobs unless it is asked for by name."""
-    return not node.lost and node.drain is None and (not node.facts.taints or bool(wish.on_node))
+    return not node.lost and node.drain is None and (not node.facts.taints or bool(request.on_node))
 
 
 def _has(job: Job, gpu: GpuId) -> bool:
@@ -157,23 +159,23 @@ def _leaves_by(job: Job, now: float, time: float) -> bool:
     return limit is not None and now + max(0.0, limit - job.running_s(now)) + lead_s(job) <= time
 
 
-def _taken(state: ClusterState, wish: Wish, besides: BookingMade | None) -> Taken:
+def _taken(state: ClusterState, request: BookingRequest, besides: BookingMade | None) -> Taken:
     """The GPUs that other bookings have in the same window, and which."""
     others = [
         booking
         for booking in state.bookings.by_id.values()
         if (besides is None or booking.booking != besides.booking)
-        and booking.since < wish.until + FREEING_S
-        and wish.since < booking.until + FREEING_S
+        and booking.since < request.until + FREEING_S
+        and request.since < booking.until + FREEING_S
     ]
     texts = [(booking, reserved_for(booking)) for booking in others]
     return {(booked.node, booked.gpu): text for booking, text in texts for booked in booking.gpus}
 
 
-def _too_few(wish: Wish, able: int, free: int, others: set[str]) -> ImpossibleError:
-    what = f" of type {wish.gpu_type}" if wish.gpu_type else ""
-    where = f" of node {wish.on_node}" if wish.on_node else ""
-    if able >= wish.count:
+def _too_few(request: BookingRequest, able: int, free: int, others: set[str]) -> ImpossibleError:
+    what = f" of type {request.gpu_type}" if request.gpu_type else ""
+    where = f" of node {request.on_node}" if request.on_node else ""
+    if able >= request.count:
         return ImpossibleError(
             f"--start: only {free} GPUs{what}{where} are left then: {'; '.join(sorted(others))}", clash=True
         )
@@ -217,7 +219,7 @@ def shut_out(state: ClusterState, now: float) -> None:
 def _known(state: ClusterState, lines: BookingLines) -> Hashable:
     """All but jobs and time that decides whom bookings keep out; beside others, also who is where."""
     bookings, changes = state.bookings, tuple([pool.books.changes for pool in state.pools.values()])
-    return bookings.index, bookings.begun, changes, lines.rounds if state.is_anybody_apart else None
+    return bookings.index, bookings.begun, changes, lines.rounds if state.has_anti_affinity else None
 
 
 def _asking(state: ClusterState) -> Callable[[Job], str]:
@@ -258,7 +260,9 @@ def admit(state: ClusterState, pool: PoolState) -> Iterator[Event]:
     lines.take_in(state.shut_out)
     theirs = [job for user in owners for job in lines.jobs_of(user, pool.name)]
     in_vain = set[Hashable]()  # what those need for whom there is no room: there is none for others who are alike
-    for job in sorted((job for job in theirs if job.queued is not None and job.own_room is None), key=_place_in_line):
+    for job in sorted(
+        (job for job in theirs if job.queued is not None and job.pinned_allocation is None), key=_place_in_line
+    ):
         if job.queued is None or (like := lines.alike(job)) in in_vain:
             continue
         own = booked.own(job)
@@ -324,7 +328,7 @@ def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
     if not lost:
         return
     since = max(booking.since, state.bookings.now)
-    wish = Wish(
+    request = BookingRequest(
         user=booking.user,
         count=len(booking.gpus),
         since=since,
@@ -333,7 +337,7 @@ def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
         gpu_type=booking.gpu_type,
     )
     try:
-        gpus = choose(state, wish, state.bookings.now, booking)
+        gpus = choose(state, request, state.bookings.now, booking)
     except ImpossibleError:
         return
     yield BookingMoved(booking.booking, gpus, _why_lost(state, lost[0]))

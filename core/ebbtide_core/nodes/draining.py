@@ -110,7 +110,7 @@ def _resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
     state.failing.pop(node.id, None)
     state.draining.discard(node.id)
     state.refresh_node(node)
-    state.pool_of(node).roomier.add(node.id)
+    state.pool_of(node).freed_nodes.add(node.id)
 
 
 def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:

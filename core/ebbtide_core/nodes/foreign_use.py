@@ -27,7 +27,7 @@ def _changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
     if event.processes:
         node.foreign[event.gpu] = ForeignUse(event.processes, now)
     state.refresh_node(node)
-    state.pool_of(node).roomier.add(node.id)
+    state.pool_of(node).freed_nodes.add(node.id)
 
 
 def count(state: ClusterState, node: Node, now: float, *, goes_on: bool) -> None:

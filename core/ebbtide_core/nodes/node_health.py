@@ -25,7 +25,7 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
     state.awaited.discard(node.id)
     state.unheard.discard(node.id)
     state.leasing.discard(node.id)
-    pool.roomier.add(node.id)
+    pool.freed_nodes.add(node.id)
     for job in state.jobs_on(node):
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"
@@ -69,7 +69,7 @@ def _excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) 
     state.leave_queue(job)
     job.excluded |= {event.node}
     job.excluded_because[event.node] = event.reason
-    job.choosy = True
+    job.constrained = True
     launch_backoff.left_out(state, job, event.node, now)
 
 
@@ -100,7 +100,7 @@ def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: floa
         facts = node.gpus[event.gpu]
         node.gpus[event.gpu] = replace(facts, healthy=event.healthy, unhealthy_reason=event.reason)
         state.refresh_node(node)
-        state.pool_of(node).roomier.add(node.id)
+        state.pool_of(node).freed_nodes.add(node.id)
 
 
 def is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:

@@ -191,7 +191,7 @@ def _remove(state: ClusterState, event: e.StrayGone, now: float) -> None:
         node.quarantine[gpu] = reason
         node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
     state.refresh_node(node)
-    state.pool_of(node).roomier.add(node.id)
+    state.pool_of(node).freed_nodes.add(node.id)
 
 
 def _note_end(state: ClusterState, event: e.StrayEndRequested, now: float) -> None:

@@ -23,9 +23,9 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import holds_up
-from ebbtide_core.resources.expected_releases import Leave, Leaving, Told, first_room, held_s
+from ebbtide_core.resources.expected_releases import ExpectedRelease, LastReason, Leaving, first_room, held_s
 from ebbtide_core.resources.gpu_selection import memory_of
-from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Snapshot
 
@@ -105,7 +105,7 @@ class Shadow:
     room: Allocation
     future: Trial
     makers: set[JobId]
-    last: Leave | None
+    last: ExpectedRelease | None
     certain: bool
 
 
@@ -207,11 +207,11 @@ class Backfill:
     def _cast(self) -> Shadow | None:
         draft, now = self.draft, self.draft.snapshot.now
         future = self._today()
-        gone: dict[JobId, Leave] = {}
+        gone: dict[JobId, ExpectedRelease] = {}
         for job in self._preempted:
             allocation = draft.allocation(job)
             if allocation is not None and job.id not in gone:
-                gone[job.id] = Leave(now, job.sequence, False, False, job)
+                gone[job.id] = ExpectedRelease(now, job.sequence, False, False, job)
                 future.give(allocation)
         last, room = None, future.find(self.head, self.head.gpus_min) if gone else None
         if room is None:
@@ -237,7 +237,11 @@ class Backfill:
         return Allocation(tuple(pieces))
 
     def _leave_with(
-        self, last: Leave, leaving: Iterator[tuple[Leave, Allocation]], future: Trial, gone: dict[JobId, Leave]
+        self,
+        last: ExpectedRelease,
+        leaving: Iterator[tuple[ExpectedRelease, Allocation]],
+        future: Trial,
+        gone: dict[JobId, ExpectedRelease],
     ) -> None:
         """Those that leave at the same time as ``last`` are gone, too."""
         for leave, allocation in leaving:
@@ -257,12 +261,12 @@ class Backfill:
             trial.take(placement.allocation)
         return trial
 
-    def _leave(self, gone: dict[JobId, Leave]) -> Iterator[tuple[Leave, Allocation]]:
+    def _leave(self, gone: dict[JobId, ExpectedRelease]) -> Iterator[tuple[ExpectedRelease, Allocation]]:
         """Who leaves, in order of time, and what that frees; they are entered in ``gone``."""
         draft, changed = self.draft, self.draft.placements.keys() | self.draft.evictions.keys()
         soon = [self._leave_from_now(job) for job in self._leaving.starting.values() if job.id not in changed]
         soon += [self._leave_from_now(draft.snapshot.job(id)) for id in draft.placements]
-        running: Iterable[Leave] = self._leaving.order
+        running: Iterable[ExpectedRelease] = self._leaving.order
         if changed:
             running = (leave for leave in running if leave.job.id not in changed)
         if starting := sorted(leave for leave in soon if leave is not None):
@@ -276,13 +280,15 @@ class Backfill:
                 gone[job.id] = leave
                 yield leave, allocation
 
-    def _leave_from_now(self, job: Job) -> Leave | None:
+    def _leave_from_now(self, job: Job) -> ExpectedRelease | None:
         """When ``job``, which starts now, leaves at the latest."""
         snapshot, allocation = self.draft.snapshot, self.draft.allocation(job)
         assert allocation is not None
         reserved_s = _reservation(snapshot, job) if self._gives_way(job, self.head) else None
         held = held_s(job, snapshot.now, allocation.share, snapshot.speedup_of(job), reserved_s)
-        return None if held is None else Leave(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
+        return (
+            None if held is None else ExpectedRelease(_starts(job, snapshot.now) + held, job.sequence, False, True, job)
+        )
 
     def _tell(self) -> None:
         """Tell the head; what it was told before still holds while who was named runs, and then costs nothing."""
@@ -296,7 +302,7 @@ class Backfill:
         if shadow is not None and shadow.last is not None:
             when, last = "at the latest" if shadow.certain else "about", shadow.last.job.id
             waits[head] += f"; starts {when} when the time of job {last} is up"
-            self._leaving.told = Told(head, last, waits[head])
+            self._leaving.told = LastReason(head, last, waits[head])
 
 
 def _reservation(snapshot: Snapshot, job: Job) -> float | None:
@@ -309,7 +315,7 @@ def _starts(job: Job, now: float) -> float:
     return now + (job.restart_cost_s or 0.0)
 
 
-def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
+def _needed(node: Node, now: NodeUse, future: Trial) -> NodeAllocation:
     """What of ``node`` is in use in the ``future``, and not ``now``."""
     then = future.use(node.id)
     slices = [piece for whole in node.slices.values() if (piece := _more(whole, now, then)) is not None]
@@ -317,7 +323,7 @@ def _needed(node: Node, now: Use, future: Trial) -> NodeAllocation:
     return NodeAllocation(node.id, tuple(slices), cpus, memory)
 
 
-def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: Use, then: Use) -> NodeAllocation:
+def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: NodeUse, then: NodeUse) -> NodeAllocation:
     """``piece`` on those GPUs, with the memory that ``job`` gets, that leave most of what is free ``now`` to others."""
     alike = len(node.models) <= 1 and (node.topology is None or len(piece.gpus) == 1)
     if not piece.gpus or piece.gpus == node.entire.gpus or not alike:
@@ -331,7 +337,7 @@ def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: Use, then:
     return replace(piece, gpus=tuple(able[: len(piece.gpus)])) if len(able) >= len(piece.gpus) else piece
 
 
-def _more(whole: GpuSlice, now: Use, then: Use) -> GpuSlice | None:
+def _more(whole: GpuSlice, now: NodeUse, then: NodeUse) -> GpuSlice | None:
     """As much of a GPU as is in use then, and not now."""
     id = whole.gpu
     used = now.share(id)

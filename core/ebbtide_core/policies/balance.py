@@ -24,7 +24,7 @@ Now = Mapping[JobId, Allocation]
 
 
 @dataclass(slots=True)
-class Seat:
+class GpuPlace:
     """One GPU, what of it is free, in parts and bytes, and the jobs that chose it beside ``others`` that stay."""
 
     books: Books
@@ -53,9 +53,9 @@ class Seat:
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
-        if (job.choosy or self.books.picky) and not may_use(job, self.books, self.node.id, self.gpu.gpu):
+        if (job.constrained or self.books.heterogeneous) and not may_use(job, self.books, self.node.id, self.gpu.gpu):
             return False
-        if self.books.apart is not None and self.gpu.gpu in self.books.apart.gpus(job.id, self.node):
+        if self.books.anti_affinity is not None and self.gpu.gpu in self.books.anti_affinity.gpus(job.id, self.node):
             return False
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
 
@@ -148,7 +148,7 @@ def _take(draft: Draft, allocation: Allocation | None) -> None:
         draft.trial.take(allocation)
 
 
-def _seats(draft: Draft, now: Now) -> list[Seat]:
+def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
     """The GPUs of which something is free, or held by those that share and may be changed, in order."""
     trial, shares, memory = draft.trial, Counter[GpuId](), Counter[GpuId]()
     for id, has in now.items():
@@ -158,14 +158,14 @@ def _seats(draft: Draft, now: Now) -> list[Seat]:
                 if piece.share < WHOLE:  # the memory of whole GPUs is not booked
                     memory[piece.gpu] += piece.mem_bytes
     others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned() if job.id not in now)
-    seats: list[Seat] = []
+    seats: list[GpuPlace] = []
     for node in trial.nodes.values():
         use = trial.use(node.id)
         for gpu, whole in node.slices.items():
             free = WHOLE - use.share(gpu) + shares[gpu]
             if free:
                 left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
-                seats.append(Seat(draft.snapshot.books, node, whole, len(seats), free, left, others[gpu]))
+                seats.append(GpuPlace(draft.snapshot.books, node, whole, len(seats), free, left, others[gpu]))
     return seats
 
 
@@ -175,7 +175,7 @@ def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
     return allocation.nodes[0].gpus[0].gpu if allocation is not None and 0 < allocation.share < WHOLE else None
 
 
-def _keep(seats: list[Seat], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
+def _keep(seats: list[GpuPlace], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
     """Leave jobs where they are, as far as that is possible."""
     by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
     for job in jobs:
@@ -186,7 +186,7 @@ def _keep(seats: list[Seat], jobs: Sequence[Job], now: Now, pinned: AbstractSet[
     return kept
 
 
-def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
+def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:
     """Let each job choose the GPU with the fewest of those that take it."""
     heap = [(seat.count, seat.order) for seat in seats]
     heapify(heap)
@@ -203,7 +203,7 @@ def _choose(seats: list[Seat], jobs: Sequence[Job]) -> None:
             heappush(heap, entry)
 
 
-def _even_out(seats: list[Seat], pinned: AbstractSet[JobId]) -> None:
+def _even_out(seats: list[GpuPlace], pinned: AbstractSet[JobId]) -> None:
     """Move jobs, the latest first, from GPUs with many to GPUs with at least two fewer that take them.
 
     Every move makes the numbers more equal. So this comes to an end even if it is repeated with others of the jobs, as

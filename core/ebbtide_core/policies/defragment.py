@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
-from ebbtide_core.estimates.work import Source
+from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, NodeId, SuspendMode
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import may_resize
 from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
-from ebbtide_core.resources.expected_releases import Gone, Leave, first_room
+from ebbtide_core.resources.expected_releases import ExpectedRelease, Gone, first_room
 from ebbtide_core.resources.placing import Trial
 
 STAY_S: Final = 300.0
@@ -51,7 +51,7 @@ def defragment(draft: Draft, job: Job, resize_after_s: float) -> bool:
     False, with nothing changed, if that cannot be done, or costs more than it gains.
     """
     trial = draft.trial
-    if not draft.snapshot.came_back or not job.gpus_min or job.own_room is not None or trial.is_gang(job):
+    if not draft.snapshot.came_back or not job.gpus_min or job.pinned_allocation is not None or trial.is_gang(job):
         return False
     if trial.idle * WHOLE < job.gpus_min and not trial.room.shared:
         return False
@@ -167,7 +167,7 @@ def _leaving(draft: Draft, job: Job) -> list[Gone]:
         if room is None or id in draft.placements or not other.running or left is None:
             continue
         # That one runs for longer than its earlier runs tells nothing of when it ends.
-        if left.work_s > 0 or left.source is not Source.EARLIER_RUNS:
+        if left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS:
             end = snapshot.now + left.work_s / snapshot.speedup(room.share)
-            gone.append((Leave(end, other.sequence, False, False, other), room))
+            gone.append((ExpectedRelease(end, other.sequence, False, False, other), room))
     return gone

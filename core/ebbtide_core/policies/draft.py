@@ -129,8 +129,8 @@ class Draft:
 
     def wait(self, job: Job, share: int | None = None) -> None:
         """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
-        need = "GPU" if job.own_room is not None else need_text(job, job.gpus_min if share is None else share)
-        if job.gpu_mem_bytes and job.own_room is None:
+        need = "GPU" if job.pinned_allocation is not None else need_text(job, job.gpus_min if share is None else share)
+        if job.gpu_mem_bytes and job.pinned_allocation is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
         self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job) or self._spared_for(job)}"
         self.sparing.clear()
@@ -141,7 +141,7 @@ class Draft:
         if not books.usable:
             drained = any(node.reachable for node in books.nodes.values())
             return ": every connected node is being drained" if drained else ": no node is connected"
-        if (own := job.own_room) is not None:
+        if (own := job.pinned_allocation) is not None:
             node = books.nodes[own.node_ids[0]]
             users = on_gpu(node, own.gpu_ids[0])
             used = f", used by {users_text(users)}" if users else ""
@@ -151,7 +151,7 @@ class Draft:
             return f", kept apart from {others}"
         if books.booked is not None and job.gpus_min and (booked := books.booked.obstacle(job)):
             return f": {booked}"
-        if (job.choosy or books.picky) and (why := obstacle(job, books)):
+        if (job.constrained or books.heterogeneous) and (why := obstacle(job, books)):
             return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
@@ -165,7 +165,7 @@ class Draft:
 
     def _spared_for(self, job: Job) -> str:
         """That ``job`` would have room but for those that were spared, in words; empty if it would not."""
-        if not self.sparing or job.own_room is not None:
+        if not self.sparing or job.pinned_allocation is not None:
             return ""
         given = [room for other in self.sparing.values() if (room := self.allocation(other)) is not None]
         for room in given:

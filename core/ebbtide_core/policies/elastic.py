@@ -10,7 +10,7 @@ it, by the speed that was measured of its script.
 from collections.abc import Collection
 from typing import Final
 
-from ebbtide_core.estimates.work import Source
+from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
@@ -190,7 +190,7 @@ def _is_worth_it(draft: Draft, job: Job) -> bool:
     bigger = next((size for size in job.sizes() if size > share), share)
     left = draft.snapshot.remaining(job)
     # One that has run for longer than its earlier runs shows that these tell nothing of it.
-    known = left is not None and (left.work_s > 0 or left.source is not Source.EARLIER_RUNS)
+    known = left is not None and (left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS)
     counted_by = job.attempts[-1].speedup or draft.snapshot.speedup
     left_s = left.work_s / counted_by(share) if left is not None and known else HORIZON_S
     return left_s * (1 - speedup(share) / speedup(bigger)) > job.restart_cost_s

@@ -27,8 +27,8 @@ from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import BOUND, Group, Groups, faded
-from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.groups import BOUND, Groups, ShareGroup, faded
+from ebbtide_core.policies.policy import JobImportance, Policy
 from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
 from ebbtide_core.resources.pools import PoolState, Ranking
@@ -55,7 +55,7 @@ class FairShare(Policy):
     half_life_s: float | None = None
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
-    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.WEIGHT})
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.WEIGHT})
 
     def __post_init__(self) -> None:
         if self.half_life_s is not None and self.per != "user":
@@ -88,7 +88,7 @@ class FairShare(Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SizeStep:
     """A size that a job may have: the ``parts`` more than before, and whether it ``has`` them already."""
 
     job: Job
@@ -97,27 +97,27 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class ShareClaim:
     """What a group may have in one pass, in parts: from ``least`` to ``demand``, of which ``left`` is not granted yet.
 
     ``bound`` is what it has that cannot be preempted. A claim stands for ``count`` groups of one kind: for the oldest,
     until that has its first job or cannot have it, then for the ``others``.
     """
 
-    group: Group
+    group: ShareGroup
     weight: float
     demand: int
     bound: int
     least: int
-    steps: Iterator[Step]
+    steps: Iterator[SizeStep]
     count: int = 1
-    others: Iterator[tuple[int, Group]] | None = None
+    others: Iterator[tuple[int, ShareGroup]] | None = None
     left: float = 0.0
     granted: int = 0
-    next: Step | None = None
+    next: SizeStep | None = None
 
 
-def divide(capacity: int, claims: list[Claim]) -> None:
+def divide(capacity: int, claims: list[ShareClaim]) -> None:
     """Set the shares of all: demand x weight x a common factor, but no more than the demand, nor less than least."""
     turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
     for claim in claims:
@@ -147,7 +147,7 @@ class _Pass:
         self.grants: dict[JobId, int] = {}
         self.newcomers: list[Job] = []
         """Those of them who wait, in the order in which they were granted theirs."""
-        self.turns: dict[JobId, tuple[Turn, Step]] = {}
+        self.turns: dict[JobId, tuple[Turn, SizeStep]] = {}
         """The turns and first steps of those of them whom others may ask to wait."""
         self._grant_all()
 
@@ -168,7 +168,7 @@ class _Pass:
                 reason = f"waiting: the jobs of its {self.policy.per} have their share of {count_text(claim.granted)}"
                 self.draft.waits[claim.next.job.id] = reason
 
-    def _claims(self) -> list[Claim]:
+    def _claims(self) -> list[ShareClaim]:
         """The claims of all groups; where nobody has room and nobody had any, those of one kind have one."""
         groups = self.groups
         claims = [claim for group in groups.with_room.values() if (claim := self._claim(group)) is not None]
@@ -180,7 +180,7 @@ class _Pass:
                 claims.append(claim)
         return claims
 
-    def _claim(self, group: Group) -> Claim | None:
+    def _claim(self, group: ShareGroup) -> ShareClaim | None:
         """What ``group`` may have; None if all of it is on nodes that are away."""
         bound, demand = 0, sum(group.demand.values())
         weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
@@ -193,7 +193,7 @@ class _Pass:
         if not here:
             return None
         weight /= 1.0 + self._had_lately(group)
-        claim = Claim(group, weight, here, bound, min(bound, here), self._steps(group))
+        claim = ShareClaim(group, weight, here, bound, min(bound, here), self._steps(group))
         claim.next = next(claim.steps, None)
         return claim
 
@@ -201,20 +201,20 @@ class _Pass:
         """Whether no node of the room that is promised to ``job`` is away."""
         return self.all_here or all(node in self.draft.snapshot.nodes for node in nodes_of(job))
 
-    def _steps(self, group: Group) -> Iterator[Step]:
+    def _steps(self, group: ShareGroup) -> Iterator[SizeStep]:
         """What the jobs may have that can be preempted: first the smallest size of each, then what they may grow."""
         elastic = []
         for (where, _, _), job in group.jobs:
             if where != BOUND and self._is_here(job):
-                yield Step(job, job.gpus_min, job.planned is not None)
+                yield SizeStep(job, job.gpus_min, job.planned is not None)
                 if job.elastic:
                     elastic.append(job)
         for job in elastic:
             has = _share(job)
             for smaller, larger in pairwise(job.sizes()):
-                yield Step(job, larger - smaller, larger <= has)
+                yield SizeStep(job, larger - smaller, larger <= has)
 
-    def _had_lately(self, group: Group) -> float:
+    def _had_lately(self, group: ShareGroup) -> float:
         """The GPUs that the user had on average, what they have now included."""
         half_life_s, now = self.policy.half_life_s, self.draft.snapshot.now
         if half_life_s is None:
@@ -226,7 +226,7 @@ class _Pass:
                 average += live.allocation.share / WHOLE * (1.0 - faded(now - live.placed, half_life_s))
         return average
 
-    def _grant_bound(self, claim: Claim) -> None:
+    def _grant_bound(self, claim: ShareClaim) -> None:
         for (where, _, _), job in claim.group.with_room() if claim.bound else ():
             if where == BOUND and self._is_here(job):
                 self.grants[job.id] = _share(job)
@@ -234,7 +234,7 @@ class _Pass:
         claim.left -= claim.bound
         claim.granted = claim.bound
 
-    def _grant_by_remainder(self, claims: list[Claim]) -> None:
+    def _grant_by_remainder(self, claims: list[ShareClaim]) -> None:
         """Give room to the group that lacks most of its share, in terms of its next job, again and again.
 
         For a job that runs it counts as one more: it stays, unless another group lacks more by a whole job.
@@ -262,7 +262,7 @@ class _Pass:
                 claims.append(other)
                 heappush(heap, _by_remainder(other, _first(other)))
 
-    def _passes_over(self, claim: Claim) -> bool:
+    def _passes_over(self, claim: ShareClaim) -> bool:
         """Go on to one of the next jobs that fits, and could be preempted: the one whose turn it is, is too large."""
         for step in islice(claim.steps, LOOK_AHEAD):
             known = step.job.id in self.grants or step.parts == step.job.gpus_min
@@ -274,7 +274,7 @@ class _Pass:
                 return True
         return False
 
-    def _give_way(self, claims: list[Claim]) -> None:
+    def _give_way(self, claims: list[ShareClaim]) -> None:
         """Have smaller jobs make room for the first one of a group if it is its turn before theirs.
 
         It comes to rest: whoever takes a place, here or by a whole job, is before those who lose theirs in `Turn`.
@@ -294,7 +294,7 @@ class _Pass:
             if self._takes_turn(turn, claim) and (other := self._other(claim, left)) is not None:
                 heappush(passed, (_turn(other, _first(other)), other))
 
-    def _takes_turn(self, turn: Turn, claim: Claim) -> bool:
+    def _takes_turn(self, turn: Turn, claim: ShareClaim) -> bool:
         """Grant the first step of ``claim`` in the place of smaller ones that come later; False if it is too large."""
         first = _first(claim)
         smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
@@ -304,7 +304,7 @@ class _Pass:
         self.turns[first.job.id] = turn, first
         return self._grant(claim, first)
 
-    def _revoke(self, entries: list[tuple[Turn, Step]], parts: int) -> None:
+    def _revoke(self, entries: list[tuple[Turn, SizeStep]], parts: int) -> None:
         """Take back grants from the first of ``entries`` on until there is room, less those that are not needed."""
         revoked = []
         for entry in entries:
@@ -317,7 +317,7 @@ class _Pass:
             else:
                 del self.grants[id], self.turns[id]
 
-    def _other(self, claim: Claim, left: float) -> Claim | None:
+    def _other(self, claim: ShareClaim, left: float) -> ShareClaim | None:
         """The claim of the next oldest group of the same kind, with the same share."""
         _, group = next(claim.others or iter(()), (0, None))
         if group is None:
@@ -326,7 +326,7 @@ class _Pass:
         other.next = next(other.steps)
         return other
 
-    def _grant(self, claim: Claim, step: Step) -> bool:
+    def _grant(self, claim: ShareClaim, step: SizeStep) -> bool:
         """Grant the next step of ``claim`` if there is room."""
         if step.parts > self.room:
             return False
@@ -420,17 +420,17 @@ class _Pass:
         return True
 
 
-def _by_remainder(claim: Claim, step: Step) -> tuple[float, bool, int, Claim]:
+def _by_remainder(claim: ShareClaim, step: SizeStep) -> tuple[float, bool, int, ShareClaim]:
     lacks = claim.left / step.parts + (1 if step.has else 0)
     return (-round(lacks, SAME), step.has, claim.group.number, claim)
 
 
-def _first(claim: Claim) -> Step:
+def _first(claim: ShareClaim) -> SizeStep:
     assert claim.next is not None
     return claim.next
 
 
-def _turn(claim: Claim, step: Step) -> Turn:
+def _turn(claim: ShareClaim, step: SizeStep) -> Turn:
     """When it would be the turn of ``claim``, whoever runs already."""
     lacks = math.ceil(round(claim.left / step.parts, SAME))
     return (-lacks, -round(claim.weight, SAME), claim.group.number)

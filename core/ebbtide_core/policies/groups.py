@@ -21,7 +21,7 @@ Kind = tuple[Hashable, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class ShareGroup:
     """The active jobs of a group that want GPUs.
 
     ``number`` is when its first one came; ``demand`` is by weight; ``kind`` is its kind if nobody has room.
@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Past:
+class RecentUsage:
     """The GPUs that a user had lately, as an average that fades with ``half_life_s``; ``at`` is when it was right."""
 
     average: float = 0.0
@@ -68,12 +68,12 @@ class Groups:
     """
 
     def __init__(self, per: Literal["group", "user"], half_life_s: float | None) -> None:
-        self.groups: dict[str, Group] = {}
-        self.with_room: dict[str, Group] = {}
-        self.waiting: dict[Kind, list[tuple[int, Group]]] = {}
+        self.groups: dict[str, ShareGroup] = {}
+        self.with_room: dict[str, ShareGroup] = {}
+        self.waiting: dict[Kind, list[tuple[int, ShareGroup]]] = {}
         """Those of whom nobody has room: of each kind, the oldest first."""
         self.without_gpus: list[tuple[int, Job]] = []
-        self.past: dict[str, Past] = {}
+        self.past: dict[str, RecentUsage] = {}
         self._per = per
         self._half_life_s = half_life_s
         self._known: dict[JobId, tuple[Stand, int, int, float]] = {}
@@ -109,7 +109,7 @@ class Groups:
         group = self.groups.get(self.key(job))
         if group is None:
             key = self.key(job)
-            group = self.groups[key] = Group(job.sequence, key)
+            group = self.groups[key] = ShareGroup(job.sequence, key)
         else:
             self._take_out(group)
         insort(group.jobs, (stand, job))
@@ -129,7 +129,7 @@ class Groups:
         else:
             del self.groups[group.key]
 
-    def _take_out(self, group: Group) -> None:
+    def _take_out(self, group: ShareGroup) -> None:
         """Have ``group`` among neither those with room nor those without while it changes."""
         if group.kind is None:
             del self.with_room[group.key]
@@ -139,7 +139,7 @@ class Groups:
         if not line:
             del self.waiting[group.kind]
 
-    def _put_back(self, group: Group) -> None:
+    def _put_back(self, group: ShareGroup) -> None:
         (where, _, _), first = group.jobs[0]
         if where != WAITS:
             group.kind = None
@@ -156,7 +156,7 @@ class Groups:
         elif (number := self._live.pop(job.id, None)) is not None:
             attempt = job.attempts[number - 1]
             assert attempt.exited is not None
-            past = self.past.setdefault(job.user, Past())
+            past = self.past.setdefault(job.user, RecentUsage())
             past.had(attempt.allocation.share / WHOLE, attempt.placed, attempt.exited, half_life_s)
 
 

@@ -27,7 +27,7 @@ from ebbtide_core.model.types import WHOLE, NodeId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.policy import JobImportance, Policy
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.staying import Stay, stays_by_urgency
 from ebbtide_core.resources.books import Node
@@ -52,7 +52,7 @@ class Hybrid(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
-    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sticky) and self.sticky > 0):
@@ -82,7 +82,7 @@ class Pri(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
-    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY})
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
         """As by urgency."""
@@ -113,7 +113,7 @@ class PriLimit(Policy):
     seed: int = 0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
-    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY})
 
     def __post_init__(self) -> None:
         if self.limit < 1:

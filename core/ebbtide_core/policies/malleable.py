@@ -19,7 +19,7 @@ from ebbtide_core.model.types import Allocation, JobId
 from ebbtide_core.policies.balance import balanced
 from ebbtide_core.policies.draft import CROWDED_OUT, Draft
 from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
-from ebbtide_core.policies.pool import Arrivals, Divide, Member, Members, Wanted, supply, typical
+from ebbtide_core.policies.pool import Arrivals, Divide, Members, PlacedJob, Wanted, supply, typical
 from ebbtide_core.policies.resizing import Why, fits_beside, grown, on_own_gpus, shrunk, shrunk_on
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -55,11 +55,11 @@ class Pool:
     ``returning`` are stepping aside and will wait again: they count, but cannot be placed yet.
     """
 
-    members: list[Member] = field(default_factory=list)
+    members: list[PlacedJob] = field(default_factory=list)
     still: set[JobId] = field(default_factory=set)
     returning: Sequence[Job] = ()
 
-    def moving(self) -> dict[JobId, Member]:
+    def moving(self) -> dict[JobId, PlacedJob]:
         """Those with room that may be changed."""
         return {member.job.id: member for member in self.members if member.job.id not in self.still}
 
@@ -142,7 +142,7 @@ def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
     return pool
 
 
-def _usable(draft: Draft, member: Member) -> bool:
+def _usable(draft: Draft, member: PlacedJob) -> bool:
     """Whether all that ``member`` has could be given to it anew."""
     nodes = draft.trial.nodes
     return all(

@@ -10,7 +10,7 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 
-class Standing(Enum):
+class JobImportance(Enum):
     """What a user says of how much a job matters."""
 
     PRIORITY = "priority"
@@ -26,7 +26,7 @@ class Policy(Protocol):
 
     rigid: ClassVar[bool] = False
     """Whether it gives elastic jobs their greatest size or nothing."""
-    goes_by: ClassVar[frozenset[Standing]] = frozenset()
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset()
     """What it goes by of what a user says of a job."""
 
     def plan(self, snapshot: Snapshot) -> Plan:

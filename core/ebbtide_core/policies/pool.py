@@ -94,7 +94,7 @@ def _has(job: Job) -> int:
     return job.planned.share if job.planned is not None else 0
 
 
-class Member:
+class PlacedJob:
     """A job with room promised to it, and what policies ask about it again and again."""
 
     __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
@@ -163,9 +163,9 @@ class Members:
 
     def __init__(self, state: PoolState) -> None:
         self._state = state
-        self._known: dict[JobId, Member] = {}
+        self._known: dict[JobId, PlacedJob] = {}
         self._uneven: set[JobId] = set()
-        self.all: list[Member] = []
+        self.all: list[PlacedJob] = []
         self.returning: dict[JobId, Job] = {}
         """Those that step aside, have no room promised, and will wait again."""
 
@@ -203,7 +203,7 @@ class Members:
         if self.returning:
             self.returning.pop(job.id, None)
         if known is None:
-            known = self._known[job.id] = Member(self._state, job, planned)
+            known = self._known[job.id] = PlacedJob(self._state, job, planned)
             insort(self.all, known, key=_sequence)
         elif known.planned is planned and known.smallest == job.gpus_min:
             known.forget()
@@ -224,11 +224,11 @@ def _returns(job: Job) -> bool:
     return stop is not None and not stop.cause.final
 
 
-def _sequence(member: Member) -> int:
+def _sequence(member: PlacedJob) -> int:
     return member.sequence
 
 
-def supply(draft: Draft, members: Sequence[Member] = ()) -> Supply:
+def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
     """What a pool has if ``members`` of it gave back what they have."""
     idle, shared = draft.trial.room.total, _shared(draft)
     available = idle * WHOLE + sum(WHOLE - share for share in shared.values())

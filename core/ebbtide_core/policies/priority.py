@@ -27,7 +27,7 @@ from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.fitgpp import PAPER_S, Scores
-from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.policy import JobImportance, Policy
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.staying import (
     NOBODY_STEPS_ASIDE,
@@ -63,7 +63,7 @@ class Priority(Policy):
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
-    goes_by: ClassVar[frozenset[Standing]] = frozenset({Standing.PRIORITY})
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sticky) and self.sticky >= 0):

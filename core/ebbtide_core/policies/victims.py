@@ -13,9 +13,9 @@ def could_make_room(draft: Draft, job: Job, given: list[Allocation], id: NodeId)
     node = draft.snapshot.nodes.get(id)
     if node is None:
         return False
-    if job.own_room is not None:
-        return id in job.own_room.node_ids
-    if (job.choosy or draft.snapshot.books.picky) and not may_use(job, draft.snapshot.books, id):
+    if job.pinned_allocation is not None:
+        return id in job.pinned_allocation.node_ids
+    if (job.constrained or draft.snapshot.books.heterogeneous) and not may_use(job, draft.snapshot.books, id):
         return False
     use, spec = draft.trial.use(id), job.spec
     pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]

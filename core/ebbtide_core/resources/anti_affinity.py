@@ -49,10 +49,10 @@ class Pairs:
 
 def kept_from(job: Job, books: Books, node: Node | None = None) -> str:
     """From whom ``job`` is kept apart, on ``node`` or anywhere, in words (``job 3, 5``); empty if from nobody there."""
-    if books.apart is None or not 0 < job.gpus_min < WHOLE:
+    if books.anti_affinity is None or not 0 < job.gpus_min < WHOLE:
         return ""
     nodes = books.usable.values() if node is None else (node,)
-    others = sorted({id for each in nodes for id in books.apart.gpus(job.id, each).values()})
+    others = sorted({id for each in nodes for id in books.anti_affinity.gpus(job.id, each).values()})
     return f"job{'s' if len(others) > 1 else ''} {', '.join(others)}" if others else ""
 
 

@@ -33,7 +33,7 @@ from ebbtide_core.model.types import (
     NodeId,
 )
 from ebbtide_core.resources.bookings import Bookings
-from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, Stray, Use
+from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, NodeUse, Stray
 from ebbtide_core.resources.remembered import Remembered
 from ebbtide_core.resources.topology import Topology, together, topology_of
 
@@ -63,8 +63,8 @@ class Node:
     connected: bool = False
     lost: bool = False
     last_seen: float = 0.0
-    held: Use = field(default_factory=Use)
-    promised: Use = field(init=False)
+    held: NodeUse = field(default_factory=NodeUse)
+    promised: NodeUse = field(init=False)
     attempts: set[JobId] = field(default_factory=set)
     on_gpus: set[JobId] = field(default_factory=set)
     planned: set[JobId] = field(default_factory=set)
@@ -109,13 +109,13 @@ class Node:
         """Whether it can be asked for anything."""
         return self.connected and not self.lost
 
-    def idle(self, use: Use) -> int:
+    def idle(self, use: NodeUse) -> int:
         """How many healthy GPUs nobody uses, if ``use`` is what is in use."""
         if self.sound:
             return len(self.slices) - len(use.whole) - len(use.shares)
         return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
 
-    def fits(self, piece: NodeAllocation, use: Use, less: NodeAllocation | None = None) -> bool:
+    def fits(self, piece: NodeAllocation, use: NodeUse, less: NodeAllocation | None = None) -> bool:
         """Whether ``piece`` fits beside ``use`` (``less`` some of it)."""
         if piece is self.entire and less is None:
             return not (use.whole or use.shares)
@@ -141,7 +141,7 @@ class Node:
                 return False
         return True
 
-    def _fits_beside(self, piece: GpuSlice, use: Use, less: GpuSlice | None) -> bool:
+    def _fits_beside(self, piece: GpuSlice, use: NodeUse, less: GpuSlice | None) -> bool:
         """Whether a share fits beside processes of no job."""
         left, id = self.beside.get(piece.gpu), piece.gpu
         if left is None or piece.share == WHOLE or id in use.whole:
@@ -154,7 +154,7 @@ class Node:
         """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
         return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
 
-    def idle_together(self, use: Use) -> int:
+    def idle_together(self, use: NodeUse) -> int:
         """How many idle GPUs one job could have: MIG slices are not combined."""
         count = self.idle(use)
         if self.topology is None or not self.topology.slices:
@@ -195,7 +195,7 @@ class Room:
         self.total = 0
         self._count: dict[NodeId, int] = {}
 
-    def update(self, node: Node, use: Use) -> None:
+    def update(self, node: Node, use: NodeUse) -> None:
         """Put ``node`` where it belongs if ``use`` of it is promised."""
         # This is done for every piece of every placement.
         id, shares, idle = node.id, use.shares, self.idle
@@ -251,7 +251,7 @@ class Most:
         return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
-class Apart(Protocol):
+class AntiAffinity(Protocol):
     """Who is kept apart from whom (see `ebbtide_core.resources.anti_affinity`)."""
 
     def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
@@ -267,9 +267,9 @@ class Books:
     checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
     is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
     ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
-    ``mixed`` those with GPUs of several models. ``picky``: not every job may go everywhere, even if it needs nothing.
-    ``apart`` is None if nobody is, ``booked`` if there are no bookings. ``changes`` grows with every change in what
-    there would be for a job if no other had room.
+    ``mixed`` those with GPUs of several models. ``heterogeneous``: not every job may go everywhere, even if it needs
+    nothing. ``anti_affinity`` is None if nobody is, ``booked`` if there are no bookings. ``changes`` grows with every
+    change in what there would be for a job if no other had room.
     """
 
     def __init__(
@@ -286,12 +286,12 @@ class Books:
         self.largest = 0
         self.foreign: dict[NodeId, Node] = {}
         self.beside: dict[NodeId, Node] = {}
-        self.apart: Apart | None = None
+        self.anti_affinity: AntiAffinity | None = None
         self.booked: Bookings | None = None
         self.sliced: dict[NodeId, Node] = {}
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
-        self.picky = False
+        self.heterogeneous = False
         self.changes = 0
         self.remembered = Remembered()
         """What was worked out of all nodes; forgotten when a node comes, goes or changes."""
@@ -348,7 +348,9 @@ class Books:
         self.room.update(node, node.promised)
         self.roots.clear()
         self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
-        self.picky = bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
+        self.heterogeneous = (
+            bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
+        )
         self.remembered.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None

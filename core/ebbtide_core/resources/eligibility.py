@@ -57,10 +57,10 @@ class Domain:
 
 def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
     """Where ``job`` may have ``share`` parts of GPUs; None: on all usable nodes, whichever their GPUs."""
-    if not (job.choosy or books.picky):
+    if not (job.constrained or books.heterogeneous):
         return None
     span = _span(job, books, share)
-    if not job.choosy and not books.tainted and (span is Span.GPU or (span is Span.NODE and not books.mixed)):
+    if not job.constrained and not books.tainted and (span is Span.GPU or (span is Span.NODE and not books.mixed)):
         return None
     return _known(job, books, span)
 
@@ -85,7 +85,7 @@ def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
 
 def largest(job: Job, books: Books) -> int:
     """The most GPUs that ``job`` could have on one usable node."""
-    if not (job.choosy or books.picky) or (not job.choosy and not books.tainted and not books.mixed):
+    if not (job.constrained or books.heterogeneous) or (not job.constrained and not books.tainted and not books.mixed):
         return books.largest
     found = _known(job, books, Span.NODE)
     return max((domain.together(node) for domain in found for node in domain.nodes.values()), default=0)
@@ -102,7 +102,7 @@ def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> b
 
 def allows(job: Job, books: Books, allocation: Allocation) -> bool:
     """Whether ``job`` may have ``allocation``: whatever a policy plans, it gets nothing else."""
-    if not (job.choosy or books.picky) or job.own_room is not None:
+    if not (job.constrained or books.heterogeneous) or job.pinned_allocation is not None:
         return True
     if not all(_allows(job, books, piece) for piece in allocation.nodes):
         return False
@@ -239,9 +239,9 @@ def holds_up(job: Job, books: Books) -> bool:
 
     It holds up nobody if the only room that it can have is not free, or if none of the nodes in service will ever do.
     """
-    if job.own_room is not None:
+    if job.pinned_allocation is not None:
         return False
-    return not (job.choosy or books.picky or books.drained) or could_run(job, books)
+    return not (job.constrained or books.heterogeneous or books.drained) or could_run(job, books)
 
 
 # --- in words ---

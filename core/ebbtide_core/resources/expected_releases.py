@@ -15,7 +15,7 @@ from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
 
 
-class Leave(NamedTuple):
+class ExpectedRelease(NamedTuple):
     """That ``job`` leaves at Unix time ``time``, for certain at the latest then, or as far as one can tell.
 
     With ``asks_again`` it is a reservation that ends: the job waits in the queue for its next one.
@@ -42,7 +42,7 @@ def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | 
     return None
 
 
-Gone = tuple[Leave, Allocation]
+Gone = tuple[ExpectedRelease, Allocation]
 """Who leaves, and what that frees."""
 
 
@@ -99,7 +99,7 @@ def _room_on_node(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | Non
     return None
 
 
-class Told(NamedTuple):
+class LastReason(NamedTuple):
     """What the ``head`` of the line was told: that it waits until ``last`` leaves, in words."""
 
     head: JobId
@@ -116,10 +116,10 @@ class Leaving:
 
     def __init__(self, state: PoolState) -> None:
         self._state = state
-        self._known: dict[JobId, tuple[Leave, ...]] = {}
-        self.order: list[Leave] = []
+        self._known: dict[JobId, tuple[ExpectedRelease, ...]] = {}
+        self.order: list[ExpectedRelease] = []
         self.starting: dict[JobId, Job] = {}
-        self.told: Told | None = None
+        self.told: LastReason | None = None
 
     def __contains__(self, job: JobId) -> bool:
         """Whether that job runs, and something tells when it leaves."""
@@ -145,11 +145,11 @@ class Leaving:
         else:
             del self._known[job.id]
 
-    def _leaves(self, job: Job, attempt: Attempt, started: float) -> tuple[Leave, ...]:
+    def _leaves(self, job: Job, attempt: Attempt, started: float) -> tuple[ExpectedRelease, ...]:
         held = held_s(job, started, attempt.allocation.share, attempt.speedup or self._state.speedup)
         end = expected_end(job, self._state.history, self._state.speedup) if held is None else started + held
-        found = () if end is None else (Leave(end, job.sequence, False, held is not None, job),)
+        found = () if end is None else (ExpectedRelease(end, job.sequence, False, held is not None, job),)
         if attempt.reserved_s is None:
             return found
         end = started + max(0.0, attempt.reserved_s - job.ran_s) + job.spec.grace_s
-        return (*found, Leave(end, job.sequence, True, True, job))
+        return (*found, ExpectedRelease(end, job.sequence, True, True, job))

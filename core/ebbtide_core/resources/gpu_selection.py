@@ -8,7 +8,7 @@ from typing import Final
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, GpuId, GpuSlice, SuspendMode
 from ebbtide_core.resources.books import Node
-from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.resources.topology import Topology
 
 CONTEXT_BYTES: Final = 600 * 2**20
@@ -16,7 +16,7 @@ CONTEXT_BYTES: Final = 600 * 2**20
 
 
 def pick(
-    job: Job, share: int, node: Node, use: Use, beside: Collection[GpuId] | None = None
+    job: Job, share: int, node: Node, use: NodeUse, beside: Collection[GpuId] | None = None
 ) -> tuple[GpuSlice, ...] | None:
     """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
 
@@ -50,7 +50,7 @@ def pick(
 
 
 def _pick_linked(
-    job: Job, count: int, node: Node, topology: Topology, use: Use, beside: Collection[GpuId] | None
+    job: Job, count: int, node: Node, topology: Topology, use: NodeUse, beside: Collection[GpuId] | None
 ) -> tuple[GpuSlice, ...] | None:
     """As `pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
     alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
@@ -68,7 +68,7 @@ def _pick_linked(
     return None
 
 
-def _idle(node: Node, memory: int, *uses: Use) -> Iterator[GpuSlice]:
+def _idle(node: Node, memory: int, *uses: NodeUse) -> Iterator[GpuSlice]:
     """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
     ids: Iterator[GpuId] = iter(node.slices)
     for use in uses:
@@ -93,7 +93,7 @@ def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
     return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
 
 
-def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use) -> float | None:
+def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: NodeUse) -> float | None:
     """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
 
     The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
@@ -106,7 +106,7 @@ def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Use
     return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
 
 
-def _pick_shared(job: Job, share: int, node: Node, use: Use) -> tuple[GpuSlice, ...] | None:
+def _pick_shared(job: Job, share: int, node: Node, use: NodeUse) -> tuple[GpuSlice, ...] | None:
     """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
 
     Those with processes of no job come last, where they are offered at all.

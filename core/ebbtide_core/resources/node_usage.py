@@ -30,7 +30,7 @@ class Stray:
 
 
 @dataclass(slots=True)
-class Use:
+class NodeUse:
     """Amounts in use on one node: GPUs in whole use; share in parts and memory in bytes of the others; CPUs; memory.
 
     GPUs that nobody uses are in none of them.
@@ -94,7 +94,7 @@ class Use:
             self.gpu_mem.pop(piece.gpu, None)
         return share >= 0 and memory >= 0
 
-    def without(self, gpus: Iterable[GpuId]) -> "Use":
+    def without(self, gpus: Iterable[GpuId]) -> "NodeUse":
         """A copy in which these ``gpus`` are in whole use."""
         other = self.copy()
         for gpu in gpus:
@@ -103,9 +103,9 @@ class Use:
             other.gpu_mem.pop(gpu, None)
         return other
 
-    def copy(self) -> "Use":
+    def copy(self) -> "NodeUse":
         """An independent copy."""
-        return Use(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
+        return NodeUse(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
 
 
 @dataclass(slots=True)

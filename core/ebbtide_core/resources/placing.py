@@ -10,7 +10,7 @@ from ebbtide_core.resources.books import Books, Node, Room
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
 from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
 from ebbtide_core.resources.gpu_selection import left_over, pick
-from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.node_usage import NodeUse
 
 
 class Trial:
@@ -27,7 +27,7 @@ class Trial:
         self._emptiest_best = books.fitting is Fitting.WORST
         self._changed = False
         self._taken: list[Allocation] = []
-        self._use: dict[NodeId, Use] = {}
+        self._use: dict[NodeId, NodeUse] = {}
         self._barred: Barred = {}
         """The GPUs that the job which was asked about last may not have because they are booked."""
         self._domain: Domain | None = None
@@ -39,7 +39,7 @@ class Trial:
         self._room, self._changed = self._room.copy(), True
         for node in self.nodes.values():
             if node.planned:
-                use = self._use[node.id] = Use()
+                use = self._use[node.id] = NodeUse()
                 for piece in node.kept.values():
                     use.add(piece)
                 self._room.update(node, use)
@@ -65,7 +65,7 @@ class Trial:
         self._enter()
         return self._room
 
-    def use(self, node: NodeId) -> Use:
+    def use(self, node: NodeId) -> NodeUse:
         """What is in use on ``node``; not to be changed."""
         if self._taken:
             self._enter()
@@ -90,7 +90,7 @@ class Trial:
                 use.add(piece)
                 self._room.update(node, use)
 
-    def _changing(self, allocation: Allocation) -> Iterator[tuple[Node, Use, NodeAllocation]]:
+    def _changing(self, allocation: Allocation) -> Iterator[tuple[Node, NodeUse, NodeAllocation]]:
         if not self._changed:
             self._room, self._changed = self._room.copy(), True
         for piece in allocation.nodes:
@@ -129,10 +129,10 @@ class Trial:
         self._enter()
         if self._booked is not None:
             self._barred = self._booked.barred(job)
-        if (own := job.own_room) is not None:
+        if (own := job.pinned_allocation) is not None:
             return self._own(job, own, nodes, free_now)
-        picky = (job.choosy or self._books.picky) and self._domain is None
-        if picky and (among := domains(job, self._books, share)) is not None:
+        restricted = (job.constrained or self._books.heterogeneous) and self._domain is None
+        if restricted and (among := domains(job, self._books, share)) is not None:
             return self._find_among(among, job, share, nodes, free_now, fullest)
         if job.spec.nodes > 1 or (share > WHOLE and self.is_gang(job, share)):
             return self._on_several(job, share, nodes, free_now)
@@ -192,7 +192,10 @@ class Trial:
             node is None
             or (nodes is not None and piece.node not in nodes)
             or not node.fits(piece, self.use(piece.node))
-            or (self._books.apart is not None and piece.gpus[0].gpu in self._books.apart.gpus(job.id, node))
+            or (
+                self._books.anti_affinity is not None
+                and piece.gpus[0].gpu in self._books.anti_affinity.gpus(job.id, node)
+            )
             or piece.gpus[0].gpu in self._barred.get(piece.node, ())
         ):
             return None
@@ -215,7 +218,7 @@ class Trial:
         self._enter()
         if self._booked is not None:
             self._barred = self._booked.barred(job)
-        if not (job.choosy or self._books.picky):
+        if not (job.constrained or self._books.heterogeneous):
             return self._grown(job, allocation, share)
         if (domain := domain_of(job, allocation, self._books)) is None:
             return None
@@ -253,7 +256,7 @@ class Trial:
                 left -= len(new.gpus)
         return None if left else Allocation(tuple(pieces))
 
-    def _open(self, node: Node, use: Use) -> Use:
+    def _open(self, node: Node, use: NodeUse) -> NodeUse:
         """``use`` of ``node``, and what is booked for others beside."""
         return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
 
@@ -266,7 +269,7 @@ class Trial:
 
     def idle_beside(self, job: Job, allocation: Allocation) -> int:
         """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
-        domain = domain_of(job, allocation, self._books) if job.choosy or self._books.picky else None
+        domain = domain_of(job, allocation, self._books) if job.constrained or self._books.heterogeneous else None
         if self._booked is not None:
             self._barred = self._booked.barred(job)
         seen = [(self.nodes[id], self._open(self.nodes[id], self.use(id))) for id in allocation.node_ids]
@@ -312,8 +315,8 @@ class Trial:
             or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
-        if self._books.apart is not None and 0 < share < WHOLE:
-            use = use.without(self._books.apart.gpus(job.id, node))
+        if self._books.anti_affinity is not None and 0 < share < WHOLE:
+            use = use.without(self._books.anti_affinity.gpus(job.id, node))
         if self._domain is not None and (barred := self._domain.barred.get(node.id)) is not None:
             use = use.without(barred)
         slices = None
@@ -324,7 +327,7 @@ class Trial:
         slices = pick(job, share, node, use, beside) if slices is None else slices
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
-    def _seen(self, node: Node) -> Use:
+    def _seen(self, node: Node) -> NodeUse:
         """What is in use on ``node``, as a job sees it that may not have all of its GPUs."""
         barred = None if self._domain is None else self._domain.barred.get(node.id)
         use = self._open(node, self._use.get(node.id) or node.promised)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ebbtide_core.admission.queues import Queue
-from ebbtide_core.estimates.curves import Rates
+from ebbtide_core.estimates.curves import ScriptRates
 from ebbtide_core.estimates.work import History, Speedup, script_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import Fitting, PoolSettings
@@ -32,12 +32,12 @@ class Common:
     roots: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     history: History = field(default_factory=History)
-    rates: Rates = field(default_factory=Rates)
+    rates: ScriptRates = field(default_factory=ScriptRates)
     bookings: Bookings = field(default_factory=Bookings)
-    apart: Pairs = field(init=False)
+    anti_affinity: Pairs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.apart = Pairs(self.jobs)
+        self.anti_affinity = Pairs(self.jobs)
 
     def curve(self, job: Job) -> Speedup | None:
         """The curve that was measured of the script of ``job``; None if there is none."""
@@ -60,7 +60,7 @@ class PoolState:
         self.speedup = common.speedup
         self.history = common.history
         self.rates = common.rates
-        self.apart = common.apart
+        self.anti_affinity = common.anti_affinity
         self.curve = common.curve
         fitting = settings.fitting if settings is not None else Fitting.BEST
         self.books = Books(common.nodes, common.roots, common.problems, fitting)
@@ -75,7 +75,7 @@ class PoolState:
         """The unfinished jobs of which it was measured what a restart costs them."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
-        self.roomier: set[NodeId] = set()
+        self.freed_nodes: set[NodeId] = set()
         """Nodes where something was freed, or given up, since claims were last looked at."""
         self.where = ""
         """In words, after what somebody waits for; empty if there is no other pool."""

@@ -5,21 +5,21 @@ from collections.abc import Mapping, Sequence
 from ebbtide_core.events import JobChanged
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
-from ebbtide_core.policies.policy import Policy, Standing
+from ebbtide_core.policies.policy import JobImportance, Policy
 from ebbtide_core.policies.registry import name_of
 
 
 def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
     """Why ``change`` does nothing for ``job`` under ``policy`` as things are, in one line; empty if it may."""
     changed = {
-        Standing.PRIORITY: change.priority != change.old_priority,
-        Standing.WEIGHT: change.weight != change.old_weight,
+        JobImportance.PRIORITY: change.priority != change.old_priority,
+        JobImportance.WEIGHT: change.weight != change.old_weight,
     }
     ignored = [kind.value for kind, is_new in changed.items() if is_new and kind not in policy.goes_by]
     if ignored:
         what = " and ".join(ignored)
         return f"job {job.id}: its {what} will have no effect: policy {name_of(policy)} does not go by {what}"
-    if changed[Standing.PRIORITY] and job.running and (why := _stays(policy, job)):
+    if changed[JobImportance.PRIORITY] and job.running and (why := _stays(policy, job)):
         return f"job {job.id}: its priority has no effect while it runs: {why}"
     return ""
 

@@ -8,7 +8,7 @@ from typing import Final
 from ebbtide_core.events.codec import Json, encode
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.resources.books import Node
-from ebbtide_core.resources.node_usage import Use
+from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.state import ClusterState
 
 OF_A_JOB: Final = (
@@ -50,5 +50,5 @@ def _node(node: Node) -> Json:
     return [node.id, _use(node.held), _use(node.promised), sorted(node.attempts), sorted(node.planned)]
 
 
-def _use(use: Use) -> Json:
+def _use(use: NodeUse) -> Json:
     return [sorted(use.whole), use.shares, use.gpu_mem, use.cpus, use.mem_bytes]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from ebbtide_core.estimates.work import Source, expected_end, remaining
+from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import NO_NEEDS, asked
 from ebbtide_core.model.types import JobId, NodeId
@@ -15,7 +15,7 @@ from ebbtide_core.resources.anti_affinity import kept_from
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
 from ebbtide_core.resources.eligibility import why_not_here
-from ebbtide_core.resources.expected_releases import Leave, first_room
+from ebbtide_core.resources.expected_releases import ExpectedRelease, first_room
 from ebbtide_core.resources.foreign_processes import in_the_way
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
@@ -55,7 +55,7 @@ class Explanation:
     room_at: float | None
     basis: str
     remaining_s: float | None
-    remaining_from: Source | None
+    remaining_from: EstimateSource | None
     stays: tuple[Stays, ...]
 
 
@@ -111,7 +111,7 @@ def _stays(pool: PoolState, policy: Policy, job: Job, now: float) -> tuple[Stays
 
 def _needs(job: Job) -> str:
     spec = job.spec
-    if (own := job.own_room) is not None:
+    if (own := job.pinned_allocation) is not None:
         return f"GPU {own.gpu_ids[0]} of node {own.node_ids[0]}: its memory is in host memory there"
     parts = [need_text(job, job.gpus_min)]
     if job.elastic:
@@ -156,13 +156,13 @@ def _why_drained(node: Node) -> str:
     return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"
 
 
-def _expected(pool: PoolState, job: Job) -> Leave | None:
+def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
     """When ``job`` ends, as far as one can tell; else when its reservation does, and it waits for the next."""
     end = expected_end(job, pool.history, pool.speedup)
     live = job.live
     if end is None and live is not None and live.started is not None and live.reserved_s is not None:
         end = live.started + max(0.0, live.reserved_s - job.ran_s)
-    return None if end is None else Leave(end, job.sequence, False, False, job)
+    return None if end is None else ExpectedRelease(end, job.sequence, False, False, job)
 
 
 def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:

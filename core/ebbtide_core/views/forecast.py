@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Launch, Record, Resume, Stop, WakeAt
-from ebbtide_core.estimates.work import Source, expected_end, remaining, work_done
+from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining, work_done
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, Checkpointed, ExitFacts, GpuId, HeldBy, JobId, JobState
@@ -106,7 +106,7 @@ class _Ahead:
         left = remaining(job, self._now, state.history, state.speedup)
         if left is not None:
             # From here on its work is what is foreseen now, however often it is stopped and goes on.
-            self._bounds += left.source is Source.TIME_LIMIT
+            self._bounds += left.source is EstimateSource.TIME_LIMIT
             job.spec = replace(job.spec, work_s=work_done(job, self._now, state.speedup) + left.work_s)
         live = job.live
         if live is None:

@@ -44,7 +44,7 @@ class Periods:
 
 
 @dataclass(slots=True)
-class Account:
+class GpuTime:
     """GPU-seconds that were allocated, and what of it was what; and seconds that ``jobs`` spent otherwise.
 
     ``allocated`` is ``starting`` (placed, not yet running), ``computing`` and ``leaving`` (from the request to stop, or
@@ -96,16 +96,16 @@ class GpuAccount:
 class Usage:
     """What a ledger comes to: accounts by key, all of them together, each GPU, and foreign processes by user."""
 
-    accounts: Mapping[tuple[str, ...], Account]
-    total: Account
+    accounts: Mapping[tuple[str, ...], GpuTime]
+    total: GpuTime
     gpus: Mapping[tuple[NodeId, GpuId], GpuAccount]
     foreign: Mapping[str, float]
     whole: bool
     """Whether jobs of all users are in it."""
 
 
-COLUMNS: Final = tuple(entry.name for entry in fields(Account) if entry.name != "jobs")
-"""The sums of an `Account`."""
+COLUMNS: Final = tuple(entry.name for entry in fields(GpuTime) if entry.name != "jobs")
+"""The sums of an `GpuTime`."""
 
 
 def check(usage: Usage) -> tuple[str, ...]:

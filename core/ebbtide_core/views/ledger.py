@@ -22,7 +22,7 @@ from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
 from ebbtide_core.resources.books import Node
 from ebbtide_core.state import ClusterState
-from ebbtide_core.views.gpu_time import Account, Dimension, GpuAccount, Periods, Usage
+from ebbtide_core.views.gpu_time import Dimension, GpuAccount, GpuTime, Periods, Usage
 
 _SAY_NOTHING: Final = (
     e.FirstStepMade, e.WorkResumed, e.WorkUnsaved, e.RateMeasured, e.InterferenceFound, e.ProgressReported,
@@ -96,7 +96,7 @@ class _JobEntry:
     unsaved: list[tuple[float, float]] = field(default_factory=list)
     unsaved_since: float = 0.0
     idle_since: float | None = None
-    accounts: dict[int, Account] = field(default_factory=dict)
+    accounts: dict[int, GpuTime] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -125,8 +125,8 @@ class Ledger:
         self._jobs: dict[JobId, _JobEntry] = {}
         self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._foreign: dict[str, float] = {}
-        self._accounts: dict[tuple[str, ...], Account] = {}
-        self._total = Account()
+        self._accounts: dict[tuple[str, ...], GpuTime] = {}
+        self._total = GpuTime()
         self._last = 0.0
         self._booked = 0
 
@@ -260,14 +260,14 @@ class Ledger:
         if len(self._accounts) > MOST_ACCOUNTS:
             raise SpecError("--by", f"comes to more than {MOST_ACCOUNTS} lines: ask for a shorter time, or for less")
 
-    def _account(self, entry: _JobEntry, period: int) -> Account:
+    def _account(self, entry: _JobEntry, period: int) -> GpuTime:
         parts = {
             Dimension.USER: entry.job.user,
             Dimension.POOL: entry.pool,
             Dimension.JOB: entry.job.id,
             Dimension.DAY: str(period),
         }
-        return self._accounts.setdefault(tuple(parts[dimension] for dimension in self._by), Account())
+        return self._accounts.setdefault(tuple(parts[dimension] for dimension in self._by), GpuTime())
 
     # --- GPUs ---
 

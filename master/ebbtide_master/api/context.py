@@ -11,7 +11,7 @@ from ebbtide_master.config.limits import Bounds
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes.sessions import Sessions
-from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.nodes.snapshots import SnapshotStore
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
@@ -32,7 +32,7 @@ class Context:
     store: Store
     changes: Changes
     sessions: Sessions
-    snapshots: Snapshots
+    snapshots: SnapshotStore
     environments: Environments
     identities: Identities
     notifier: Notifier

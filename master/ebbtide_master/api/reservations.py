@@ -11,7 +11,7 @@ from ebbtide_core.events.bookings import BookingCancelled, BookingMade
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import GpuId, JobId, NodeId
-from ebbtide_core.nodes.booking_placement import ImpossibleError, Wish, choose
+from ebbtide_core.nodes.booking_placement import BookingRequest, ImpossibleError, choose
 from ebbtide_protos.v1 import booking_pb2
 
 from ebbtide_master.api.context import Context
@@ -132,7 +132,7 @@ def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float)
     if len(bookings.by_id) >= MAX_BOOKINGS:
         return Refusal(RefusalKind.LIMIT, f"the limit of {MAX_BOOKINGS} reservations is reached")
     since, until = max(request.start, now), request.end
-    wish = Wish(
+    wish = BookingRequest(
         user=request.user,
         count=request.gpus,
         since=since,

@@ -13,7 +13,7 @@ from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import JOBS_OF_A_PART
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
-from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.nodes.snapshots import SnapshotStore
 
 
 class SnapshotService:
@@ -42,7 +42,7 @@ class SnapshotService:
         yield client_pb2.SnapshotState(present=True)
 
 
-def check_snapshot(spec: JobSpec, snapshots: Snapshots) -> None:
+def check_snapshot(spec: JobSpec, snapshots: SnapshotStore) -> None:
     """Refuse a job whose snapshot is not here, or not from whoever submits it."""
     if spec.snapshot is not None and not snapshots.has(spec.snapshot, caller().user):
         message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ebbtide_core.model.spec import SpecError
-from ebbtide_core.views.gpu_time import Account, Dimension, Periods, check
+from ebbtide_core.views.gpu_time import Dimension, GpuTime, Periods, check
 from ebbtide_core.views.ledger import KINDS, Ledger
 from ebbtide_protos.v1 import usage_pb2
 
@@ -96,7 +96,7 @@ def _reply(ledger: Ledger, now: float, until: float) -> usage_pb2.UsageReply:
     )
 
 
-def _account_message(account: Account, key: tuple[str, ...] = ()) -> usage_pb2.UsageAccount:
+def _account_message(account: GpuTime, key: tuple[str, ...] = ()) -> usage_pb2.UsageAccount:
     return usage_pb2.UsageAccount(
         key=key,
         jobs=len(account.jobs),

@@ -39,7 +39,7 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     notify = public(job.spec.notify) if job.spec.notify else ()
-    asked = job.gpus_max if job.ticket is None else job.ticket.asked
+    asked = job.gpus_max if job.admission is None else job.admission.asked
     spec = replace(
         job.spec,
         command=listed_command(job.spec.command) if in_list else job.spec.command,

@@ -22,7 +22,7 @@ from ebbtide_core.model.settings import DEFAULT_POLICY
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
 
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import DamagedLine, StoreError
 from ebbtide_master.store.recovery import fold
 from ebbtide_master.store.sqlite import JOURNAL_NAME, VAULT_NAME
@@ -34,7 +34,7 @@ DRAFT: Final = ".draft-"
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class JournalFindings:
     """What is in a journal; ``digest`` is of the state that it amounts to, ``next_id`` the id of the next job."""
 
     cluster_id: str
@@ -56,7 +56,7 @@ class Backup:
     said: dict[str, object]
 
 
-def check(folder: Path) -> Findings:
+def check(folder: Path) -> JournalFindings:
     """Read all of the journal, and of the vault, in ``folder``, which a master may write meanwhile.
 
     Raises `StoreError` if a file is damaged, or no master could start with it.
@@ -68,7 +68,7 @@ def check(folder: Path) -> Findings:
     journal.damage.update((line.sequence, line) for line in journal.damaged())
     cluster = Cluster(create_policy(DEFAULT_POLICY, {}))
     lines, state = fold(cluster, journal), cluster.state
-    return Findings(
+    return JournalFindings(
         cluster_id=journal.cluster_id,
         epoch=journal.epoch,
         lines=lines,
@@ -80,7 +80,7 @@ def check(folder: Path) -> Findings:
     )
 
 
-def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, Findings]:
+def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, JournalFindings]:
     """Back up what a master keeps in ``home`` to ``to``, else to its backups, of which the newest ``keep`` are kept.
 
     0 keeps all. Raises `StoreError`; what was not found to be sound is no backup.
@@ -90,7 +90,7 @@ def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, Fin
     path = to if to is not None else _unused(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken)))
     if path.exists():
         raise StoreError(f"{path} is there already")
-    with fatal_errors():
+    with sqlite_errors():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = folder / f"{DRAFT}{path.name}-{os.getpid()}"
         draft.mkdir(mode=0o700)
@@ -110,7 +110,7 @@ def _unused(folder: Path, name: str) -> Path:
     return next(path for number in range(1, 100) if not (path := folder / f"{name}-{number:02}").exists())
 
 
-def _fill(draft: Path, home: Path, taken: float) -> Findings:
+def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
     # The vault comes second: it has what jobs of the journal need, and perhaps what those need that came since.
     for name in (JOURNAL_NAME, VAULT_NAME):
         if name == JOURNAL_NAME or (home / name).exists():
@@ -132,10 +132,10 @@ def read(path: Path) -> Backup:
         raise StoreError(f"{path} is no backup: {error}") from None
 
 
-def verified(path: Path) -> tuple[Backup, Findings]:
+def verified(path: Path) -> tuple[Backup, JournalFindings]:
     """The backup in ``path``, read as a whole. Raises `StoreError` unless it is what it was when it was made."""
     backup = read(path)
-    with fatal_errors():
+    with sqlite_errors():
         if backup.said.get("sha256") != _sums(path):
             raise StoreError(f"{path} is damaged: its files are not those that were made")
     return backup, check(path)

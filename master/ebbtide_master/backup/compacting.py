@@ -17,7 +17,7 @@ from typing import Final
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event, JournalCompacted
 from ebbtide_core.events.codec import encode
-from ebbtide_core.lifecycle.forgetting import Line, forgettable, rewritten
+from ebbtide_core.lifecycle.forgetting import JournalLine, forgettable, rewritten
 from ebbtide_core.model.settings import DEFAULT_POLICY
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
@@ -25,7 +25,7 @@ from ebbtide_core.state import ClusterState
 from ebbtide_core.views.digest import digest
 
 from ebbtide_master.backup.backups import sync, take
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.recovery import fold
 from ebbtide_master.store.sqlite import JOURNAL_NAME, LOCK_NAME, lock
@@ -60,7 +60,7 @@ def compact(home: Path, keep_s: float) -> Compacted:
 
 def _compact(home: Path, before: float) -> Compacted:
     path, draft = home / JOURNAL_NAME, home / DRAFT_NAME
-    with fatal_errors():
+    with sqlite_errors():
         open_journal(path).close()  # what a master that was killed had written last is in it then
         journal = SqliteJournal(path)
         if journal.damage:
@@ -129,8 +129,8 @@ def _folded(journal: SqliteJournal) -> ClusterState:
     return cluster.state
 
 
-def _lines(journal: SqliteJournal) -> Iterator[Line]:
-    return (Line(line.sequence, line.time, line.event) for line in journal.events())
+def _lines(journal: SqliteJournal) -> Iterator[JournalLine]:
+    return (JournalLine(line.sequence, line.time, line.event) for line in journal.events())
 
 
 def _body(event: Event) -> str:

@@ -13,13 +13,13 @@ from typing import Final
 from ebbtide_core.events import JournalRestored
 from ebbtide_core.events.codec import encode
 
-from ebbtide_master.backup.backups import Backup, Findings, check, sync, verified
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.backup.backups import Backup, JournalFindings, check, sync, verified
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.sqlite import JOURNAL_NAME, LOCK_NAME, VAULT_NAME, lock
 from ebbtide_master.store.sqlite_file import RESTORING_NAME
 from ebbtide_master.store.sqlite_journal import SqliteJournal, damages
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 EPOCHS_SKIPPED: Final = 1000
 """Starts of masters that the journal may have lost: agents take orders of none that is older than one they know."""
@@ -33,7 +33,7 @@ class Restored:
     """What was done: ``replaced`` is where the files are that were there before, None if there were none."""
 
     backup: Backup
-    findings: Findings
+    findings: JournalFindings
     epoch: int
     skipped: int
     replaced: Path | None
@@ -46,7 +46,7 @@ def restore(home: Path, path: Path) -> Restored:
     """
     held = lock(home / LOCK_NAME)
     try:
-        with fatal_errors():
+        with sqlite_errors():
             backup, findings = verified(path)
             now = time.time()
             epoch, next_id = _known(home, findings)
@@ -59,7 +59,7 @@ def restore(home: Path, path: Path) -> Restored:
         os.close(held)
 
 
-def _known(home: Path, findings: Findings) -> tuple[int, int]:
+def _known(home: Path, findings: JournalFindings) -> tuple[int, int]:
     """The highest epoch that is known, and the id of the next job, 0 if that is not known."""
     try:
         epoch = SqliteJournal(home / JOURNAL_NAME).epoch
@@ -106,7 +106,7 @@ def _restore_vault(home: Path, backup: Backup, draft: Path) -> None:
     if not present.exists() or not _is_sound(present):
         return
     with closing(sqlite3.connect(new)) as db, db:
-        db.execute("DELETE FROM entries WHERE kind <> ?", (Kind.ENVIRONMENT.value,))
+        db.execute("DELETE FROM entries WHERE kind <> ?", (EntryKind.ENVIRONMENT.value,))
         with closing(sqlite3.connect(f"{present.absolute().as_uri()}?mode=ro", uri=True)) as kept:
             rows = kept.execute("SELECT kind, key, value FROM entries").fetchall()
         db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)

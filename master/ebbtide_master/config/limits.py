@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_core.model import limits
 
 from ebbtide_master.config.table import Table
-from ebbtide_master.throttle.rates import Rate, Rates
+from ebbtide_master.throttle.rates import RateLimit, UserLimits
 
 BURST_S: Final = 5.0
 """A rate that is set allows for so many seconds of it at once."""
@@ -27,7 +27,7 @@ class Bounds:
     they may ask for, ``weight`` the greatest.
     """
 
-    rates: Rates = field(default_factory=Rates)
+    rates: UserLimits = field(default_factory=UserLimits)
     queued: int = limits.MAX_UNFINISHED_JOBS_PER_USER
     log_bytes: int = limits.LOG_BYTES
     uploads: int = limits.MAX_UPLOADS_PER_USER
@@ -41,7 +41,7 @@ class Bounds:
 def read_limits(file: Table) -> Bounds:
     """What the file says of limits."""
     table, defaults = file.table("limits"), Bounds()
-    rates = Rates(
+    rates = UserLimits(
         calls=_rate(table, "calls_per_s", defaults.rates.calls, 1.0),
         jobs=_rate(table, "jobs_per_s", defaults.rates.jobs, limits.MAX_ARRAY_TASKS),
         reads=_rate(table, "reads_per_s", defaults.rates.reads, 1.0),
@@ -81,9 +81,9 @@ def _between(table: Table, key: str, default: int, most: int) -> int:
     return value
 
 
-def _rate(table: Table, key: str, default: Rate, least_burst: float) -> Rate:
+def _rate(table: Table, key: str, default: RateLimit, least_burst: float) -> RateLimit:
     """So many a second; after a pause enough at once for the largest array."""
     per_s = table.take(key, float, default.per_s)
     if not 0.1 <= per_s <= FASTEST:
         raise table.error(key, f"{per_s:g} is not between 0.1 and {FASTEST:g}")
-    return default if per_s == default.per_s else Rate(per_s, max(BURST_S * per_s, least_burst))
+    return default if per_s == default.per_s else RateLimit(per_s, max(BURST_S * per_s, least_burst))

@@ -12,7 +12,7 @@ from ebbtide_master.identity import tokens
 from ebbtide_master.identity.caller import Caller, NotKnownError, Role
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.identity.tokens import Token
-from ebbtide_master.store.vault import Kind, Vault
+from ebbtide_master.store.vault import EntryKind, Vault
 
 WHAT_TO_DO: Final = "log in with 'ebb login', or ask an admin for a token"
 
@@ -38,10 +38,10 @@ class Identities:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._users = {name: _user(name, text) for name, text in vault.read(Kind.USER).items()}
+        self._users = {name: _user(name, text) for name, text in vault.read(EntryKind.USER).items()}
         self._tokens: dict[str, Token] = {}
         self._tokens_of: dict[str, dict[str, Token]] = {}
-        for id, text in vault.read(Kind.TOKEN).items():
+        for id, text in vault.read(EntryKind.TOKEN).items():
             self._add(Token(id=id, **json.loads(text)))
         self._standings: set[Standing] = set()
         self.changing = asyncio.Lock()
@@ -95,7 +95,7 @@ class Identities:
     async def put_users(self, users: Mapping[str, User]) -> None:
         """Add these, or replace those of the same names; all of them, or none."""
         texts = await asyncio.to_thread(lambda: {name: _text(user) for name, user in users.items()})
-        await _durable(self._vault.put(Kind.USER, texts))
+        await _durable(self._vault.put(EntryKind.USER, texts))
         before = {name: self._users.get(name) for name in users}
         self._users.update(users)
         lowered = {name for name, old in before.items() if old is not None and users[name].role < old.role}
@@ -108,7 +108,7 @@ class Identities:
     async def remove_user(self, name: str) -> int:
         """Know that user no more, nor any token of theirs: how many there were. Nobody is proven by one from now on."""
         gone = [token.id for token in self.tokens_of(name)]
-        await _durable(self._vault.put(Kind.USER, {name: None}))
+        await _durable(self._vault.put(EntryKind.USER, {name: None}))
         self._users.pop(name, None)
         self._end(lambda caller: caller.user == name, f"user {name} does not exist any more")
         for id in gone:
@@ -120,13 +120,13 @@ class Identities:
         token, text = tokens.issue(user, now, expires, label)
         kept = asdict(token)
         del kept["id"]
-        await _durable(self._vault.put(Kind.TOKEN, {token.id: json.dumps(kept)}))
+        await _durable(self._vault.put(EntryKind.TOKEN, {token.id: json.dumps(kept)}))
         self._add(token)
         return token, text
 
     async def revoke(self, id: str) -> None:
         """Let nobody be proven by that token any more."""
-        await _durable(self._vault.put(Kind.TOKEN, {id: None}))
+        await _durable(self._vault.put(EntryKind.TOKEN, {id: None}))
         token = self._tokens.pop(id, None)
         if token is not None:
             self._tokens_of[token.user].pop(id)

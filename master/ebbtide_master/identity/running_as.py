@@ -8,17 +8,17 @@ from ebbtide_master.identity.local import own_account
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SubmitterAccount:
     """What nodes are told; an empty ``name`` is the agent's own. ``uid`` is None if the master does not know it."""
 
     name: str = ""
     uid: int | None = None
 
 
-Accounts = Callable[[str], Account]
+Accounts = Callable[[str], SubmitterAccount]
 """The account of a user."""
 
-AGENTS_OWN = Account()
+AGENTS_OWN = SubmitterAccount()
 
 
 def accounts_of(identities: Identities, *, personal: bool) -> Accounts:
@@ -29,10 +29,10 @@ def accounts_of(identities: Identities, *, personal: bool) -> Accounts:
     """
     own = own_account()
 
-    def account(user: str) -> Account:
+    def account(user: str) -> SubmitterAccount:
         if personal and user == own:
             return AGENTS_OWN
         known = identities.user(user)
-        return Account(user) if known is None else Account(known.account or user, known.uid)
+        return SubmitterAccount(user) if known is None else SubmitterAccount(known.account or user, known.uid)
 
     return account

@@ -14,11 +14,11 @@ from prometheus_client.registry import Collector
 
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.metrics.meter import Counts
-from ebbtide_master.metrics.states import Snapshot, families, look
+from ebbtide_master.metrics.states import ClusterCounts, families, look
 from ebbtide_master.store.journal import Store
 
 if TYPE_CHECKING:
-    from ebbtide_master.tls.listeners import Doors
+    from ebbtide_master.tls.listeners import Listeners
 
 HOST: Final = "127.0.0.1"
 ANSWER_S: Final = 10.0
@@ -31,7 +31,7 @@ class MetricsPortError(Exception):
 class _States(Collector):
     """Asks the master's loop from the thread of whoever reads the page."""
 
-    def __init__(self, ask: Callable[[], Snapshot]) -> None:
+    def __init__(self, ask: Callable[[], ClusterCounts]) -> None:
         self._ask = ask
 
     def collect(self) -> Iterator[Metric]:
@@ -42,17 +42,17 @@ class _States(Collector):
 
 
 @asynccontextmanager
-async def exported(loop: MasterLoop, store: Store, doors: "Doors | None", port: int) -> AsyncIterator[int]:
+async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None", port: int) -> AsyncIterator[int]:
     """Count what ``loop`` does, and serve that and how the cluster is, for as long as the block lasts; the port.
 
     Raises `MetricsPortError`.
     """
     running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), version("ebbtide")
 
-    def seen(cluster: Cluster) -> Snapshot:
-        return look(cluster, time.time(), store.folder, _certificates(doors), release)
+    def seen(cluster: Cluster) -> ClusterCounts:
+        return look(cluster, time.time(), store.folder, _certificates(listeners), release)
 
-    def ask() -> Snapshot:
+    def ask() -> ClusterCounts:
         return asyncio.run_coroutine_threadsafe(loop.ask(seen), running).result(ANSWER_S)
 
     loop.observe(await loop.ask(lambda cluster: Counts(cluster, registry)))
@@ -69,11 +69,11 @@ async def exported(loop: MasterLoop, store: Store, doors: "Doors | None", port: 
         thread.join()
 
 
-def _certificates(doors: "Doors | None") -> dict[tuple[str, str], float]:
+def _certificates(listeners: "Listeners | None") -> dict[tuple[str, str], float]:
     """When each ends, by what it is of; none without TLS."""
-    if doors is None:
+    if listeners is None:
         return {}
-    ends = {("authority", ""): doors.enrolment.authority.ends}
-    if (own := doors.certificate_ends()) is not None:
+    ends = {("authority", ""): listeners.enrolment.authority.ends}
+    if (own := listeners.certificate_ends()) is not None:
         ends["master", ""] = own
-    return ends | {("node", node): end for node, end in doors.enrolment.members().items()}
+    return ends | {("node", node): end for node, end in listeners.enrolment.members().items()}

@@ -17,7 +17,7 @@ NODE_STATES = ("up", "down", "draining", "drained")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ClusterCounts:
     """One look at the cluster; counts are by pool and state."""
 
     jobs: Mapping[tuple[str, str], int]
@@ -33,7 +33,7 @@ class Snapshot:
 
 def look(
     cluster: Cluster, now: float, folder: Path, certificates: Mapping[tuple[str, str], float], version: str
-) -> Snapshot:
+) -> ClusterCounts:
     """How everything is at ``now``; ``folder`` is where the journal lies."""
     state, disk = cluster.state, os.statvfs(folder)
     pools = list(state.pools)
@@ -48,7 +48,7 @@ def look(
     for node in state.nodes.values():
         nodes[node.facts.pool, state_of_node(node)] += 1
         gpus.update((node.facts.pool, state_of_gpu(node, gpu)) for gpu in node.gpus)
-    return Snapshot(
+    return ClusterCounts(
         jobs=jobs,
         oldest_wait_s=waits,
         gpus=gpus,
@@ -83,7 +83,7 @@ def state_of_gpu(node: Node, gpu: GpuId) -> str:
     return "foreign" if gpu in node.foreign and gpu not in node.beside else "idle"
 
 
-def families(seen: Snapshot) -> Iterator[Metric]:
+def families(seen: ClusterCounts) -> Iterator[Metric]:
     """The snapshot for Prometheus."""
     yield _gauge("ebbtide_jobs", "Unfinished jobs", ("pool", "state"), seen.jobs.items())
     waits = [((pool,), seconds) for pool, seconds in seen.oldest_wait_s.items()]

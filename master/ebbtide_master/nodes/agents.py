@@ -33,9 +33,9 @@ from ebbtide_master.nodes.finished_jobs import ended_jobs
 from ebbtide_master.nodes.idleness import Idleness
 from ebbtide_master.nodes.quarantine import is_released
 from ebbtide_master.nodes.relay import Relay, source_of_launch
-from ebbtide_master.nodes.sessions import Session, Sessions
+from ebbtide_master.nodes.sessions import AgentSession, Sessions
 from ebbtide_master.nodes.snapshot_windows import read_snapshot
-from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.nodes.snapshots import SnapshotStore
 from ebbtide_master.nodes.truncating import bounded
 
 if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
@@ -63,7 +63,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         clock: Clock,
         loop: MasterLoop,
         sessions: Sessions,
-        snapshots: Snapshots,
+        snapshots: SnapshotStore,
         silent: Callable[[NodeId], None],
         enrolment: "Enrolment | None" = None,
     ) -> None:
@@ -161,8 +161,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             return None
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
 
-    def _open(self, node: NodeId, hello: agent_pb2.Hello) -> Session:
-        session = Session(hello, self._clock.now())
+    def _open(self, node: NodeId, hello: agent_pb2.Hello) -> AgentSession:
+        session = AgentSession(hello, self._clock.now())
         if old := self._sessions.put(node, session):
             self._end(old)
         if silence := self._silences.pop(node, None):
@@ -170,13 +170,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         session.send(agent_pb2.MasterMessage(welcome=self._welcome))
         return session
 
-    def _closed(self, node: NodeId, session: Session) -> None:
+    def _closed(self, node: NodeId, session: AgentSession) -> None:
         self._end(session)
         if self._sessions.remove(node, session):
             log.info("node=%s disconnected", node)
             self._silences[node] = asyncio.create_task(self._fall_silent(node, session.acknowledged))
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: AgentSession) -> None:
         session.close()
         self._relay.closed(session)
         self._sessions.channels.closed(session)
@@ -194,7 +194,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._silent(node)
 
     async def _read(
-        self, session: Session, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
+        self, session: AgentSession, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
     ) -> None:
         """Take in the registration, then every message, until the agent hangs up."""
         try:
@@ -205,7 +205,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         finally:
             session.outbox.put_nowait(None)
 
-    async def _take(self, session: Session, message: agent_pb2.AgentMessage) -> None:
+    async def _take(self, session: AgentSession, message: agent_pb2.AgentMessage) -> None:
         bounded(message)
         match message.WhichOneof("body"):
             case "status":
@@ -230,7 +230,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
-    async def _pass_on(self, session: Session, request: agent_pb2.ReadCheckpoint) -> None:
+    async def _pass_on(self, session: AgentSession, request: agent_pb2.ReadCheckpoint) -> None:
         """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
         if request.ended_of:
             session.send(agent_pb2.MasterMessage(checkpoint_data=await ended_jobs(self._loop, self._clock, request)))
@@ -252,7 +252,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         why_not = f"node {source} is not connected" if source is not None else "no attempt waits for it"
         self._relay.ask(session, request, connected, why_not)
 
-    async def _take_readings(self, session: Session, heartbeat: agent_pb2.Heartbeat) -> None:
+    async def _take_readings(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         """Keep the readings; that a GPU became unusable, or usable again, is a fact."""
         node = NodeId(session.hello.node)
         known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
@@ -290,7 +290,7 @@ def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None)
     return [found for found in reading.processes if found.user or found.command or found.pid in known]
 
 
-def _registered(registration: e.NodeRegistered, session: Session, cluster: Cluster) -> Iterator[Event]:
+def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
     """The registration, then what the node says of each of its attempts."""
     session.register(registration)
     yield pool_membership.registration(cluster.state, registration)
@@ -302,7 +302,7 @@ def _registered(registration: e.NodeRegistered, session: Session, cluster: Clust
     yield from pool_membership.change_of_node(cluster.state, registration)
 
 
-def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: Session, cluster: Cluster) -> Iterator[Event]:
+def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
     """What a status implies; once nothing runs there any more, the node gets into the pool that it named."""
     yield from _facts(status, node, cluster)
     if session.registration is not None:

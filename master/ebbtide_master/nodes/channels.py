@@ -17,7 +17,7 @@ from ebbtide_master.throttle.places import may_take
 WINDOW: Final = limits.CHANNEL_WINDOW_BYTES
 
 
-class Stream(Protocol):
+class FrameStream(Protocol):
     """An agent's stream."""
 
     def send_frame(self, frame: channel_pb2.ChannelInput) -> None: ...
@@ -26,7 +26,7 @@ class Stream(Protocol):
 class Channel:
     """One channel, between its client's call and its node's stream."""
 
-    def __init__(self, id: int, stream: Stream, job: JobId, node: NodeId, user: str) -> None:
+    def __init__(self, id: int, stream: FrameStream, job: JobId, node: NodeId, user: str) -> None:
         self.id = id
         self.user = user
         self.stream = stream
@@ -97,7 +97,7 @@ class Channels:
         self._ids = itertools.count(1)
         self._open: dict[int, Channel] = {}
 
-    def open(self, stream: Stream, node: NodeId, want: channel_pb2.OpenChannel) -> Channel:
+    def open(self, stream: FrameStream, node: NodeId, want: channel_pb2.OpenChannel) -> Channel:
         """A channel to that node, which is asked for what is wanted. Raises `RefusedError` at a limit."""
         job = JobId(want.job_id)
         of_job = sum(channel.job == job for channel in self._open.values())
@@ -115,7 +115,7 @@ class Channels:
         stream.send_frame(channel_pb2.ChannelInput(channel=channel.id, open=want))
         return channel
 
-    def take(self, stream: Stream, message: channel_pb2.ChannelOutput) -> None:
+    def take(self, stream: FrameStream, message: channel_pb2.ChannelOutput) -> None:
         """Take in what a node sent; of a channel that is not its own, or over, nothing is."""
         channel = self._open.get(message.channel)
         if channel is not None and channel.stream is stream:
@@ -126,7 +126,7 @@ class Channels:
         channel.hang_up("the client went away")
         self._open.pop(channel.id, None)
 
-    def closed(self, stream: Stream) -> None:
+    def closed(self, stream: FrameStream) -> None:
         """A node's stream has ended, and with it its channels."""
         for channel in list(self._open.values()):
             if channel.stream is stream:

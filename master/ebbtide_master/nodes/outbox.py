@@ -6,7 +6,7 @@ from collections import deque
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
 
-class Outbox:
+class AgentOutbox:
     """Frames of different channels take turns, so a big copy delays neither an order nor somebody's keystroke."""
 
     def __init__(self) -> None:

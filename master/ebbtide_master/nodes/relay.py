@@ -16,16 +16,16 @@ MOST_OPEN: Final = limits.MAX_RELAYED
 """Questions of one node that are not answered yet."""
 
 
-class Stream(Protocol):
+class RelayStream(Protocol):
     """An agent's stream."""
 
     def send(self, message: agent_pb2.MasterMessage) -> None: ...
 
 
 class _Question(NamedTuple):
-    asker: Stream
+    asker: RelayStream
     request_id: int
-    asked: Stream
+    asked: RelayStream
 
 
 class Relay:
@@ -35,7 +35,9 @@ class Relay:
         self._ids = itertools.count(1)
         self._open: dict[int, _Question] = {}
 
-    def ask(self, asker: Stream, request: agent_pb2.ReadCheckpoint, source: Stream | None, why_not: str) -> None:
+    def ask(
+        self, asker: RelayStream, request: agent_pb2.ReadCheckpoint, source: RelayStream | None, why_not: str
+    ) -> None:
         """Pass a question on to ``source``; if there is none, or too much is asked at once, say so."""
         if sum(question.asker is asker for question in self._open.values()) >= MOST_OPEN:
             source, why_not = None, f"more than {MOST_OPEN} questions at once"
@@ -49,7 +51,7 @@ class Relay:
         onward.request_id = id
         source.send(agent_pb2.MasterMessage(read_checkpoint=onward))
 
-    def answer(self, source: Stream, data: agent_pb2.CheckpointData) -> None:
+    def answer(self, source: RelayStream, data: agent_pb2.CheckpointData) -> None:
         """Bring an answer back to who asked; one to no question, or of another node than was asked, is dropped."""
         question = self._open.get(data.request_id)
         if question is not None and question.asked is source:
@@ -57,7 +59,7 @@ class Relay:
             data.request_id = question.request_id
             question.asker.send(agent_pb2.MasterMessage(checkpoint_data=data))
 
-    def closed(self, stream: Stream) -> None:
+    def closed(self, stream: RelayStream) -> None:
         """Forget what was asked over it, and tell those who asked the node at its other end."""
         for id, question in list(self._open.items()):
             if stream in (question.asker, question.asked):
@@ -66,7 +68,7 @@ class Relay:
                     _refuse(question.asker, question.request_id, "the node that has it went away")
 
 
-def _refuse(asker: Stream, request_id: int, reason: str) -> None:
+def _refuse(asker: RelayStream, request_id: int, reason: str) -> None:
     answer = agent_pb2.CheckpointData(request_id=request_id, error=reason, away=True)
     asker.send(agent_pb2.MasterMessage(checkpoint_data=answer))
 

@@ -18,7 +18,7 @@ from ebbtide_protos.v1 import agent_pb2, channel_pb2
 from ebbtide_master.convert import order_to_message
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.nodes.channels import Channels
-from ebbtide_master.nodes.outbox import Outbox
+from ebbtide_master.nodes.outbox import AgentOutbox
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.throttle.fair_queue import own_line
 from ebbtide_master.throttle.places import may_take
@@ -32,7 +32,7 @@ class LogUnavailableError(Exception):
     """The log cannot be read now; the message says why."""
 
 
-class Session:
+class AgentSession:
     """One agent's stream: what waits to be sent, and what it said last.
 
     Orders are sent once the core has taken its registration in: those of before are decided on anew, given what it has.
@@ -41,7 +41,7 @@ class Session:
     def __init__(self, hello: agent_pb2.Hello, now: float) -> None:
         self.hello = hello
         self.registration: e.NodeRegistered | None = None  # until the core has taken it in
-        self.outbox = Outbox()
+        self.outbox = AgentOutbox()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
@@ -94,26 +94,26 @@ class Sessions:
         self._log_bytes = log_bytes
         self._accounts = accounts
         self._log_rules = [rule_to_message(rule) for rule in log_rules]
-        self._by_node: dict[NodeId, Session] = {}
+        self._by_node: dict[NodeId, AgentSession] = {}
         self._requests = itertools.count(1)
         self.channels = Channels()
 
     # --- who is connected ---
 
-    def put(self, node: NodeId, session: Session) -> Session | None:
+    def put(self, node: NodeId, session: AgentSession) -> AgentSession | None:
         """Make ``session`` the node's; returns the one that it had."""
         old = self._by_node.get(node)
         self._by_node[node] = session
         return old
 
-    def remove(self, node: NodeId, session: Session) -> bool:
+    def remove(self, node: NodeId, session: AgentSession) -> bool:
         """Forget the node's session, unless ``session`` was replaced by a newer one; then False is returned."""
         if self._by_node.get(node) is not session:
             return False
         del self._by_node[node]
         return True
 
-    def attached(self, node: NodeId) -> Session | None:
+    def attached(self, node: NodeId) -> AgentSession | None:
         """The node's session, though it may not have registered yet."""
         return self._by_node.get(node)
 
@@ -127,7 +127,7 @@ class Sessions:
         session = self._by_node.get(node)
         return session.hello if session is not None else None
 
-    def session(self, node: NodeId) -> Session | None:
+    def session(self, node: NodeId) -> AgentSession | None:
         """The node's stream, once it has registered."""
         session = self._by_node.get(node)
         return session if session is not None and session.registered else None
@@ -200,7 +200,7 @@ class Sessions:
         finally:
             session.waits[user] -= order.wait
 
-    async def _read_log(self, session: Session, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
+    async def _read_log(self, session: AgentSession, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
         order.request_id = next(self._requests)
         future: asyncio.Future[agent_pb2.LogData] = asyncio.get_running_loop().create_future()
         session.reads[order.request_id] = future

@@ -8,11 +8,11 @@ from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_master.loop import MasterLoop
-from ebbtide_master.nodes.snapshots import Snapshots
+from ebbtide_master.nodes.snapshots import SnapshotStore
 
 
 async def read_snapshot(
-    loop: MasterLoop, snapshots: Snapshots, request: agent_pb2.ReadCheckpoint, node: NodeId
+    loop: MasterLoop, snapshots: SnapshotStore, request: agent_pb2.ReadCheckpoint, node: NodeId
 ) -> agent_pb2.CheckpointData:
     """The window that is asked for; an error if no attempt there begins with it, or it is gone."""
     answer = agent_pb2.CheckpointData(request_id=request.request_id)

@@ -32,7 +32,7 @@ Needed = Mapping[str, Collection[str]]
 _NONE: Final[Needed] = {}
 
 
-class Snapshots:
+class SnapshotStore:
     """The snapshots in ``folder``, of which each user may send ``per_user`` at a time, and have so many bytes."""
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ebbtide_core.model.types import JobId
 
-from ebbtide_master.store.vault import Kind, Vault
+from ebbtide_master.store.vault import EntryKind, Vault
 
 
 class Environments:
@@ -17,7 +17,7 @@ class Environments:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._texts = vault.read(Kind.ENVIRONMENT)
+        self._texts = vault.read(EntryKind.ENVIRONMENT)
         self._noted: dict[str, str | None] = {}
 
     def of(self, job: JobId) -> dict[str, str]:
@@ -37,7 +37,7 @@ class Environments:
         """Make durable what was noted. Raises `StoreError`."""
         if self._noted:
             noted, self._noted = self._noted, {}
-            await asyncio.wrap_future(self._vault.put(Kind.ENVIRONMENT, noted))
+            await asyncio.wrap_future(self._vault.put(EntryKind.ENVIRONMENT, noted))
 
     async def forget_others(self, exists: Callable[[JobId], bool]) -> None:
         """Remove those of jobs that do not exist: they were forgotten, or the journal never had them."""
@@ -47,7 +47,7 @@ class Environments:
         """Remove those of these jobs, or arrays, which never run again."""
         gone: Collection[str] = [id for id in jobs if self._texts.pop(id, None) is not None]
         if gone:
-            await asyncio.wrap_future(self._vault.put(Kind.ENVIRONMENT, dict.fromkeys(gone)))
+            await asyncio.wrap_future(self._vault.put(EntryKind.ENVIRONMENT, dict.fromkeys(gone)))
 
     def _set(self, job: JobId, text: str | None) -> None:
         if text is not None:

@@ -5,7 +5,7 @@ import sqlite3
 from ebbtide_master.store.journal import StoreError
 
 
-class fatal_errors:
+class sqlite_errors:
     """Turns every error of SQLite into `StoreError`."""
 
     def __enter__(self) -> None:

@@ -62,7 +62,7 @@ INSERT INTO ebbtide.leader VALUES (0, '');
 log = logging.getLogger(__name__)
 
 
-class fatal_errors:
+class postgres_errors:
     """Turns every error of PostgreSQL into `StoreError`, in one line."""
 
     def __enter__(self) -> None:
@@ -83,7 +83,7 @@ class Leadership:
         """
         self.db = _lead(url, cluster_id, wait=wait)
         try:
-            with fatal_errors():
+            with postgres_errors():
                 self.epoch = self._count()
         except BaseException:
             self.db.close()
@@ -92,7 +92,7 @@ class Leadership:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction, durable at the end of the block; `StoreError` if another master leads by now."""
-        with fatal_errors(), self.db.transaction():
+        with postgres_errors(), self.db.transaction():
             # The row stays locked until the transaction ends: whoever wants to be the next leader waits for that.
             self._check("SELECT epoch, name FROM ebbtide.leader FOR UPDATE")
             yield self.db
@@ -105,7 +105,7 @@ class Leadership:
 
     def speak(self) -> None:
         """Let the server hear that this master is there; `StoreError` if it does not lead any more."""
-        with fatal_errors():
+        with postgres_errors():
             self._check("SELECT epoch, name FROM ebbtide.leader")
 
     def _count(self) -> int:
@@ -150,7 +150,7 @@ class _Waiting:
 def _lead(url: str, cluster_id: str, *, wait: bool) -> Connection:
     """A session that has the lock. Who cannot reach the server at first is told so; who waits then goes on waiting."""
     waiting = _Waiting()
-    with fatal_errors():
+    with postgres_errors():
         connect(url).close()
         while True:
             try:

@@ -18,10 +18,10 @@ from ebbtide_core.events import Event
 
 from ebbtide_master.store import leadership
 from ebbtide_master.store.journal import DamagedLine, DamagedLineError, StoredEvent, StoreError, columns, decoded
-from ebbtide_master.store.leadership import Connection, Leadership, connect, fatal_errors
+from ebbtide_master.store.leadership import Connection, Leadership, connect, postgres_errors
 from ebbtide_master.store.sqlite import LOCK_NAME, MOST_DAMAGED, lock
 from ebbtide_master.store.sqlite_journal import MAX_SEQUENCE
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 READ_AT_ONCE: Final = 2_000
 _APPEND: Final = "INSERT INTO ebbtide.events VALUES (%s, %s, %s, %s, %s, %s)"
@@ -63,7 +63,7 @@ class PostgresStore:
 
     def _look(self) -> None:
         """What the journal says of itself, from when on nobody else writes."""
-        with fatal_errors(), closing(self._read()) as db:
+        with postgres_errors(), closing(self._read()) as db:
             meta: dict[str, str] = dict(db.execute("SELECT key, value FROM ebbtide.meta").fetchall())
             last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0) FROM ebbtide.events"
             self.last_sequence: int
@@ -101,7 +101,7 @@ class PostgresStore:
 
     def notified(self) -> dict[str, int]:
         """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
-        with fatal_errors(), closing(self._read()) as db:
+        with postgres_errors(), closing(self._read()) as db:
             row = db.execute("SELECT value FROM ebbtide.meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(line) for key, line in json.loads(row[0]).items()}
 
@@ -164,7 +164,7 @@ class PostgresStore:
             query += " AND job = %s AND job <> ''"
             arguments.append(job)
         arguments.append(None if limit < 0 else limit)
-        with fatal_errors(), closing(self._read()) as db, db.transaction(), db.cursor("journal") as cursor:
+        with postgres_errors(), closing(self._read()) as db, db.transaction(), db.cursor("journal") as cursor:
             cursor.itersize = READ_AT_ONCE
             cursor.execute(f"{query} ORDER BY sequence LIMIT %s", arguments)
             for sequence, time, *line in cursor:
@@ -172,7 +172,7 @@ class PostgresStore:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
 
     def _damaged(self) -> Iterator[DamagedLine]:
-        with fatal_errors(), closing(self._read()) as db, db.transaction(), db.cursor("damaged") as cursor:
+        with postgres_errors(), closing(self._read()) as db, db.transaction(), db.cursor("damaged") as cursor:
             cursor.itersize = READ_AT_ONCE
             for line in cursor.execute("SELECT sequence, kind, job, body FROM ebbtide.events ORDER BY sequence"):
                 try:
@@ -193,7 +193,7 @@ class PostgresVault:
         self._read = read
         self._write = write
 
-    def put(self, kind: Kind, entries: Mapping[str, str | None]) -> Future[None]:
+    def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
         """Make these entries durable, in one transaction; None removes one."""
         kept = [(kind.value, key, value) for key, value in entries.items() if value is not None]
         gone = [(kind.value, key) for key, value in entries.items() if value is None]
@@ -204,7 +204,7 @@ class PostgresVault:
 
         return self._write(put)
 
-    def read(self, kind: Kind) -> dict[str, str]:
+    def read(self, kind: EntryKind) -> dict[str, str]:
         """All entries of the kind."""
-        with fatal_errors(), closing(self._read()) as db:
+        with postgres_errors(), closing(self._read()) as db:
             return dict(db.execute("SELECT key, value FROM ebbtide.vault WHERE kind = %s", (kind.value,)).fetchall())

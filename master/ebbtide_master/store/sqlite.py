@@ -17,7 +17,7 @@ from typing import Final
 from ebbtide_core.events import Event
 from ebbtide_core.model.limits import MIB
 
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import DamagedLine, StoreError, StoreInUseError, columns
 from ebbtide_master.store.place import check_place
 from ebbtide_master.store.reserve import Reserve, free_bytes
@@ -84,7 +84,7 @@ class SqliteStore(SqliteJournal):
 
     def notified(self) -> dict[str, int]:
         """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
-        with fatal_errors(), closing(self._read()) as db:
+        with sqlite_errors(), closing(self._read()) as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(value) for key, value in json.loads(row[0]).items()}
 
@@ -93,7 +93,7 @@ class SqliteStore(SqliteJournal):
         return self._writer.submit(self._note_notified, json.dumps(dict(told)))
 
     def _note_notified(self, told: str) -> None:
-        with fatal_errors():
+        with sqlite_errors():
             transaction(
                 self._db,
                 lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (told,)),
@@ -103,7 +103,7 @@ class SqliteStore(SqliteJournal):
     def _append(self, batch: list[tuple[float, Event]]) -> None:
         first = self.last_sequence + 1
         rows = [(sequence, time, *columns(event)) for sequence, (time, event) in enumerate(batch, start=first)]
-        with fatal_errors():
+        with sqlite_errors():
             self._reserve.take(RESERVED_BYTES)
             transaction(
                 self._db, lambda db: db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows), self._reserve
@@ -115,7 +115,7 @@ class SqliteStore(SqliteJournal):
             db.execute("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'epoch'")
             return int(db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
 
-        with fatal_errors():
+        with sqlite_errors():
             return transaction(self._db, counted, self._reserve)
 
     def set_damage_aside(self) -> None:
@@ -133,13 +133,13 @@ class SqliteStore(SqliteJournal):
             db.execute(DAMAGE_SCHEMA)
             db.executemany("INSERT OR REPLACE INTO damage VALUES (?, ?, ?, ?)", rows)
 
-        with fatal_errors():
+        with sqlite_errors():
             transaction(self._db, note, self._reserve)
 
 
 def lock(path: Path) -> int:
     """Take the exclusive lock that keeps a second master out; the kernel drops it when this process ends."""
-    with fatal_errors():
+    with sqlite_errors():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.reserve import Reserve
 
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS damage (
 def open_journal(path: Path) -> sqlite3.Connection:
     """Open the journal for writing; it is made if there is none. Raises `StoreError`, and then changes nothing."""
     _check_header(path)
-    with fatal_errors():
+    with sqlite_errors():
         db = connect(path)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
@@ -96,7 +96,7 @@ def _attempt(db: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) 
 
 def _check_header(path: Path) -> None:
     """Raise `StoreError` if what is at ``path`` is no database, or not the one that there was."""
-    with fatal_errors():
+    with sqlite_errors():
         start = b""
         if path.exists():
             with path.open("rb") as file:

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import DamagedLine, DamagedLineError, StoredEvent, StoreError, decoded
 from ebbtide_master.store.sqlite_file import reading
 
@@ -19,7 +19,7 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.damage: dict[int, DamagedLine] = {}
-        with fatal_errors(), closing(self._read()) as db:
+        with sqlite_errors(), closing(self._read()) as db:
             meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta").fetchall())
             try:
                 self.cluster_id = meta["cluster_id"]
@@ -48,14 +48,14 @@ class SqliteJournal:
         if job is not None:
             query += " AND job = ? AND job <> ''"
             arguments.append(job)
-        with fatal_errors(), closing(self._read()) as db:
+        with sqlite_errors(), closing(self._read()) as db:
             for sequence, time, *line in db.execute(f"{query} ORDER BY sequence LIMIT ?", [*arguments, limit]):
                 if sequence not in self.damage:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
 
     def damaged(self) -> Iterator[DamagedLine]:
         """All lines that cannot be read."""
-        with fatal_errors(), closing(self._read()) as db:
+        with sqlite_errors(), closing(self._read()) as db:
             for line in db.execute("SELECT sequence, kind, job, body FROM events ORDER BY sequence"):
                 try:
                     decoded(*line)
@@ -68,6 +68,6 @@ class SqliteJournal:
 
 def damages(path: Path) -> list[str]:
     """What SQLite finds wrong with the file at ``path``; nothing, if it is sound."""
-    with fatal_errors(), closing(reading(path)) as db:
+    with sqlite_errors(), closing(reading(path)) as db:
         found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(10)")]
     return [] if found == ["ok"] else found

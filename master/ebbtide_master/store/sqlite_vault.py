@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from ebbtide_master.store.fatal import fatal_errors
+from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.reserve import Reserve
 from ebbtide_master.store.sqlite_file import connect, reading, transaction
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -31,20 +31,20 @@ class SqliteVault:
         self._writer = writer
         self._db = writer.submit(self._open).result()
 
-    def put(self, kind: Kind, entries: Mapping[str, str | None]) -> Future[None]:
+    def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
         """Make these entries durable, in one transaction; None removes one."""
         return self._writer.submit(self._put, kind, dict(entries))
 
-    def read(self, kind: Kind) -> dict[str, str]:
+    def read(self, kind: EntryKind) -> dict[str, str]:
         """All entries of the kind."""
-        with fatal_errors(), closing(reading(self._path)) as db:
+        with sqlite_errors(), closing(reading(self._path)) as db:
             return dict(db.execute("SELECT key, value FROM entries WHERE kind = ?", (kind.value,)).fetchall())
 
     def close(self) -> None:
         """To be called in the writer's thread."""
         self._db.close()
 
-    def _put(self, kind: Kind, entries: dict[str, str | None]) -> None:
+    def _put(self, kind: EntryKind, entries: dict[str, str | None]) -> None:
         kept = [(kind.value, key, value) for key, value in entries.items() if value is not None]
         gone = [(kind.value, key) for key, value in entries.items() if value is None]
 
@@ -52,11 +52,11 @@ class SqliteVault:
             db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", kept)
             db.executemany("DELETE FROM entries WHERE kind = ? AND key = ?", gone)
 
-        with fatal_errors():
+        with sqlite_errors():
             transaction(self._db, change, self._reserve)
 
     def _open(self) -> sqlite3.Connection:
-        with fatal_errors():
+        with sqlite_errors():
             db = connect(self._path)
             db.execute("PRAGMA secure_delete=ON")
             db.execute(_SCHEMA)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """What an entry is about; the key says whose it is."""
 
     ENVIRONMENT = "environment"  # of a job, as JSON; by job id
@@ -19,8 +19,8 @@ class Kind(Enum):
 class Vault(Protocol):
     """Entries by kind and key. Nothing of it is ever shown, logged, or part of the journal."""
 
-    def put(self, kind: Kind, entries: Mapping[str, str | None]) -> Future[None]:
+    def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
         """Make these entries durable, in one transaction; None removes one."""
 
-    def read(self, kind: Kind) -> dict[str, str]:
+    def read(self, kind: EntryKind) -> dict[str, str]:
         """All entries of the kind."""

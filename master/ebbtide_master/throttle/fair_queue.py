@@ -33,7 +33,7 @@ class _Line(Generic[Work]):
         self.back = 0  # in the line once more, though their room was given up
 
 
-class Turns(Generic[Work]):
+class FairQueue(Generic[Work]):
     """Lines of work, one per user, agent, or whatever brings it; the first of each in turn. ``most`` fit into one."""
 
     def __init__(self, most: int) -> None:

@@ -23,31 +23,31 @@ class TooFastError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateLimit:
     """``per_s`` in the long run, and ``burst`` at once after a pause."""
 
     per_s: float
     burst: float
 
-    def times(self, factor: float) -> "Rate":
+    def times(self, factor: float) -> "RateLimit":
         """So many times as fast."""
-        return Rate(self.per_s * factor, self.burst * factor)
+        return RateLimit(self.per_s * factor, self.burst * factor)
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class UserLimits:
     """What one user may do: ``calls`` that change something, ``jobs`` submitted, ``reads``; what they are ``told``."""
 
-    calls: Rate = Rate(limits.CALLS_PER_S, limits.CALLS_AT_ONCE)
-    jobs: Rate = Rate(limits.JOBS_PER_S, limits.JOBS_AT_ONCE)
-    reads: Rate = Rate(limits.READS_PER_S, limits.READS_AT_ONCE)
-    told: Rate = Rate(limits.TOLD_PER_S, limits.TOLD_AT_ONCE)
+    calls: RateLimit = RateLimit(limits.CALLS_PER_S, limits.CALLS_AT_ONCE)
+    jobs: RateLimit = RateLimit(limits.JOBS_PER_S, limits.JOBS_AT_ONCE)
+    reads: RateLimit = RateLimit(limits.READS_PER_S, limits.READS_AT_ONCE)
+    told: RateLimit = RateLimit(limits.TOLD_PER_S, limits.TOLD_AT_ONCE)
 
-    def of(self, role: Role) -> "Rates":
+    def of(self, role: Role) -> "UserLimits":
         """Those of somebody in that role."""
         if role < Role.OPERATOR:
             return self
-        return Rates(*(rate.times(STAFF) for rate in (self.calls, self.jobs, self.reads, self.told)))
+        return UserLimits(*(rate.times(STAFF) for rate in (self.calls, self.jobs, self.reads, self.told)))
 
 
 class Bucket:
@@ -55,7 +55,7 @@ class Bucket:
 
     __slots__ = ("_left", "_rate", "_then")
 
-    def __init__(self, rate: Rate, now: float) -> None:
+    def __init__(self, rate: RateLimit, now: float) -> None:
         self._rate = rate
         self._left = rate.burst
         self._then = now

@@ -13,7 +13,7 @@ from ebbtide_core.model import limits
 
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.places import OpenCalls, Places, UnfinishedJobs
-from ebbtide_master.throttle.rates import Bucket, Rates, TooFastError
+from ebbtide_master.throttle.rates import Bucket, TooFastError, UserLimits
 
 REMEMBERED: Final = 4096
 """Users whose buckets are kept; who was forgotten has full ones."""
@@ -34,7 +34,7 @@ class Kind(Enum):
 class _Buckets:
     __slots__ = ("calls", "jobs", "reads", "told")
 
-    def __init__(self, rates: Rates, now: float) -> None:
+    def __init__(self, rates: UserLimits, now: float) -> None:
         self.calls = Bucket(rates.calls, now)
         self.jobs = Bucket(rates.jobs, now)
         self.reads = Bucket(rates.reads, now)
@@ -61,7 +61,7 @@ class Throttle:
 
     def __init__(
         self,
-        rates: Rates,
+        rates: UserLimits,
         unfinished: int = limits.MAX_UNFINISHED_JOBS_PER_USER,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
 from ebbtide_master.identity.tokens import digest
-from ebbtide_master.store.vault import Kind, Vault
+from ebbtide_master.store.vault import EntryKind, Vault
 from ebbtide_master.tls.authority import Authority, Certificate, read
 
 MAX_INVITATIONS: Final = 1000
@@ -48,8 +48,8 @@ class Enrolment:
         self._vault = vault
         self._authority = authority
         self._now = now
-        self._invited = {id: _Invited(**json.loads(text)) for id, text in vault.read(Kind.JOIN).items()}
-        self._members = {node: _Member(**json.loads(text)) for node, text in vault.read(Kind.NODE).items()}
+        self._invited = {id: _Invited(**json.loads(text)) for id, text in vault.read(EntryKind.JOIN).items()}
+        self._members = {node: _Member(**json.loads(text)) for node, text in vault.read(EntryKind.NODE).items()}
         self._changing = asyncio.Lock()  # who renews while being revoked stays revoked
 
     @property
@@ -93,7 +93,7 @@ class Enrolment:
             raise NotAllowedError(f"{MAX_INVITATIONS} invitations wait to be used: wait until some have expired")
         id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         invited = _Invited(digest(secret), node, now + expires_s)
-        await self._put(Kind.JOIN, {id: json.dumps(asdict(invited)), **dict.fromkeys(over)})
+        await self._put(EntryKind.JOIN, {id: json.dumps(asdict(invited)), **dict.fromkeys(over)})
         self._invited[id] = invited
         for gone in over:
             self._invited.pop(gone, None)
@@ -121,7 +121,7 @@ class Enrolment:
         pem = self._authority.agent(node, request_pem, self._now())
         del self._invited[match[1]]  # before anything waits: it is for one
         async with self._changing:
-            await self._put(Kind.JOIN, {match[1]: None})
+            await self._put(EntryKind.JOIN, {match[1]: None})
             await self._keep(node, pem, "")
         return pem
 
@@ -143,18 +143,18 @@ class Enrolment:
             had = self._members.pop(node, None) is not None  # at once; what follows makes it last
             for id in invited:
                 del self._invited[id]
-            await self._put(Kind.NODE, {node: None})
+            await self._put(EntryKind.NODE, {node: None})
             if invited:
-                await self._put(Kind.JOIN, dict.fromkeys(invited))
+                await self._put(EntryKind.JOIN, dict.fromkeys(invited))
         return had or bool(invited)
 
     async def _keep(self, node: str, pem: str, previous: str) -> None:
         certificate = read(pem)
         member = _Member(certificate.serial, certificate.ends, previous)
-        await self._put(Kind.NODE, {node: json.dumps(asdict(member))})
+        await self._put(EntryKind.NODE, {node: json.dumps(asdict(member))})
         self._members[node] = member
 
-    async def _put(self, kind: Kind, entries: dict[str, str | None]) -> None:
+    async def _put(self, kind: EntryKind, entries: dict[str, str | None]) -> None:
         await asyncio.wrap_future(self._vault.put(kind, entries))
 
 

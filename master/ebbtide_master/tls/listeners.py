@@ -13,7 +13,7 @@ ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Listeners:
     """Certificates and who has them, and where the ports are of clients and agents; 0 is any free one."""
 
     folder: TlsFolder
@@ -41,7 +41,7 @@ class Doors:
 class Front:
     """Where this master is reached from other machines, and who may join there."""
 
-    doors: Doors
+    listeners: Listeners
     host: str
     port: int
     agent_port: int
@@ -49,7 +49,7 @@ class Front:
     @property
     def enrolment(self) -> Enrolment:
         """Who has joined, and who may."""
-        return self.doors.enrolment
+        return self.listeners.enrolment
 
     @property
     def address(self) -> str:
@@ -58,12 +58,12 @@ class Front:
 
     def certificate_ends(self) -> float | None:
         """When the master's certificate ends, in Unix seconds."""
-        return self.doors.certificate_ends()
+        return self.listeners.certificate_ends()
 
 
-def open_doors(
+def open_listeners(
     home: Path, host: str, port: int | None, agent_port: int | None, vault: Vault, now: Callable[[], float]
-) -> Doors:
+) -> Listeners:
     """What the master of ``home`` serves with, and a certificate for ``host``. Raises `CertificateError`, OSError."""
     folder = TlsFolder.of(home)
     named = () if host in ANY_HOSTS else (host,)
@@ -71,4 +71,4 @@ def open_doors(
     port = folder.port if port is None else port
     if agent_port is None:
         agent_port = port + 1 if port else 0
-    return Doors(folder, Enrolment(vault, folder.authority(), now), host, port, agent_port)
+    return Listeners(folder, Enrolment(vault, folder.authority(), now), host, port, agent_port)

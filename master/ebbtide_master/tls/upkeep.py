@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from ebbtide_master.tls.authority import DAY_S, CertificateError
 from ebbtide_master.tls.folder import RENEWED_S
-from ebbtide_master.tls.listeners import Doors
+from ebbtide_master.tls.listeners import Listeners
 
 WARNED_S: Final = 14 * DAY_S
 """A node renews its own with a third of its life left: one that has so little has not been able to."""
@@ -18,36 +18,36 @@ WARNING_PAUSE_S: Final = DAY_S
 log = logging.getLogger(__name__)
 
 
-async def keep_up(doors: Doors, now: Callable[[], float]) -> NoReturn:
+async def keep_up(listeners: Listeners, now: Callable[[], float]) -> NoReturn:
     """Look once an hour, and warn once a day, until cancelled."""
     warned = -WARNING_PAUSE_S
     while True:
-        renew(doors, now())
+        renew(listeners, now())
         if now() - warned >= WARNING_PAUSE_S:
             warned = now()
-            for warning in ending(doors, warned):
+            for warning in ending(listeners, warned):
                 log.warning("certificate=ends %s", warning)
         await asyncio.sleep(PAUSE_S)
 
 
-def renew(doors: Doors, now: float) -> None:
+def renew(listeners: Listeners, now: float) -> None:
     """Replace the master's certificate if it ends soon; connections that are open stay so."""
     try:
-        if doors.folder.cover((), now, RENEWED_S):
-            log.info("certificate=renewed file=%s", doors.folder.server_file)
+        if listeners.folder.cover((), now, RENEWED_S):
+            log.info("certificate=renewed file=%s", listeners.folder.server_file)
     except (CertificateError, OSError) as error:
         log.error("certificate=not-renewed %s", error)
 
 
-def ending(doors: Doors, now: float) -> Iterator[str]:
+def ending(listeners: Listeners, now: float) -> Iterator[str]:
     """Whose certificates end soon, in words, with what is to be done."""
-    if doors.enrolment.authority.ends - now < WARNED_S:
-        when = day(doors.enrolment.authority.ends)
+    if listeners.enrolment.authority.ends - now < WARNED_S:
+        when = day(listeners.enrolment.authority.ends)
         yield f"the authority's certificate ends on {when}: make a new one, and have every node and user join again"
-    server = doors.certificate_ends()
+    server = listeners.certificate_ends()
     if server is not None and server - now < WARNED_S:
         yield f"the master's certificate ends on {day(server)}, and could not be renewed"
-    for node, ends in doors.enrolment.members().items():
+    for node, ends in listeners.enrolment.members().items():
         if ends - now < WARNED_S:
             yield f"the certificate of node {node} ends on {day(ends)}: start its agent, or have it join again"
 

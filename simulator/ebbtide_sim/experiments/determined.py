@@ -37,7 +37,7 @@ Gpus = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExpectedSizes:
     """What the seed says: at ``time`` these experiments have so many GPUs, all others none."""
 
     time: float
@@ -46,14 +46,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class PolicyScenario:
     """Jobs that come at set times, under a policy, and what is expected of it."""
 
     name: str
     policy: str
     options: tuple[tuple[str, str], ...]
     jobs: tuple[SimJob, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ExpectedSizes, ...]
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Holdings:
         return sum(until > time for until in ends.values())
 
 
-def play(scenario: Scenario) -> Holdings:
+def play(scenario: PolicyScenario) -> Holdings:
     """Simulate it to its end."""
     holdings = Holdings()
     node = SimNode(name="node", gpus=GPUS)
@@ -131,7 +131,7 @@ def _jobs(
     )
 
 
-SEVEN_STEPS: Final = Scenario(
+SEVEN_STEPS: Final = PolicyScenario(
     "priority",
     "priority",
     PREEMPTION,
@@ -143,18 +143,20 @@ SEVEN_STEPS: Final = Scenario(
         *_jobs("train-4b", 1, 4, 2, 2100, 500),
     ),
     (
-        Step(0, "1. 8 of 20 ASHA trials run", {"asha": 8}),
-        Step(100, "2. 4 trials are preempted for a more urgent training on 4 GPUs", {"asha": 4, "train-4": 4}),
-        Step(200, "3. a less urgent notebook waits while both need all 8", {"asha": 4, "train-4": 4}),
-        Step(600, "3. it runs once they need 7 or fewer", {"asha": 4, "notebook": 1}),
-        Step(1000, "4. both are complete, and the notebook runs", {"notebook": 1}),
-        Step(2000, "5. an urgent training on 8 GPUs cannot start beside it", {"notebook": 1}),
-        Step(2100, "6. a less urgent one on 4 GPUs uses the idle 7", {"notebook": 1, "train-4b": 4}),
-        Step(2300, "7. the notebook is killed: the smaller one is preempted for the large one", {"train-8": 8}),
-        Step(2900, "7. which completes, and the smaller one goes on", {"train-4b": 4}),
+        ExpectedSizes(0, "1. 8 of 20 ASHA trials run", {"asha": 8}),
+        ExpectedSizes(100, "2. 4 trials are preempted for a more urgent training on 4 GPUs", {"asha": 4, "train-4": 4}),
+        ExpectedSizes(200, "3. a less urgent notebook waits while both need all 8", {"asha": 4, "train-4": 4}),
+        ExpectedSizes(600, "3. it runs once they need 7 or fewer", {"asha": 4, "notebook": 1}),
+        ExpectedSizes(1000, "4. both are complete, and the notebook runs", {"notebook": 1}),
+        ExpectedSizes(2000, "5. an urgent training on 8 GPUs cannot start beside it", {"notebook": 1}),
+        ExpectedSizes(2100, "6. a less urgent one on 4 GPUs uses the idle 7", {"notebook": 1, "train-4b": 4}),
+        ExpectedSizes(
+            2300, "7. the notebook is killed: the smaller one is preempted for the large one", {"train-8": 8}
+        ),
+        ExpectedSizes(2900, "7. which completes, and the smaller one goes on", {"train-4b": 4}),
     ),
 )
-WITHOUT_PREEMPTION: Final = Scenario(
+WITHOUT_PREEMPTION: Final = PolicyScenario(
     "without preemption",
     "priority",
     NO_PREEMPTION,
@@ -166,31 +168,36 @@ WITHOUT_PREEMPTION: Final = Scenario(
 )
 
 
-def _fair(name: str, weights: tuple[float, float], second_at: float, *steps: Step) -> Scenario:
+def _fair(name: str, weights: tuple[float, float], second_at: float, *steps: ExpectedSizes) -> PolicyScenario:
     """Two experiments with demands of 10 and 30 GPUs; the second one comes at ``second_at``."""
     first = _jobs("first", 10, 1, 42, 0, 2000)
     second = _jobs("second", 30, 1, 42, second_at, 100)
     jobs = tuple(replace(job, weight=weights[job.bag == "second"]) for job in (*first, *second))
-    return Scenario(name, "fair-share", (), jobs, steps)
+    return PolicyScenario(name, "fair-share", (), jobs, steps)
 
 
 FAIR_SHARES: Final = (
-    _fair("fair share", (1, 1), 0, Step(0, "demands of 10 and 30 get 2 and 6 of 8 GPUs", {"first": 2, "second": 6})),
-    _fair("weights", (3, 1), 0, Step(0, "with weights 3 and 1 they get 4 each", {"first": 4, "second": 4})),
+    _fair(
+        "fair share",
+        (1, 1),
+        0,
+        ExpectedSizes(0, "demands of 10 and 30 get 2 and 6 of 8 GPUs", {"first": 2, "second": 6}),
+    ),
+    _fair("weights", (3, 1), 0, ExpectedSizes(0, "with weights 3 and 1 they get 4 each", {"first": 4, "second": 4})),
     _fair(
         "a second experiment",
         (1, 1),
         50,
-        Step(0, "alone, the first gets all", {"first": 8}),
-        Step(50, "when the second comes, shares are adjusted", {"first": 2, "second": 6}),
-        Step(1000, "and when it is done, again", {"first": 8}),
+        ExpectedSizes(0, "alone, the first gets all", {"first": 8}),
+        ExpectedSizes(50, "when the second comes, shares are adjusted", {"first": 2, "second": 6}),
+        ExpectedSizes(1000, "and when it is done, again", {"first": 8}),
     ),
 )
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
     """Play all scenarios; they are small, and nothing in them is drawn at random."""
-    played: list[tuple[Scenario, Holdings]] = []
+    played: list[tuple[PolicyScenario, Holdings]] = []
     scenarios = (SEVEN_STEPS, WITHOUT_PREEMPTION, *FAIR_SHARES)
     for done, scenario in enumerate(scenarios, start=1):
         played.append((scenario, play(scenario)))
@@ -201,7 +208,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 # --- the report ---
 
 
-def _report(played: Sequence[tuple[Scenario, Holdings]]) -> ExperimentReport:
+def _report(played: Sequence[tuple[PolicyScenario, Holdings]]) -> ExperimentReport:
     results = [(scenario, step, holdings.at(step.time)) for scenario, holdings in played for step in scenario.steps]
     by_name = {scenario.name: holdings for scenario, holdings in played}
     return ExperimentReport(

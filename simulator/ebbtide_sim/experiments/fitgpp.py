@@ -57,7 +57,7 @@ PAPER: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PaperPolicy:
     """A policy with the paper's options."""
 
     label: str
@@ -67,10 +67,12 @@ class Policy:
 
 _OFF: Final = (("min_run_s", "0"),)
 """The paper protects nobody but by P."""
-FITGPP: Final = Policy("fitgpp", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "wait"), *_OFF))
-MULTI: Final = Policy("fitgpp (multi)", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "multi"), *_OFF))
-LRTP: Final = Policy("lrtp", "lrtp", _OFF)
-RANDS: Final = tuple(Policy(f"rand (seed {seed})", "rand", (("seed", str(seed)), *_OFF)) for seed in range(RAND_SEEDS))
+FITGPP: Final = PaperPolicy("fitgpp", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "wait"), *_OFF))
+MULTI: Final = PaperPolicy("fitgpp (multi)", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "multi"), *_OFF))
+LRTP: Final = PaperPolicy("lrtp", "lrtp", _OFF)
+RANDS: Final = tuple(
+    PaperPolicy(f"rand (seed {seed})", "rand", (("seed", str(seed)), *_OFF)) for seed in range(RAND_SEEDS)
+)
 
 
 def cluster() -> tuple[SimNode, ...]:
@@ -123,7 +125,7 @@ def record(count: int, seed: int, demand: FitGppDemand) -> tuple[Report, list[Si
     return metrics.report("fifo", 8 * len(nodes), {}, 0.0, world.events), source.recorded
 
 
-def _replayed(count: int, seed: int, demand: FitGppDemand, policy: Policy) -> tuple[Report, Report]:
+def _replayed(count: int, seed: int, demand: FitGppDemand, policy: PaperPolicy) -> tuple[Report, Report]:
     """FIFO's report, and that of ``policy`` on the same arrivals."""
     fifo, jobs = _recorded(count, seed, demand)
     return fifo, _simulate(jobs, policy)
@@ -141,7 +143,7 @@ def _recorded(count: int, seed: int, demand: FitGppDemand) -> tuple[Report, list
     return _cache[key]
 
 
-def _simulate(jobs: Sequence[SimJob], policy: Policy) -> Report:
+def _simulate(jobs: Sequence[SimJob], policy: PaperPolicy) -> Report:
     workload = Workload("fitgpp", jobs)
     return simulate(Scenario(workload=workload, nodes=cluster(), policy=policy.name, options=dict(policy.options)))
 

@@ -12,7 +12,7 @@ from ebbtide_core.model.types import NodeId
 from ebbtide_core.policies.registry import create_policy
 
 from ebbtide_sim.draw import drawn
-from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress, percent_above
 from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.metrics import Metrics, Tally
@@ -92,7 +92,7 @@ PAPER_CHANGE: Final = {"r0_ev": -50.0, "r9": -10.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class HybridCase:
     """One simulation. ``sticky`` counts slots of the cluster at hand, ``small`` is how many times smaller that is."""
 
     label: str
@@ -104,7 +104,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class HybridResult:
     """Table 2 and the figures 2 and 3 for one case. Work in CPU-seconds of the largest machine, times in seconds.
 
     ``r0_ev``, ``r0_nev`` and ``r9`` are mean response times: of class 0 tasks that were evicted and that never were,
@@ -143,7 +143,7 @@ def cluster(small: int) -> list[SimNode]:
     return servers
 
 
-def simulate_case(case: Case) -> Result:
+def simulate_case(case: HybridCase) -> HybridResult:
     """Draw the tasks for the case's cluster, and run them."""
     nodes = cluster(case.small)
     part = sum(node.speed for node in nodes) / sum(node.speed for node in hybrid_servers())
@@ -156,12 +156,12 @@ def simulate_case(case: Case) -> Result:
     servers = SharedServers({NodeId(node.name): Server(node.speed, node.cores) for node in nodes})
     metrics = Metrics()
     policy = create_policy(case.policy, options)
-    world = World(resumable=case.resumable, max_nodes=1)
+    world = SimulatedWorld(resumable=case.resumable, max_nodes=1)
     Simulation(nodes, Recorded(workload.jobs), policy, [metrics], world, servers).run()
     return measure(metrics.tallies.values())
 
 
-def measure(tallies: Iterable[Tally]) -> Result:
+def measure(tallies: Iterable[Tally]) -> HybridResult:
     """Sum up what happened to the tasks."""
     tallies = list(tallies)
     done = [tally for tally in tallies if tally.ended is not None]
@@ -171,7 +171,7 @@ def measure(tallies: Iterable[Tally]) -> Result:
         of = [tally for tally in done if CLASSES - tally.job.priority == priority_class]
         return mean([t.flow_s for t in of if was_evicted is None or (t.preemptions > 0) is was_evicted] or [0.0])
 
-    return Result(
+    return HybridResult(
         tasks=len(tallies),
         finished=len(done),
         ne=sum(evicted),
@@ -186,7 +186,7 @@ def measure(tallies: Iterable[Tally]) -> Result:
     )
 
 
-def cases(small: int, seed: int) -> list[Case]:
+def cases(small: int, seed: int) -> list[HybridCase]:
     """PRI, PRI5 and HYBRID, resumable and not; and HYBRID with other numbers of sticky slots."""
     slots = sum(node.gpus for node in cluster(small))
 
@@ -194,11 +194,11 @@ def cases(small: int, seed: int) -> list[Case]:
         return max(1, round(of_all * slots / SLOTS))
 
     main = [
-        Case(label + suffix, policy, number, resumable, small, seed)
+        HybridCase(label + suffix, policy, number, resumable, small, seed)
         for resumable, suffix in ((False, ""), (True, " (resumable)"))
         for label, policy, number in (("pri", "pri", 0), ("pri5", "pri-limit", 0), ("hybrid", "hybrid", sticky(STICKY)))
     ]
-    sweep = [Case(f"hybrid {n}", "hybrid", sticky(n), False, small, seed) for n in SWEEP if n != STICKY]
+    sweep = [HybridCase(f"hybrid {n}", "hybrid", sticky(n), False, small, seed) for n in SWEEP if n != STICKY]
     return main + sweep
 
 
@@ -214,7 +214,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 # --- the report ---
 
 
-def _report(todo: Mapping[str, Case], results: Mapping[str, Result]) -> ExperimentReport:
+def _report(todo: Mapping[str, HybridCase], results: Mapping[str, HybridResult]) -> ExperimentReport:
     some = todo["hybrid"]
     slots = sum(node.gpus for node in cluster(some.small))
     size = f"{results['pri'].tasks} tasks, {slots} slots, {some.sticky} of them sticky, seed {some.seed}"
@@ -234,7 +234,7 @@ def _report(todo: Mapping[str, Case], results: Mapping[str, Result]) -> Experime
     )
 
 
-def _row(label: str, result: Result) -> dict[str, Any]:
+def _row(label: str, result: HybridResult) -> dict[str, Any]:
     paper = PAPER.get(label, {})
     per_task = (paper.get("ne") or 0.0) / CALIBRATED.tasks or None
     return {
@@ -258,7 +258,7 @@ def _row(label: str, result: Result) -> dict[str, Any]:
     }
 
 
-def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
+def _checks(results: Mapping[str, HybridResult]) -> tuple[Check, ...]:
     pri, pri5, ours, resumed = (results[label] for label in ("pri", "pri5", "hybrid", "hybrid (resumable)"))
 
     def lower(who: str, what: str, name: str, paper: float) -> tuple[Check, Check]:
@@ -311,7 +311,7 @@ def _checks(results: Mapping[str, Result]) -> tuple[Check, ...]:
 _COLORS: Final = ("#999999", "#E69F00", "#0072B2")
 
 
-def _draw(results: Mapping[str, Result], sweep: Mapping[int, Result], path: Path) -> None:
+def _draw(results: Mapping[str, HybridResult], sweep: Mapping[int, HybridResult], path: Path) -> None:
     """Table 2, the figures 2 and 3, and what the number of sticky slots does."""
     with drawn(path, 10, 7, 110) as figure:
         table, responses, use, swept = figure.subplots(2, 2).flat
@@ -321,7 +321,7 @@ def _draw(results: Mapping[str, Result], sweep: Mapping[int, Result], path: Path
         _draw_sweep(swept, sweep)
 
 
-def _draw_table(axes: Any, results: Mapping[str, Result]) -> None:
+def _draw_table(axes: Any, results: Mapping[str, HybridResult]) -> None:
     pri = results["pri"]
     measures = ("evictions", "waste", "evictions per\nevicted task")
     bars = {
@@ -341,11 +341,11 @@ def _draw_table(axes: Any, results: Mapping[str, Result]) -> None:
     axes.legend(fontsize=8, ncols=4)
 
 
-def _relative(run: Result, pri: Result) -> list[float]:
+def _relative(run: HybridResult, pri: HybridResult) -> list[float]:
     return [getattr(run, name) / (getattr(pri, name) or 1) for name in ("ne", "we_s", "mean_pe")]
 
 
-def _draw_responses(axes: Any, results: Mapping[str, Result]) -> None:
+def _draw_responses(axes: Any, results: Mapping[str, HybridResult]) -> None:
     for index, label in enumerate(("pri", "pri5", "hybrid")):
         run = results[label]
         heights = [seconds / 3600 for seconds in (run.r0_ev, run.r0_nev, run.r9)]
@@ -359,7 +359,7 @@ def _draw_responses(axes: Any, results: Mapping[str, Result]) -> None:
     axes.legend(fontsize=8)
 
 
-def _draw_use(axes: Any, result: Result) -> None:
+def _draw_use(axes: Any, result: HybridResult) -> None:
     total = max(1, sum(result.sticky_of.values()))
     heights = [100 * result.sticky_of.get(kind, 0) / total for kind in range(CLASSES)]
     axes.bar(range(CLASSES), heights, color=_COLORS[2])
@@ -370,7 +370,7 @@ def _draw_use(axes: Any, result: Result) -> None:
     axes.set_title(f"6.5% of slots are sticky, used by {share:.0f}% of tasks (paper 20%; figure 3)", fontsize=10)
 
 
-def _draw_sweep(axes: Any, sweep: Mapping[int, Result]) -> None:
+def _draw_sweep(axes: Any, sweep: Mapping[int, HybridResult]) -> None:
     pri = sweep[0]
     lines: Sequence[tuple[str, str]] = (("ne", "evictions"), ("we_s", "waste"), ("r0_ev", "R0-ev"), ("r9", "R9"))
     for name, label in lines:

@@ -19,7 +19,7 @@ from ebbtide_sim.draw import COLORS, drawn
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
 from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.reserving.distributions import Lognormal, parse_distribution
-from ebbtide_sim.reserving.job_sets import MEAN_S, ON_THE_FLY, REGIMES, SAVE_S, Outcome, draw_set, play
+from ebbtide_sim.reserving.job_sets import MEAN_S, ON_THE_FLY, REGIMES, SAVE_S, JobSetOutcome, draw_set, play
 from ebbtide_sim.reserving.sampling import brute_force_by_sampling, draw, estimate
 from ebbtide_sim.workloads.nodes import SimNode
 
@@ -189,7 +189,7 @@ def _text(sizes: tuple[int, ...]) -> str:
     return "-".join(str(size) for size in sorted({sizes[0], sizes[-1]}))
 
 
-def _means(found: list[Outcome], base: list[Outcome]) -> dict[str, float]:
+def _means(found: list[JobSetOutcome], base: list[JobSetOutcome]) -> dict[str, float]:
     pairs = list(zip(found, base, strict=True))
     return {
         "makespan_h": _mean(outcome.makespan_s / 3600 for outcome in found),

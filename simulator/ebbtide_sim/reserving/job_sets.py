@@ -15,10 +15,10 @@ from ebbtide_core.reserving.distribution import Distribution
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.reserving.sequences import STRATEGIES
 
-from ebbtide_sim.engine import Simulation, World
+from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.metrics import Metrics
 from ebbtide_sim.reserving.sampling import draw
-from ebbtide_sim.sources import Recorded, Source
+from ebbtide_sim.sources import JobSource, Recorded
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
 
@@ -84,7 +84,7 @@ def draw_set(law: Distribution, jobs: int, sizes: Sequence[int], rng: np.random.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobSetOutcome:
     """From the moment that the set comes; times in seconds. ``wasted_gpu_s`` is what was held and led to nothing."""
 
     makespan_s: float
@@ -109,26 +109,26 @@ class Counted(Metrics):
             self.starts += 1
 
 
-def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> Outcome:
+def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> JobSetOutcome:
     """Run the set under ``regime``, after 50 earlier runs of the same script on the same cluster."""
     began = sum(jobs.earlier) + 1.0  # all of those have ended
     earlier = [_job(f"earlier {n}", 0.0, run, 1) for n, run in enumerate(jobs.earlier)]
     own = [_job(str(n), began, run, size) for n, (run, size) in enumerate(zip(jobs.runs, jobs.gpus, strict=True))]
     metrics = Counted(began=began)
     killed = regime.asks is Asks.KILLED
-    world = World(restart_cost_s=0.0 if killed else SAVE_S, resumable=not killed, requested=True)
+    world = SimulatedWorld(restart_cost_s=0.0 if killed else SAVE_S, resumable=not killed, requested=True)
     source = _source(jobs, regime, earlier, own)
     Simulation(nodes, source, create_policy(regime.policy, {}), [metrics], world).run()
     return _outcome(metrics, own)
 
 
-def _outcome(metrics: Counted, own: Sequence[SimJob]) -> Outcome:
+def _outcome(metrics: Counted, own: Sequence[SimJob]) -> JobSetOutcome:
     """Sum up, all reservations of a job together."""
     mine = [tally for tally in metrics.tallies.values() if tally.job.submit_s >= metrics.began]
     ends = [tally.ended - metrics.began for tally in mine if tally.ended is not None]
     assert len(ends) == len(own), "every job ends once"
     used, work = sum(tally.held_gpu_s for tally in mine), sum(job.runtime_s * job.gpus_max / WHOLE for job in own)
-    return Outcome(
+    return JobSetOutcome(
         makespan_s=max(ends),
         mean_flow_s=sum(ends) / len(ends),
         used_gpu_s=used,
@@ -144,7 +144,7 @@ def _job(id: str, at: float, run: float, gpus: int) -> SimJob:
     )
 
 
-def _source(jobs: JobSet, regime: Regime, earlier: Sequence[SimJob], own: Sequence[SimJob]) -> Source:
+def _source(jobs: JobSet, regime: Regime, earlier: Sequence[SimJob], own: Sequence[SimJob]) -> JobSource:
     match regime.asks:
         case Asks.NOTHING:
             return Recorded([*earlier, *own])

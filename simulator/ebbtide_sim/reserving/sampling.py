@@ -14,7 +14,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SampleMean:
     """A mean of samples and its standard error."""
 
     mean: float
@@ -51,10 +51,12 @@ def _peeked(iterator: Iterable[float], last: list[float]) -> Iterable[float]:
         yield value
 
 
-def estimate(sequence: Iterable[float], runs: Floats, cost: CostModel) -> Estimate:
+def estimate(sequence: Iterable[float], runs: Floats, cost: CostModel) -> SampleMean:
     """The mean cost of ``runs``."""
     sample = costs(sequence, runs, cost)
-    return Estimate(float(sample.mean()), float(sample.std(ddof=1) / np.sqrt(sample.size)) if sample.size > 1 else 0.0)
+    return SampleMean(
+        float(sample.mean()), float(sample.std(ddof=1) / np.sqrt(sample.size)) if sample.size > 1 else 0.0
+    )
 
 
 def brute_force_by_sampling(

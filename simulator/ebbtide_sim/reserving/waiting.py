@@ -14,7 +14,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId, StopCause
 
-from ebbtide_sim.replay import Line, read_event
+from ebbtide_sim.replay import RecordedEvent, read_event
 
 MIN_STARTS: Final = 10
 """With fewer starts, nothing is fitted."""
@@ -26,7 +26,7 @@ class FitError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ObservedWait:
     """A job asked for ``requested_s`` of running time, and ran after ``waited_s``."""
 
     requested_s: float
@@ -66,7 +66,7 @@ class _Queue:
 
     jobs: dict[JobId, _Asking] = field(default_factory=dict)
 
-    def follow(self, event: Event, time: float) -> Start | None:
+    def follow(self, event: Event, time: float) -> ObservedWait | None:
         """Take note of ``event``; the start that it is, if a job waited for it that is known to have asked for so long.
 
         Who starts again after anything but the end of a reservation asked for nothing, and who was held waited for
@@ -94,10 +94,10 @@ class _Queue:
         return None
 
 
-def _begin(job: _Asking, time: float) -> Start | None:
+def _begin(job: _Asking, time: float) -> ObservedWait | None:
     asked, requested = job.asked, job.requested_s()
     job.asked, job.started = None, time
-    return None if asked is None or requested is None else Start(requested, max(0.0, time - asked))
+    return None if asked is None or requested is None else ObservedWait(requested, max(0.0, time - asked))
 
 
 def _end(job: _Asking, time: float) -> None:
@@ -108,7 +108,7 @@ def _end(job: _Asking, time: float) -> None:
         job.asked = time
 
 
-def starts(lines: Iterable[Line]) -> Iterator[Start]:
+def starts(lines: Iterable[RecordedEvent]) -> Iterator[ObservedWait]:
     """The starts in a journal for which a job waited that asked for a time: a limit, or a reservation."""
     queue = _Queue()
     for line in lines:
@@ -117,7 +117,7 @@ def starts(lines: Iterable[Line]) -> Iterator[Start]:
             yield start
 
 
-def fit_waiting(points: Sequence[Start]) -> WaitingTime:
+def fit_waiting(points: Sequence[ObservedWait]) -> WaitingTime:
     """The least squares for ``points`` with gamma >= 0; `FitError` if they do not tell.
 
     They do not if there are fewer than `MIN_STARTS`, if all asked for the same time, or if those who asked for more did

@@ -32,7 +32,7 @@ UNFINISHED: Final = "not seen to finish"
 UNSCHEDULED: Final = "not seen to be scheduled before they finished"
 
 
-class Event(IntEnum):
+class TraceEvent(IntEnum):
     """What happened to a task."""
 
     SUBMIT = 0
@@ -93,20 +93,20 @@ def _rows(path: Path) -> Iterator[Row]:
 def _take(row: Row, tasks: dict[tuple[str, str], _Task], earlier: set[tuple[str, str]]) -> None:
     key = (row.text("job_id"), row.text("task_index"))
     time = row.number("time", high=MAX_TIME_US)
-    event = Event(row.whole("event_type", high=max(Event)))
+    event = TraceEvent(row.whole("event_type", high=max(TraceEvent)))
     priority = row.whole("priority", high=CLASSES - 1)
     task = tasks.get(key)
     if task is None:
-        if event is not Event.SUBMIT or time == 0:
+        if event is not TraceEvent.SUBMIT or time == 0:
             earlier.add(key)
         elif key not in earlier:
             tasks[key] = _Task(time, key[0], row.text("user", ""), priority)
         return
     if task.finished is not None:
         return
-    if event is Event.SCHEDULE:
+    if event is TraceEvent.SCHEDULE:
         task.scheduled = time
-    elif event is Event.FINISH:
+    elif event is TraceEvent.FINISH:
         if task.scheduled is not None and time < task.scheduled:
             raise row.fault("time", f"{time:.0f} is before the task was scheduled, which makes a negative run time")
         task.finished = time

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from ebbtide_agent.channels.table import Channels
+from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
@@ -15,7 +15,7 @@ class End:
     """Opens channels to a node and keeps what comes of each."""
 
     def __init__(self, node: Node) -> None:
-        self.channels = Channels(node.attempts.access, "n1")
+        self.channels = ChannelTable(node.attempts.access, "n1")
         self.channels.attach(self._put)
         self._ids = itertools.count(1)
         self.said: dict[int, list[channel_pb2.ChannelOutput]] = {}

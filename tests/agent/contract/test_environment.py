@@ -11,7 +11,7 @@ from ebbtide_agent.contract.environment import (
     rank_environment,
     shutdown_timeout_s,
 )
-from ebbtide_agent.contract.intent import Gpu, Intent, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
 from ebbtide_agent.network import Network
 
 PLAIN = Intent(
@@ -51,8 +51,8 @@ def test_the_sdk_comes_behind_what_the_user_has_on_the_path_unless_it_is_not_wan
     assert os.listdir(SDK) == ["ebbtide"]
 
 
-def gpus(count: int, numerator: int = 1, denominator: int = 1, mem_bytes: int = 10) -> tuple[Gpu, ...]:
-    return tuple(Gpu(f"GPU-{i}", numerator, denominator, mem_bytes) for i in range(count))
+def gpus(count: int, numerator: int = 1, denominator: int = 1, mem_bytes: int = 10) -> tuple[AllocatedGpu, ...]:
+    return tuple(AllocatedGpu(f"GPU-{i}", numerator, denominator, mem_bytes) for i in range(count))
 
 
 def test_a_job_without_gpus_has_the_users_environment_and_the_contracts():

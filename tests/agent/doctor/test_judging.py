@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.doctor import hardware, machine, python, storage
 from ebbtide_agent.doctor.finding import Level
-from ebbtide_agent.doctor.hardware import Answer, Holder
+from ebbtide_agent.doctor.hardware import Answer, GpuHolder
 from ebbtide_agent.doctor.python import Torch
 from ebbtide_agent.doctor.subject import Subject
-from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, Reading, Settings
+from ebbtide_agent.gpu.backend import Driver, Gpu, GpuProcess, GpuReading, GpuSettings
 
 GIB = 2**30
 GPU = Gpu("GPU-a", 0, "H100", 80 * GIB)
@@ -18,7 +18,7 @@ GPU = Gpu("GPU-a", 0, "H100", 80 * GIB)
 
 def answer(seconds=0.001, settings=None, gpu=GPU, **reading) -> Answer:
     known = {"mem_used_bytes": 0, "mem_total_bytes": gpu.mem_bytes, "processes": ()}
-    return Answer(gpu, Reading(gpu.uuid, **(known | reading)), settings or Settings(), seconds)
+    return Answer(gpu, GpuReading(gpu.uuid, **(known | reading)), settings or GpuSettings(), seconds)
 
 
 def of_gpu(*answers):
@@ -30,12 +30,12 @@ def levels(findings):
 
 
 def test_a_gpu_that_answers_at_once_and_is_set_as_usual_is_fine():
-    settings = Settings(persistence=True, compute_mode="default", mig=False)
+    settings = GpuSettings(persistence=True, compute_mode="default", mig=False)
     assert levels(of_gpu(answer(settings=settings))) == ["ok"]
 
 
 def test_what_a_driver_does_not_tell_is_nobodys_fault():
-    assert levels(of_gpu(answer(settings=Settings()))) == ["ok"]
+    assert levels(of_gpu(answer(settings=GpuSettings()))) == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_what_a_driver_does_not_tell_is_nobodys_fault():
         (answer(unhealthy_reason="GPU is lost"), "problem", "nvidia-smi --gpu-reset -i 0"),
         (answer(unhealthy_reason="NVML does not answer"), "problem", "reboot"),
         (answer(seconds=1.4), "warning", "nvidia-smi -pm 1"),
-        (answer(settings=Settings(persistence=False)), "warning", "nvidia-smi -i 0 -pm 1"),
-        (answer(settings=Settings(compute_mode="prohibited")), "problem", "nvidia-smi -i 0 -c DEFAULT"),
-        (answer(settings=Settings(compute_mode="exclusive process")), "note", "nvidia-smi -i 0 -c DEFAULT"),
+        (answer(settings=GpuSettings(persistence=False)), "warning", "nvidia-smi -i 0 -pm 1"),
+        (answer(settings=GpuSettings(compute_mode="prohibited")), "problem", "nvidia-smi -i 0 -c DEFAULT"),
+        (answer(settings=GpuSettings(compute_mode="exclusive process")), "note", "nvidia-smi -i 0 -c DEFAULT"),
     ],
 )
 def test_what_is_wrong_with_a_gpu_comes_with_its_command(found, level, command):
@@ -76,10 +76,10 @@ def test_a_gpu_that_fell_off_the_bus_is_missed_though_nvml_does_not_name_it():
 
 
 def test_a_mig_gpu_without_slices_is_a_problem_and_slices_are_slots():
-    unsliced = answer(settings=Settings(mig=True))
+    unsliced = answer(settings=GpuSettings(mig=True))
     assert levels(hardware.judge_slices([unsliced])) == ["problem"]
     part = Gpu("MIG-a", 0, "H100 MIG 1g.10gb", 10 * GIB, parent="GPU-a")
-    assert levels(hardware.judge_slices([answer(gpu=part, settings=Settings(mig=True))])) == ["note"]
+    assert levels(hardware.judge_slices([answer(gpu=part, settings=GpuSettings(mig=True))])) == ["note"]
 
 
 def test_of_mig_slices_a_program_sees_one_and_none_can_be_swapped():
@@ -102,7 +102,7 @@ def test_an_old_driver_is_named():
 
 def processes(*found, used=0, who=None):
     reading = answer(mem_used_bytes=used, processes=found)
-    return list(hardware.judge_processes([reading], who or (lambda pid: Holder(True, "ada", "python"))))
+    return list(hardware.judge_processes([reading], who or (lambda pid: GpuHolder(True, "ada", "python"))))
 
 
 def test_a_foreign_process_is_named_with_its_user_command_and_memory():
@@ -112,25 +112,25 @@ def test_a_foreign_process_is_named_with_its_user_command_and_memory():
 
 
 def test_a_zombie_comes_with_the_parent_that_should_notice():
-    (finding,) = processes(GpuProcess(7, None), who=lambda pid: Holder(False, "ada", "python", parent=3))
+    (finding,) = processes(GpuProcess(7, None), who=lambda pid: GpuHolder(False, "ada", "python", parent=3))
     assert finding.level is Level.WARNING
     assert "kill 3" in finding.advice
 
 
 def test_a_process_of_another_pid_namespace_is_told_apart_from_a_foreign_one():
-    (finding,) = processes(GpuProcess(7, None), who=lambda pid: Holder(None))
+    (finding,) = processes(GpuProcess(7, None), who=lambda pid: GpuHolder(None))
     assert "--pid=host" in finding.advice
 
 
 def test_memory_that_nobody_holds_is_found_unless_somebodys_is_not_known():
     (finding,) = processes(used=3 * GIB)
     assert finding.text == "3.0 GiB of GPU 0 are used by no process that shows"
-    unknown = processes(GpuProcess(7, None), used=3 * GIB, who=lambda pid: Holder(True, ours=True))
+    unknown = processes(GpuProcess(7, None), used=3 * GIB, who=lambda pid: GpuHolder(True, ours=True))
     assert levels(unknown) == ["ok"]
 
 
 def test_the_jobs_of_this_node_are_not_foreign():
-    assert levels(processes(GpuProcess(7, GIB), used=GIB, who=lambda pid: Holder(True, ours=True))) == ["ok"]
+    assert levels(processes(GpuProcess(7, GIB), used=GIB, who=lambda pid: GpuHolder(True, ours=True))) == ["ok"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import zlib
 import pytest
 from ebbtide_agent.files import snapshots
 from ebbtide_agent.files.exchange import Away, Exchange
-from ebbtide_agent.files.snapshots import CACHED_S, WORKDIR_S, NotPlaced, Snapshots
+from ebbtide_agent.files.snapshots import CACHED_S, WORKDIR_S, NotPlaced, SnapshotCache
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.conftest import agent, disk  # noqa: F401
@@ -73,7 +73,7 @@ class Master:
 def here(tmp_path):
     """The snapshots of a node, and their master."""
     master = Master()
-    node = Snapshots(tmp_path, Exchange())
+    node = SnapshotCache(tmp_path, Exchange())
     node.master = master.attach(node._exchange)
     return node
 
@@ -105,7 +105,7 @@ async def test_what_broke_off_is_gone_on_with(here, tmp_path, monkeypatch):
     assert not caught.value.gone
     assert not list(tmp_path.glob("workdirs/*"))
     here.master.away_at = None
-    again = Snapshots(tmp_path, here._exchange)
+    again = SnapshotCache(tmp_path, here._exchange)
     assert ((await again.place("1", 1, DIGEST)) / "latest").read_text() == "1 2 3\n"
     assert here.master.offsets.count(0) == 1
 
@@ -139,7 +139,7 @@ async def test_what_arrives_damaged_is_not_used_and_fetched_again(here, tmp_path
     ],
 )
 async def test_nothing_is_unpacked_outside_of_the_directory(tmp_path, evil):
-    node = Snapshots(tmp_path / "node", Exchange())
+    node = SnapshotCache(tmp_path / "node", Exchange())
     master = Master(archive(member("run.sh", "x"), evil)).attach(node._exchange)
     with pytest.raises(NotPlaced):
         await node.place("1", 1, master.digest)
@@ -148,7 +148,7 @@ async def test_nothing_is_unpacked_outside_of_the_directory(tmp_path, evil):
 
 
 async def test_nothing_is_written_through_a_link(tmp_path):
-    node = Snapshots(tmp_path / "node", Exchange())
+    node = SnapshotCache(tmp_path / "node", Exchange())
     outside = tmp_path / "outside"
     outside.mkdir()
     link = member("data", kind=tarfile.SYMTYPE, link=str(outside))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading
 from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES
 from ebbtide_agent.processes.procfs import ProcessStat
 
@@ -177,22 +177,22 @@ class Node:
     def links(self) -> tuple[()]:
         return ()
 
-    def read(self, uuid: str) -> Reading:
+    def read(self, uuid: str) -> GpuReading:
         self.catch_up()
         device = self.devices[uuid]
         match device.mode:
             case "lost":
-                return Reading(uuid, unhealthy_reason="GPU is lost", gone=True)
+                return GpuReading(uuid, unhealthy_reason="GPU is lost", gone=True)
             case "fails":
-                return Reading(uuid, unhealthy_reason="Unknown Error")
+                return GpuReading(uuid, unhealthy_reason="Unknown Error")
         here = [process for process in self.processes.values() if uuid in process.gpus]
         used = device.idle_bytes + sum(p.gpus[uuid] for p in here) + sum(leak.bytes for leak in device.leaks)
         if device.mode == "no figures":
             device.blind |= bool(device.leaks)
-            return Reading(uuid, None, TOTAL, processes=self._listed(device, here, hidden=True))
+            return GpuReading(uuid, None, TOTAL, processes=self._listed(device, here, hidden=True))
         if device.mode == "no processes":
-            return Reading(uuid, used, TOTAL, processes=None)
-        return Reading(uuid, used, TOTAL, processes=self._listed(device, here, hidden=False))
+            return GpuReading(uuid, used, TOTAL, processes=None)
+        return GpuReading(uuid, used, TOTAL, processes=self._listed(device, here, hidden=False))
 
     def _listed(self, device: Device, here: list[Process], hidden: bool) -> tuple[GpuProcess, ...]:
         living = {process.pid: process.gpus[device.uuid] for process in here}

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ebbtide_agent import agent_log, gpu
 from ebbtide_agent.gpu import process, serving
-from ebbtide_agent.gpu.backend import Driver, LinkKind, NoGpus, Settings
+from ebbtide_agent.gpu.backend import Driver, GpuSettings, LinkKind, NoGpus
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
@@ -65,7 +65,7 @@ def test_it_says_what_the_backend_says(opened):
     assert apart.links() == node.backend.links()
     assert apart.links()[0].kind is LinkKind.NVLINK
     assert apart.driver() == Driver("580.65.06", "13.0")
-    assert apart.settings(node.uuids[0]) == node.backend.settings(node.uuids[0]) != Settings()
+    assert apart.settings(node.uuids[0]) == node.backend.settings(node.uuids[0]) != GpuSettings()
     assert [apart.read(uuid) for uuid in node.uuids] == [node.backend.read(uuid) for uuid in node.uuids]
 
 
@@ -235,7 +235,7 @@ async def test_an_xid_is_told_by_one_heartbeat_whoever_read_it(fake_node):
 
 
 def test_no_gpus_need_no_process(tmp_path):
-    assert isinstance(gpu.open_apart("none", tmp_path, in_use=False), NoGpus)
+    assert isinstance(gpu.open_in_process("none", tmp_path, in_use=False), NoGpus)
 
 
 async def _beat_for_ever(telemetry):

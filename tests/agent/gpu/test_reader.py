@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 
-from ebbtide_agent.gpu.backend import Gpu, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader
 
 DEADLINE_S = 20.0
@@ -25,7 +25,7 @@ class Driver:
     def read(self, uuid):
         self.calls += 1
         assert self.answers.wait(timeout=DEADLINE_S)
-        return Reading(uuid, mem_used_bytes=1)
+        return GpuReading(uuid, mem_used_bytes=1)
 
 
 class BrokenDriver(Driver):
@@ -36,7 +36,7 @@ class BrokenDriver(Driver):
 async def test_a_driver_that_answers_is_passed_on():
     driver = Driver()
     driver.answers.set()
-    assert await GpuReader(driver).read_all() == {"GPU-0": Reading("GPU-0", mem_used_bytes=1)}
+    assert await GpuReader(driver).read_all() == {"GPU-0": GpuReading("GPU-0", mem_used_bytes=1)}
 
 
 async def test_a_driver_that_does_not_answer_makes_its_gpus_unhealthy_and_is_not_asked_again():

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ebbtide_agent.gpu.backend import Driver, LinkKind, Settings
+from ebbtide_agent.gpu.backend import Driver, GpuSettings, LinkKind
 from ebbtide_agent.gpu.nvml import NvmlBackend, numa_node_of
 from ebbtide_agent.processes import procfs
 
@@ -44,7 +44,7 @@ def test_switches_and_numa_nodes_order_the_rest(tmp_path, fake_node):
 def test_a_driver_that_knows_nothing_of_links_says_none():
     backend = NvmlBackend(HandNvml())
     assert (backend.links(), backend.driver()) == ((), Driver())
-    assert backend.settings("GPU-0") == Settings()
+    assert backend.settings("GPU-0") == GpuSettings()
     gpu = backend.gpus()[0]
     assert (gpu.pci_bus_id, gpu.numa_node, gpu.compute_capability, gpu.parent) == ("", None, "", "")
 
@@ -66,10 +66,10 @@ def test_versions_come_as_people_write_them(fake_node):
 def test_settings_are_read_as_they_are_now(fake_node):
     node = fake_node("1xT4")
     (uuid,) = node.uuids
-    assert node.backend.settings(uuid) == Settings(persistence=True, compute_mode="default", mig=False)
-    assert node.backend.settings("GPU-nobody") == Settings()
+    assert node.backend.settings(uuid) == GpuSettings(persistence=True, compute_mode="default", mig=False)
+    assert node.backend.settings("GPU-nobody") == GpuSettings()
     node.faults(lost=[uuid])
-    assert node.backend.settings(uuid) == Settings()
+    assert node.backend.settings(uuid) == GpuSettings()
 
 
 def test_a_gpu_that_is_cut_up_offers_its_slices_instead_of_itself(fake_node):

@@ -7,9 +7,9 @@ import pwd
 import sys
 
 import pytest
-from ebbtide_agent.gpu.backend import GpuProcess, Reading
+from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
 from ebbtide_agent.gpu_use.attribution import Attribution
-from ebbtide_agent.gpu_use.foreign_processes import AT_ONCE, Notifier, parse_command
+from ebbtide_agent.gpu_use.foreign_processes import AT_ONCE, ForeignProcessNotifier, parse_command
 from ebbtide_agent.processes.procfs import ProcessStat
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ def look(notifier, readings, owners=None):
 
 
 def seen(*pids, uuid="GPU-0", mem_bytes=GIB):
-    return {uuid: Reading(uuid, processes=tuple(GpuProcess(pid, mem_bytes) for pid in pids))}
+    return {uuid: GpuReading(uuid, processes=tuple(GpuProcess(pid, mem_bytes) for pid in pids))}
 
 
 async def done(notifier):
@@ -39,7 +39,7 @@ async def done(notifier):
 
 @pytest.fixture
 def notifier(tmp_path):
-    return Notifier((sys.executable, "-SIc", WRITE, str(tmp_path)), "ws1", ANYBODY)
+    return ForeignProcessNotifier((sys.executable, "-SIc", WRITE, str(tmp_path)), "ws1", ANYBODY)
 
 
 async def test_a_foreign_process_is_told_of_once_with_what_is_known_of_it(notifier, tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ async def test_memory_that_is_not_known_is_told_as_empty(notifier, tmp_path):
 
 
 async def test_a_command_that_takes_too_long_is_killed(caplog):
-    slow = Notifier((sys.executable, "-SIc", "import time; time.sleep(1000)"), "ws1", ANYBODY, time_s=0.2)
+    slow = ForeignProcessNotifier((sys.executable, "-SIc", "import time; time.sleep(1000)"), "ws1", ANYBODY, time_s=0.2)
     look(slow, seen(ME))
     await done(slow)
     assert "not done after 0.2 s" in caplog.text
@@ -91,7 +91,7 @@ async def test_a_command_that_takes_too_long_is_killed(caplog):
 
 @pytest.mark.parametrize("command", [("/no/such/command",), (sys.executable, "-SIc", "raise SystemExit(3)")])
 async def test_a_command_that_fails_is_logged_and_not_tried_again(command, caplog):
-    failing = Notifier(command, "ws1", ANYBODY)
+    failing = ForeignProcessNotifier(command, "ws1", ANYBODY)
     for _ in range(2):
         look(failing, seen(ME))
         await done(failing)
@@ -100,7 +100,9 @@ async def test_a_command_that_fails_is_logged_and_not_tried_again(command, caplo
 
 async def test_only_so_many_run_at_once_and_the_others_come_later(monkeypatch):
     monkeypatch.setattr("ebbtide_agent.gpu_use.foreign_processes.procfs.read_stat", lambda pid: ALIVE)
-    notifier = Notifier((sys.executable, "-SIc", "import time; time.sleep(1000)"), "ws1", lambda pid: True)
+    notifier = ForeignProcessNotifier(
+        (sys.executable, "-SIc", "import time; time.sleep(1000)"), "ws1", lambda pid: True
+    )
     pids = range(10, 10 + 2 * AT_ONCE)
     look(notifier, seen(*pids))
     assert len(notifier._running) == AT_ONCE

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from ebbtide_agent.attempts.release import Release
-from ebbtide_agent.gpu.backend import Reading
+from ebbtide_agent.gpu.backend import GpuReading
 from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
@@ -64,7 +64,7 @@ class Bench:
         self.attribution = Attribution(self.attempts.pids)
         self.idle = Idle()
         shown = (idle_bytes or {}).items()
-        self.idle.learn({uuid: Reading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
+        self.idle.learn({uuid: GpuReading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
         self.freeing = Freeing(self.attempts.is_over, self.reader, self.attribution, self.idle, patience_s)
 
     def exited(self, key=JOB) -> Release:

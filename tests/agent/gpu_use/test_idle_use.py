@@ -1,23 +1,23 @@
 """What a GPU shows when nothing runs on it."""
 
 import pytest
-from ebbtide_agent.gpu.backend import GpuProcess, Reading
+from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
 from ebbtide_agent.gpu_use.idle_use import Idle
 
 GIB = 1 << 30
 
 
 def seen(used, processes=(), uuid="GPU-0"):
-    return {uuid: Reading(uuid, mem_used_bytes=used, processes=processes)}
+    return {uuid: GpuReading(uuid, mem_used_bytes=used, processes=processes)}
 
 
 @pytest.mark.parametrize(
     ("reading", "held"),
     [
-        (Reading("GPU-0", mem_used_bytes=GIB, processes=(GpuProcess(1, GIB),)), ()),
-        (Reading("GPU-0", mem_used_bytes=GIB, processes=()), ("GPU-0",)),
-        (Reading("GPU-0", mem_used_bytes=GIB, processes=None), ()),
-        (Reading("GPU-0", mem_used_bytes=None, processes=()), ()),
+        (GpuReading("GPU-0", mem_used_bytes=GIB, processes=(GpuProcess(1, GIB),)), ()),
+        (GpuReading("GPU-0", mem_used_bytes=GIB, processes=()), ("GPU-0",)),
+        (GpuReading("GPU-0", mem_used_bytes=GIB, processes=None), ()),
+        (GpuReading("GPU-0", mem_used_bytes=None, processes=()), ()),
     ],
 )
 def test_a_gpu_that_is_used_or_held_or_silent_does_not_show_what_idle_means(reading, held):

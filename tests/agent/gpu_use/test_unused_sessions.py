@@ -2,7 +2,7 @@
 
 import os
 
-from ebbtide_agent.gpu.backend import Reading
+from ebbtide_agent.gpu.backend import GpuReading
 from ebbtide_agent.gpu_use.unused_sessions import Unused
 
 KEY = ("7", 1)
@@ -38,7 +38,7 @@ class World:
 
     def look(self, seconds, utilisation=0.0):
         self.now += seconds
-        reading = Reading("GPU-0", mem_used_bytes=0, mem_total_bytes=1, utilisation=utilisation, processes=())
+        reading = GpuReading("GPU-0", mem_used_bytes=0, mem_total_bytes=1, utilisation=utilisation, processes=())
         self.unused.look({"GPU-0": reading}, {})
 
 

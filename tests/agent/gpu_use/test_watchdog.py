@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.idle_use import Idle
-from ebbtide_agent.gpu_use.watchdog import SAMPLES, Use, Watchdog, use_of
+from ebbtide_agent.gpu_use.watchdog import SAMPLES, GpuMemoryUse, Watchdog, use_of
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
@@ -26,7 +26,7 @@ def part(uuid="GPU-0", mem_bytes=6 * GIB, of=4):
 def reading(*processes, used=None, uuid="GPU-0"):
     known = sum(mem_bytes or 0 for _, mem_bytes in processes)
     listed = tuple(GpuProcess(pid, mem_bytes) for pid, mem_bytes in processes)
-    return Reading(uuid, used if used is not None else known, TOTAL, processes=listed)
+    return GpuReading(uuid, used if used is not None else known, TOTAL, processes=listed)
 
 
 class Attempts:
@@ -147,14 +147,14 @@ async def test_what_the_driver_does_not_tell_is_estimated_for_the_record_and_sto
 @pytest.mark.parametrize(
     ("seen", "use"),
     [
-        (reading((11, GIB), (12, GIB)), Use(2 * GIB, certain=True)),
-        (reading((21, GIB)), Use(0, certain=True)),
-        (reading((11, None), used=5 * GIB), Use(4 * GIB, certain=False)),
-        (reading((11, None), used=0), Use(0, certain=False)),
+        (reading((11, GIB), (12, GIB)), GpuMemoryUse(2 * GIB, certain=True)),
+        (reading((21, GIB)), GpuMemoryUse(0, certain=True)),
+        (reading((11, None), used=5 * GIB), GpuMemoryUse(4 * GIB, certain=False)),
+        (reading((11, None), used=0), GpuMemoryUse(0, certain=False)),
         (reading((11, None), (21, None), used=5 * GIB), None),
         (reading((11, None), (FOREIGN, None), used=5 * GIB), None),
-        (Reading("GPU-0", 5 * GIB, TOTAL, processes=None), None),
-        (Reading("GPU-0", None, TOTAL, processes=(GpuProcess(11, None),)), None),
+        (GpuReading("GPU-0", 5 * GIB, TOTAL, processes=None), None),
+        (GpuReading("GPU-0", None, TOTAL, processes=(GpuProcess(11, None),)), None),
     ],
 )
 def test_how_much_an_attempt_uses(seen, use):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from ebbtide_agent.gpu.backend import Gpu, NoGpus, Reading
+from ebbtide_agent.gpu.backend import Gpu, GpuReading, NoGpus
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.telemetry import Telemetry
 from ebbtide_agent.link.endpoint import Endpoint
-from ebbtide_agent.link.link import Link
-from ebbtide_agent.node import Node
-from ebbtide_protos import door
+from ebbtide_agent.link.link import MasterLink
+from ebbtide_agent.node import NodeDescription
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 DEADLINE_S = 10
@@ -88,7 +88,7 @@ class Gpus(NoGpus):
         return self.found
 
     def read(self, uuid):
-        return Reading(uuid, mem_total_bytes=16 << 30)
+        return GpuReading(uuid, mem_total_bytes=16 << 30)
 
 
 class Conversation:
@@ -137,7 +137,7 @@ class Master(agent_pb2_grpc.AgentServiceServicer):
     async def start(self) -> None:
         self._server = grpc.aio.server()
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, self._server)
-        target = self._open.enter_context(door.made(self.home))
+        target = self._open.enter_context(home_socket.made(self.home))
         self._server.add_secure_port(target, grpc.local_server_credentials(grpc.LocalConnectionType.UDS))
         await self._server.start()
 
@@ -163,16 +163,18 @@ class World:
         self.master = Master(home)
         self.other_master = Master(home / "other")
         self.wanted = self.master
-        self.link: Link | None = None
+        self.link: MasterLink | None = None
         self._running: asyncio.Task[None] | None = None
 
     def find_master(self) -> Endpoint:
         return Endpoint.of(self.wanted.home)
 
     def start_agent(self) -> None:
-        node = Node("n1", "host1", "boot1", "incarnation1", 8.0, 1 << 34, "root1")
+        node = NodeDescription("n1", "host1", "boot1", "incarnation1", 8.0, 1 << 34, "root1")
         telemetry = Telemetry(GpuReader(self.gpus), Attribution(self.attempts.pids))
-        self.link = Link(self.find_master, node, self.attempts, self.attempts, telemetry, self.home / "cluster.json")
+        self.link = MasterLink(
+            self.find_master, node, self.attempts, self.attempts, telemetry, self.home / "cluster.json"
+        )
         self._running = asyncio.create_task(self.link.run())
 
     async def stop_agent(self) -> None:

@@ -6,9 +6,9 @@ import signal
 from dataclasses import replace
 
 import pytest
-from ebbtide_agent.contract.intent import Gpu as Part
-from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
-from ebbtide_agent.mps.sharing import NotShared, Sharing
+from ebbtide_agent.contract.intent import AllocatedGpu as Part
+from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
+from ebbtide_agent.mps.sharing import GpuSharing, NotShared
 
 from tests.agent.mps.test_environment import intent
 
@@ -72,8 +72,8 @@ class Lab:
 @pytest.mark.parametrize("seed", range(3))
 async def test_shares_go_one_way_and_leave_nothing_behind(binary, place, seed, monkeypatch):
     monkeypatch.setattr("ebbtide_agent.mps.daemon._QUIT_S", 0.2)
-    sharing = Sharing(place / "node", binary, look_s=0.02)
-    await sharing.know(tuple(Gpu(uuid, 0, "A", 24 * GIB) for uuid in GPUS), lambda _: Settings(), fake=False)
+    sharing = GpuSharing(place / "node", binary, look_s=0.02)
+    await sharing.know(tuple(Gpu(uuid, 0, "A", 24 * GIB) for uuid in GPUS), lambda _: GpuSettings(), fake=False)
     lab = Lab(sharing, seed)
     await sharing.start(lambda key, reason: lab.failed.append(key))
     for _ in range(40):
@@ -83,6 +83,6 @@ async def test_shares_go_one_way_and_leave_nothing_behind(binary, place, seed, m
     async with asyncio.timeout(20):
         while any(gpu.daemon for gpu in sharing._gpus.values()):
             await asyncio.sleep(0.01)
-    assert all(sharing.seen(Reading(uuid)).healthy for uuid in GPUS)
+    assert all(sharing.seen(GpuReading(uuid)).healthy for uuid in GPUS)
     assert not list((place / "node" / "mps").glob("*.json"))
     await sharing.close()

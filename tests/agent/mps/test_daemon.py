@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.mps import daemon
-from ebbtide_agent.mps.control import Control, ControlFailed
-from ebbtide_agent.mps.daemon import Daemon
+from ebbtide_agent.mps.control import ControlFailed, MpsControl
+from ebbtide_agent.mps.daemon import MpsDaemon
 from ebbtide_protos.process import Identity
 
 UUID = "GPU-8a4f"
@@ -16,7 +16,7 @@ UUID = "GPU-8a4f"
 
 @pytest.fixture
 def control(place, binary):
-    return Control(binary, UUID, place / "mps" / "8a4f")
+    return MpsControl(binary, UUID, place / "mps" / "8a4f")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_it_ends_and_leaves_its_logs_only(control, started):
 
 def test_a_later_agent_knows_it_by_its_record(control, started):
     [record] = daemon.records(control.directory.parent)
-    assert Daemon.load(record) == started
+    assert MpsDaemon.load(record) == started
 
 
 def test_one_that_does_not_obey_is_killed(control, started):
@@ -106,9 +106,9 @@ def test_a_reboot_leaves_no_daemon_whoever_has_its_pid_now(control, started):
     content = json.loads(record.read_text())
     content["daemon"] = {"boot_id": "another", "pid": os.getpid(), "starttime": Identity.own().starttime}
     record.write_text(json.dumps(content))
-    assert Daemon.load(record).died() == "its control daemon died"
+    assert MpsDaemon.load(record).died() == "its control daemon died"
 
 
 def test_a_path_too_long_for_a_socket_is_refused(binary, place):
     with pytest.raises(ControlFailed, match="bytes, and MPS needs a path of"):
-        daemon.start(Control(binary, UUID, place / ("n" * 100) / "8a4f"))
+        daemon.start(MpsControl(binary, UUID, place / ("n" * 100) / "8a4f"))

@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-from ebbtide_agent.contract.intent import Gpu, Intent, SignalTarget
-from ebbtide_agent.mps.control import Control
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
+from ebbtide_agent.mps.control import MpsControl
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version
 
 GIB = 1 << 30
-QUARTER = Gpu("GPU-1", 1, 4, 6 * GIB)
+QUARTER = AllocatedGpu("GPU-1", 1, 4, 6 * GIB)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def allocated(intent):
 
 
 def test_a_client_has_its_part_of_the_gpus_memory_and_multiprocessors(place):
-    control = Control("x", "GPU-1", place / "mps" / "1")
+    control = MpsControl("x", "GPU-1", place / "mps" / "1")
     assert mps_environment(control, QUARTER, 1) == {
         "CUDA_MPS_PIPE_DIRECTORY": f"{place}/mps/1",
         "CUDA_MPS_LOG_DIRECTORY": f"{place}/mps/1.log",
@@ -50,7 +50,7 @@ def test_a_client_has_its_part_of_the_gpus_memory_and_multiprocessors(place):
 
 
 def test_the_processes_of_one_job_divide_its_part(place):
-    found = mps_environment(Control("x", "GPU-1", place), dataclasses.replace(QUARTER, denominator=3), 2)
+    found = mps_environment(MpsControl("x", "GPU-1", place), dataclasses.replace(QUARTER, denominator=3), 2)
     assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
     assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "17"
 

@@ -9,14 +9,14 @@ import subprocess
 import sys
 
 import pytest
-from ebbtide_agent.contract.intent import Gpu
+from ebbtide_agent.contract.intent import AllocatedGpu
 from ebbtide_agent.gpu.nvml import open_nvml
 from ebbtide_agent.mps import daemon as daemons
-from ebbtide_agent.mps.control import BINARY, Control
+from ebbtide_agent.mps.control import BINARY, MpsControl
 from ebbtide_agent.mps.daemon import FAULT
 from ebbtide_agent.mps.environment import mps_environment
 from ebbtide_agent.mps.memory_limit import NotLimited, have_limit_set
-from ebbtide_agent.processes.cgroup import Group, delegated
+from ebbtide_agent.processes.cgroup import ControlGroup, delegated
 
 pytestmark = pytest.mark.gpu
 
@@ -63,14 +63,14 @@ OUT_OF_MEMORY = 2
 @pytest.fixture
 def gpu():
     """The first GPU of this machine, as an allocation of a quarter with 2 GiB."""
-    return Gpu(open_nvml().gpus()[0].uuid, 1, 4, 2 * GIB)
+    return AllocatedGpu(open_nvml().gpus()[0].uuid, 1, 4, 2 * GIB)
 
 
 @pytest.fixture
 def daemon(gpu, place):
     found = shutil.which(BINARY)
     assert found is not None, f"{BINARY} is not installed"
-    started = daemons.start(Control(found, gpu.uuid, place / "mps" / "1"))
+    started = daemons.start(MpsControl(found, gpu.uuid, place / "mps" / "1"))
     yield started
     assert daemons.end(started) == ()
 
@@ -159,7 +159,7 @@ def test_after_a_fault_a_new_daemon_serves_again(client, daemon):
 
 def test_the_driver_limits_a_control_group_or_says_why_not(gpu):
     parent = delegated()
-    group = None if parent is None else Group.create(parent, "ebb-test-limit")
+    group = None if parent is None else ControlGroup.create(parent, "ebb-test-limit")
     if group is None:
         pytest.fail("needs a delegated control group (v2)")
     try:

@@ -4,9 +4,9 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
-from ebbtide_agent.gpu.backend import Gpu, Reading, Settings
+from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
 from ebbtide_agent.mps import sharing
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import GIB, Node, python
@@ -46,7 +46,7 @@ class World:
 
     def __init__(self, place, binary):
         self.place = place
-        self.sharing = Sharing(place / "node", binary, look_s=0.02)
+        self.sharing = GpuSharing(place / "node", binary, look_s=0.02)
         self.node = Node(place, sharing=self.sharing)
         self.attempt = 1
 
@@ -72,7 +72,7 @@ class World:
         await self.node.until(lambda: self.daemon is None)
 
     def reading(self):
-        return self.sharing.seen(Reading(UUID, processes=()))
+        return self.sharing.seen(GpuReading(UUID, processes=()))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def world(place, binary, monkeypatch):
         found = World(place, binary)
         try:
             await found.node.attempts.start()
-            await found.sharing.know((Gpu(UUID, 0, "A", 24 * GIB),), lambda _: Settings(), fake=False)
+            await found.sharing.know((Gpu(UUID, 0, "A", 24 * GIB),), lambda _: GpuSettings(), fake=False)
             yield found
         finally:
             if not leave:

@@ -4,11 +4,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from ebbtide_agent.contract.intent import Gpu as Part
-from ebbtide_agent.gpu.backend import Gpu, GpuProcess, Reading, Settings
+from ebbtide_agent.contract.intent import AllocatedGpu as Part
+from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading, GpuSettings
 from ebbtide_agent.mps import find_binary, sharing
 from ebbtide_agent.mps.memory_limit import NotLimited
-from ebbtide_agent.mps.sharing import NotShared, Sharing, Way
+from ebbtide_agent.mps.sharing import GpuSharing, NotShared, Way
 from ebbtide_agent.processes.cgroup import group_name
 
 from tests.agent.mps.test_environment import GIB, intent
@@ -23,8 +23,8 @@ def job(id, uuid=UUID, **changes):
 
 @asynccontextmanager
 async def shared(place, binary, gpu=GPU, settings=None):
-    found = Sharing(place / "node", binary, look_s=0.02)
-    await found.know((gpu,), lambda _: settings or Settings(), fake=False)
+    found = GpuSharing(place / "node", binary, look_s=0.02)
+    await found.know((gpu,), lambda _: settings or GpuSettings(), fake=False)
     yield found
     for id in "123":
         found.left((id, 1))
@@ -34,9 +34,9 @@ async def shared(place, binary, gpu=GPU, settings=None):
 @pytest.mark.parametrize(
     ("gpu", "settings"),
     [
-        (GPU, Settings(mig=True)),
+        (GPU, GpuSettings(mig=True)),
         (replace(GPU, uuid="MIG-8a4f5b6c", parent=UUID), None),
-        (GPU, Settings(compute_mode="prohibited")),
+        (GPU, GpuSettings(compute_mode="prohibited")),
         (replace(GPU, compute_capability="6.1"), None),
     ],
     ids=["MIG", "a slice", "compute mode prohibited", "before Volta"],
@@ -54,9 +54,9 @@ async def test_without_a_daemon_it_is_time_sliced(place, program):
 
 
 async def test_all_shares_go_one_way_even_if_the_other_becomes_possible(place, binary):
-    async with shared(place, binary, settings=Settings(mig=True)) as ways:
+    async with shared(place, binary, settings=GpuSettings(mig=True)) as ways:
         await ways.prepare(job("1"))
-        await ways.know((GPU,), lambda _: Settings(), fake=False)
+        await ways.know((GPU,), lambda _: GpuSettings(), fake=False)
         assert (await ways.prepare(job("2"))).sharing is Way.TIME_SLICING
         ways.left(("1", 1))
         ways.left(("2", 1))
@@ -90,7 +90,7 @@ async def test_the_server_is_no_foreign_process(place, binary):
     async with shared(place, binary) as ways:
         await ways.prepare(job("1"))
         server, stranger = GpuProcess(ways._gpus[UUID].daemon.servers[0].pid, GIB), GpuProcess(1, GIB)
-        assert ways.seen(Reading(UUID, processes=(server, stranger))).processes == (stranger,)
+        assert ways.seen(GpuReading(UUID, processes=(server, stranger))).processes == (stranger,)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ebbtide_agent.gpu import open_backend
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.observing import recording as recordings
-from ebbtide_agent.observing.observe import Plan, observe
+from ebbtide_agent.observing.observe import ObservationPlan, observe
 from ebbtide_agent.observing.recording import CannotRecord, Summary, opened, replay_command, state_path
 from ebbtide_cli.main import main
 from ebbtide_protos.process import Identity
@@ -86,7 +86,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def record(node: Node, path: Path, clock: JumpingClock, for_s: float | None = None, anonymous: bool = False) -> Summary:
     with opened(path, node.backend.gpus(), min_s=300.0, anonymous=anonymous) as recording:
-        return observe(node.backend, recording, Plan(every_s=15.0, for_s=for_s), clock, lambda summary: None)
+        return observe(node.backend, recording, ObservationPlan(every_s=15.0, for_s=for_s), clock, lambda summary: None)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -180,7 +180,7 @@ def test_the_file_holds_whole_rows_after_every_look(node: Node, tmp_path: Path) 
         sizes.append(summary.jobs)
 
     with opened(path, node.backend.gpus(), min_s=300.0, anonymous=False) as recording:
-        observe(node.backend, recording, Plan(15.0, 600.0), JumpingClock(), check)
+        observe(node.backend, recording, ObservationPlan(15.0, 600.0), JumpingClock(), check)
     assert (sizes[0], sizes[-1], len(sizes)) == (0, 1, 41)
 
 

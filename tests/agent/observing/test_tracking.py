@@ -1,7 +1,7 @@
 """What is taken for one job, of what was seen look by look."""
 
-from ebbtide_agent.observing.sight import Key, Look, Seen
-from ebbtide_agent.observing.tracking import Run, Tracker
+from ebbtide_agent.observing.sight import Key, NodeLook, Seen
+from ebbtide_agent.observing.tracking import ObservedRun, Tracker
 
 GIB = 2**30
 TICKS = 100
@@ -18,11 +18,11 @@ def seen(
     return Seen((pid, round(started * TICKS)), held, above, user, "python")
 
 
-def look(at: float, *processes: Seen, busy: float | None = None, blind: frozenset[str] = frozenset()) -> Look:
-    return Look(at, processes, {"GPU-a": busy, "GPU-b": busy}, blind)
+def look(at: float, *processes: Seen, busy: float | None = None, blind: frozenset[str] = frozenset()) -> NodeLook:
+    return NodeLook(at, processes, {"GPU-a": busy, "GPU-b": busy}, blind)
 
 
-def runs_of(*looks: Look) -> list[Run]:
+def runs_of(*looks: NodeLook) -> list[ObservedRun]:
     """All runs, over or not, in the order in which they were first seen."""
     tracker = Tracker()
     over = [run for each in looks for run in tracker.take(each)]
@@ -111,4 +111,4 @@ def test_utilisation_is_the_mean_over_the_looks_that_showed_the_job() -> None:
 
 def test_a_run_survives_being_written_down() -> None:
     (run,) = runs_of(look(0.0, seen(7, above=((5, 99_000), (4, 1)))), look(15.0, seen(7), busy=0.5))
-    assert Run.from_json(run.to_json()) == run
+    assert ObservedRun.from_json(run.to_json()) == run

@@ -9,12 +9,12 @@ from ebbtide_agent.processes.asking import (
     SETTLE_S,
     SWALLOWED_S,
     Asking,
-    Process,
+    LiveProcess,
     Reaction,
-    Step,
+    StopStep,
     handlers_in,
 )
-from ebbtide_agent.processes.launchers import Kind, kind_of
+from ebbtide_agent.processes.launchers import ProcessKind, kind_of
 
 ME = 1
 HANDLER = Reaction.HANDLER
@@ -25,11 +25,11 @@ def tree(*processes):
 
 
 def one(pid, parent=ME, **facts):
-    return Process(pid, parent, image=(pid,), **facts)
+    return LiveProcess(pid, parent, image=(pid,), **facts)
 
 
 def shell(pid, parent=ME, **facts):
-    return one(pid, parent, kind=Kind.SHELL, **facts)
+    return one(pid, parent, kind=ProcessKind.SHELL, **facts)
 
 
 def handler(pid, parent=ME, **facts):
@@ -54,12 +54,12 @@ HANDLERS = {
     "a shell that handles it above one that does": (tree(shell(2, reaction=HANDLER), handler(3, 2)), [3]),
     "a shell that handles it above one that does not": (tree(shell(2, reaction=HANDLER), one(3, 2)), [2]),
     "torchrun above ranks with loaders": (
-        tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2), handler(4, 3), handler(5, 2)),
+        tree(handler(2, kind=ProcessKind.LAUNCHER), handler(3, 2), handler(4, 3), handler(5, 2)),
         [3, 5],
     ),
-    "torchrun above ranks without a handler": (tree(handler(2, kind=Kind.LAUNCHER), one(3, 2)), [2]),
-    "make, which would remove what is being made": (tree(handler(2, kind=Kind.BUILDER), one(3, 2)), []),
-    "a worker that a library started": (tree(one(2), handler(3, 2, kind=Kind.WORKER), handler(4, 3)), []),
+    "torchrun above ranks without a handler": (tree(handler(2, kind=ProcessKind.LAUNCHER), one(3, 2)), [2]),
+    "make, which would remove what is being made": (tree(handler(2, kind=ProcessKind.BUILDER), one(3, 2)), []),
+    "a worker that a library started": (tree(one(2), handler(3, 2, kind=ProcessKind.WORKER), handler(4, 3)), []),
 }
 
 
@@ -69,21 +69,21 @@ def test_the_topmost_processes_that_handle_the_signal_are_asked(found, handlers)
 
 
 KINDS = {
-    ("python3", "python3.11", ()): Kind.ORDINARY,
-    ("bash", "bash", ()): Kind.SHELL,
-    ("job.sh", "bash", ()): Kind.SHELL,
-    ("xvfb-run", "dash", ()): Kind.LAUNCHER,
-    ("sh", "busybox", ()): Kind.SHELL,
-    ("sleep", "busybox", ()): Kind.ORDINARY,
-    ("sh", "", ()): Kind.SHELL,
-    ("make", "make", ()): Kind.BUILDER,
-    ("torchrun", "python3.11", ()): Kind.LAUNCHER,
-    ("torchrun", "torchrun", ()): Kind.ORDINARY,
-    ("Xvfb", "Xvfb", ()): Kind.WORKER,
-    ("pt_elastic", "python3.11", ()): Kind.LAUNCHER,
-    ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): Kind.LAUNCHER,
-    ("python", "python3.11", ("python", "train.py", "-m")): Kind.ORDINARY,
-    ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): Kind.SPAWNED,
+    ("python3", "python3.11", ()): ProcessKind.ORDINARY,
+    ("bash", "bash", ()): ProcessKind.SHELL,
+    ("job.sh", "bash", ()): ProcessKind.SHELL,
+    ("xvfb-run", "dash", ()): ProcessKind.LAUNCHER,
+    ("sh", "busybox", ()): ProcessKind.SHELL,
+    ("sleep", "busybox", ()): ProcessKind.ORDINARY,
+    ("sh", "", ()): ProcessKind.SHELL,
+    ("make", "make", ()): ProcessKind.BUILDER,
+    ("torchrun", "python3.11", ()): ProcessKind.LAUNCHER,
+    ("torchrun", "torchrun", ()): ProcessKind.ORDINARY,
+    ("Xvfb", "Xvfb", ()): ProcessKind.WORKER,
+    ("pt_elastic", "python3.11", ()): ProcessKind.LAUNCHER,
+    ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): ProcessKind.LAUNCHER,
+    ("python", "python3.11", ("python", "train.py", "-m")): ProcessKind.ORDINARY,
+    ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): ProcessKind.SPAWNED,
 }
 
 
@@ -93,7 +93,7 @@ def test_what_a_process_is_to_those_below_it_shows_in_its_names(names, kind):
 
 
 def test_who_answers_is_asked_and_nobody_is_signalled_whoever_stands_above_and_below():
-    found = tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), handler(4, 3), handler(5, 2))
+    found = tree(handler(2, kind=ProcessKind.LAUNCHER), handler(3, 2, answers=True), handler(4, 3), handler(5, 2))
     step = Asking().begin(found, 0.0)
     assert (step.tell, step.signal, step.kill) == ((3,), (), ())
 
@@ -112,7 +112,7 @@ def test_a_shell_is_kept_until_those_below_it_have_left_and_is_ended_then():
 
 
 def test_a_driver_is_kept_and_ended_as_a_shell_is():
-    found = tree(one(2, kind=Kind.DRIVER), shell(3, 2), handler(4, 3))
+    found = tree(one(2, kind=ProcessKind.DRIVER), shell(3, 2), handler(4, 3))
     asking = Asking()
     step = asking.begin(found, 0.0)
     assert (step.signal, step.release) == ((4,), (4, 4))
@@ -148,9 +148,9 @@ def test_a_shell_below_one_that_was_asked_goes_on_for_that_one_may_wait_for_it()
         assert not asking.go_on(without(found, 5), 0.1)
 
 
-@pytest.mark.parametrize("kind", [Kind.SHELL, Kind.BUILDER])
+@pytest.mark.parametrize("kind", [ProcessKind.SHELL, ProcessKind.BUILDER])
 def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_would_begin_another_command_next(kind):
-    found = tree(handler(2, kind=Kind.SHELL), replace(one(3, 2, kind=kind), image=(2,)))
+    found = tree(handler(2, kind=ProcessKind.SHELL), replace(one(3, 2, kind=kind), image=(2,)))
     found[2] = replace(found[2], image=(2,))
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (2,)
@@ -159,7 +159,7 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_would_begin_another_c
 
 
 def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_computes_nothing_though_it_is_a_copy_of_it():
-    found = tree(handler(2, kind=Kind.SHELL), replace(shell(3, 2), image=(2,)), one(4, 3))
+    found = tree(handler(2, kind=ProcessKind.SHELL), replace(shell(3, 2), image=(2,)), one(4, 3))
     found[2] = replace(found[2], image=(2,))
     asking = Asking()
     asking.begin(found, 0.0)
@@ -168,8 +168,8 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_if_it_computes_nothing_thou
 
 
 def test_a_shell_is_asked_itself_if_what_was_asked_below_it_was_a_copy_that_became_a_command():
-    copy = replace(handler(3, 2, kind=Kind.SHELL), image=(2,))
-    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), copy)
+    copy = replace(handler(3, 2, kind=ProcessKind.SHELL), image=(2,))
+    found = tree(replace(handler(2, kind=ProcessKind.SHELL), image=(2,)), copy)
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (3,)
     assert not asking.go_on(found, LATE_S[0])
@@ -179,21 +179,27 @@ def test_a_shell_is_asked_itself_if_what_was_asked_below_it_was_a_copy_that_beca
 
 
 def test_if_no_shell_is_left_above_a_copy_that_became_a_command_the_rest_is_ended():
-    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), replace(handler(3, 2, kind=Kind.SHELL), image=(2,)))
+    found = tree(
+        replace(handler(2, kind=ProcessKind.SHELL), image=(2,)),
+        replace(handler(3, 2, kind=ProcessKind.SHELL), image=(2,)),
+    )
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (3,)
     assert asking.go_on(tree(one(3)), LATE_S[0]).signal == (3,)
 
 
 def test_a_copy_of_a_shell_that_is_just_ending_has_not_become_a_command():
-    found = tree(replace(handler(2, kind=Kind.SHELL), image=(2,)), replace(handler(3, 2, kind=Kind.SHELL), image=(2,)))
+    found = tree(
+        replace(handler(2, kind=ProcessKind.SHELL), image=(2,)),
+        replace(handler(3, 2, kind=ProcessKind.SHELL), image=(2,)),
+    )
     asking = Asking()
     asking.begin(found, 0.0)
     assert not asking.go_on({**found, 3: replace(found[3], image=())}, LATE_S[0])
 
 
 def test_a_shell_below_another_program_may_become_a_command_in_its_handler():
-    found = tree(handler(2, kind=Kind.SHELL), handler(3, 2, kind=Kind.SHELL))
+    found = tree(handler(2, kind=ProcessKind.SHELL), handler(3, 2, kind=ProcessKind.SHELL))
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (3,)
     assert not asking.go_on({**found, 3: replace(one(3, 2), image=(4,))}, LATE_S[0])
@@ -201,7 +207,7 @@ def test_a_shell_below_another_program_may_become_a_command_in_its_handler():
 
 def test_where_nobody_handles_the_signal_a_shell_that_ignores_it_has_its_grace_period():
     found = tree(shell(2, reaction=Reaction.IGNORES), one(3, 2, reaction=Reaction.IGNORES))
-    assert Asking().begin(found, 0.0) == Step(signal=(3, 2), release=(3, 2))
+    assert Asking().begin(found, 0.0) == StopStep(signal=(3, 2), release=(3, 2))
 
 
 def test_nobody_waits_for_a_shell_that_itself_waits_for_the_one_above_it():
@@ -226,10 +232,10 @@ def test_a_shell_is_waited_for_as_long_as_its_trap_does_something():
 
 
 def test_a_shell_that_ignores_the_signal_and_make_are_killed_when_their_turn_comes():
-    for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=Kind.BUILDER)):
+    for above in (shell(2, reaction=Reaction.IGNORES), handler(2, kind=ProcessKind.BUILDER)):
         found, asking = tree(above, handler(3, 2)), Asking()
         asking.begin(found, 0.0)
-        assert asking.go_on(without(found, 3), 0.1) == Step(kill=(2,), parents=(2,))
+        assert asking.go_on(without(found, 3), 0.1) == StopStep(kill=(2,), parents=(2,))
 
 
 def test_who_is_left_behind_by_one_that_was_asked_is_asked_in_its_turn_but_no_copy_of_it():
@@ -255,7 +261,7 @@ def test_beside_those_who_take_part_others_are_asked_once_these_have_left_and_be
 
 
 def test_what_a_launcher_has_beside_the_one_that_took_part_is_left_to_the_launcher():
-    found = tree(one(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), handler(4, 2))
+    found = tree(one(2, kind=ProcessKind.LAUNCHER), handler(3, 2, answers=True), handler(4, 2))
     asking = Asking()
     asking.begin(found, 0.0)
     assert not asking.go_on(without(found, 3), 0.1)
@@ -300,7 +306,7 @@ def test_below_one_that_has_swallowed_the_signal_others_are_asked_in_its_place(i
 def test_what_a_shell_with_a_trap_waits_for_is_ended_too_where_another_below_it_can_save():
     """As one in the background that began to handle the signal only after the request."""
     saves, loader, waited_for = handler(3, 2), one(4, 3), one(5, 2)
-    found = tree(handler(2, kind=Kind.SHELL), replace(saves, reaction=Reaction.DIES), loader, waited_for)
+    found = tree(handler(2, kind=ProcessKind.SHELL), replace(saves, reaction=Reaction.DIES), loader, waited_for)
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (2,)
     found |= {3: saves}
@@ -310,13 +316,16 @@ def test_what_a_shell_with_a_trap_waits_for_is_ended_too_where_another_below_it_
 
 def test_ranks_that_python_spawned_are_asked_if_nobody_else_can_save_and_the_one_above_ends_after_them():
     found = tree(
-        one(2), handler(3, 2, kind=Kind.SPAWNED), handler(4, 2, kind=Kind.SPAWNED), one(5, 2, kind=Kind.SPAWNED)
+        one(2),
+        handler(3, 2, kind=ProcessKind.SPAWNED),
+        handler(4, 2, kind=ProcessKind.SPAWNED),
+        one(5, 2, kind=ProcessKind.SPAWNED),
     )
     asking = Asking()
     assert asking.begin(found, 0.0).signal == (3, 4)
     assert not asking.go_on(without(found, 3), 0.1)
     assert asking.go_on(without(found, 3, 4), 0.2).signal == (2,)
-    looked_after = tree(handler(2), handler(3, 2, kind=Kind.SPAWNED))
+    looked_after = tree(handler(2), handler(3, 2, kind=ProcessKind.SPAWNED))
     assert Asking().begin(looked_after, 0.0).signal == (2,)
 
 
@@ -330,7 +339,7 @@ def test_what_an_idle_shell_waits_for_is_ended_so_that_its_trap_runs_and_what_th
 
 
 def test_the_data_loaders_of_what_an_idle_shell_waits_for_are_nobody_who_can_leave_by_themselves():
-    found = tree(shell(2, reaction=HANDLER), one(3, 2), handler(4, 3, kind=Kind.WORKER))
+    found = tree(shell(2, reaction=HANDLER), one(3, 2), handler(4, 3, kind=ProcessKind.WORKER))
     asking = Asking()
     asking.begin(found, 0.0)
     asking.go_on(found, SETTLE_S)
@@ -339,7 +348,7 @@ def test_the_data_loaders_of_what_an_idle_shell_waits_for_are_nobody_who_can_lea
 
 
 def test_a_launcher_has_time_to_end_by_itself_and_others_have_not():
-    found = tree(handler(2, kind=Kind.LAUNCHER), handler(3, 2, answers=True), one(4, 2), one(5))
+    found = tree(handler(2, kind=ProcessKind.LAUNCHER), handler(3, 2, answers=True), one(4, 2), one(5))
     asking = Asking()
     asking.begin(found, 0.0)
     left = without(found, 3)
@@ -352,8 +361,8 @@ def test_a_launcher_has_time_to_end_by_itself_and_others_have_not():
 
 
 def test_if_nobody_can_save_all_are_ended_at_once():
-    found = tree(shell(2), one(3, 2), one(4, 2, kind=Kind.BUILDER))
-    assert Asking().begin(found, 0.0) == Step(signal=(2, 3), kill=(4,), release=(2, 3))
+    found = tree(shell(2), one(3, 2), one(4, 2, kind=ProcessKind.BUILDER))
+    assert Asking().begin(found, 0.0) == StopStep(signal=(2, 3), kill=(4,), release=(2, 3))
 
 
 def test_who_begins_to_take_part_after_the_request_is_waited_for_as_well():
@@ -375,6 +384,6 @@ def test_a_later_process_with_the_same_pid_is_another_one():
 
 
 def test_where_nobody_has_anything_to_save_a_data_loader_that_catches_the_signal_is_nobody_who_can_leave_by_itself():
-    found = tree(one(2), handler(3, 2, kind=Kind.WORKER))
+    found = tree(one(2), handler(3, 2, kind=ProcessKind.WORKER))
     step = Asking().begin(found, 0.0)
     assert (step.signal, step.handlers) == ((2, 3), ())

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.asking import Reaction
-from ebbtide_agent.processes.launchers import Kind
+from ebbtide_agent.processes.launchers import ProcessKind
 from ebbtide_protos.process import Identity
 
 
@@ -90,4 +90,4 @@ input()
         process.stdout.readline()
         found = process_tree.tree([process.pid], signal.SIGTERM)[process.pid]
         process.kill()
-    assert (found.kind, found.reaction) == (Kind.SHELL, Reaction.DIES)
+    assert (found.kind, found.reaction) == (ProcessKind.SHELL, Reaction.DIES)

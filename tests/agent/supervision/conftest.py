@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import trees
-from ebbtide_agent.processes.cgroup import CPU, MEMORY, SUPERVISORS, Group, delegated, own_group
+from ebbtide_agent.processes.cgroup import CPU, MEMORY, SUPERVISORS, ControlGroup, delegated, own_group
 
 from tests.agent.supervision.node import Node
 
@@ -94,9 +94,9 @@ def delegation() -> Iterator[Path]:
     (group / "cgroup.procs").write_text("0")
     delegated.cache_clear()
     yield group
-    for pid in Group(group).pids():  # this one, and what stays with it to be asked about files
-        Group(before).take(pid)
+    for pid in ControlGroup(group).pids():  # this one, and what stays with it to be asked about files
+        ControlGroup(before).take(pid)
     delegated.cache_clear()
     left = [path for path in group.iterdir() if path.is_dir() and path.name != SUPERVISORS]
-    Group(group).remove()
+    ControlGroup(group).remove()
     assert left == []

@@ -13,7 +13,7 @@ from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import Places
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.files.exchange import Exchange
-from ebbtide_agent.mps.sharing import Sharing
+from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
@@ -84,7 +84,7 @@ class Node:
         disk: Path,
         fake_gpus: bool = False,
         warm: int = 0,
-        sharing: Sharing | None = None,
+        sharing: GpuSharing | None = None,
         min_uid: int = 0,
     ) -> None:
         self.dir = disk / "node"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.processes.cgroup import SUPERVISORS, Group, delegated, own_group
+from ebbtide_agent.processes.cgroup import SUPERVISORS, ControlGroup, delegated, own_group
 from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.node import EXITED, python
@@ -47,7 +47,7 @@ def test_a_kernel_without_control_groups_is_no_error(tmp_path: Path):
 
 
 def test_where_no_group_can_be_made_there_is_none(tmp_path: Path):
-    assert Group.create(tmp_path / "missing", "ebb-1.1") is None
+    assert ControlGroup.create(tmp_path / "missing", "ebb-1.1") is None
 
 
 ESCAPING = """
@@ -95,8 +95,8 @@ class TestWithGroups:
                 await node.stop(grace_s=0.0)
         finally:
             delegated.cache_clear()
-            Group(jobs).is_empty_within(10.0)
-            Group(jobs).remove()
+            ControlGroup(jobs).is_empty_within(10.0)
+            ControlGroup(jobs).remove()
 
     async def test_what_keeps_the_group_of_all_jobs_alive_makes_room_for_their_limits(
         self, agent, delegation, monkeypatch
@@ -105,13 +105,13 @@ class TestWithGroups:
         jobs.mkdir()
         monkeypatch.setenv("EBB_JOBS_CGROUP", str(jobs))
         with subprocess.Popen(["sleep", "600"]) as sleeper:
-            Group(jobs).take(sleeper.pid)
+            ControlGroup(jobs).take(sleeper.pid)
             async with agent():
-                assert sleeper.pid in Group(jobs / SUPERVISORS).pids()
+                assert sleeper.pid in ControlGroup(jobs / SUPERVISORS).pids()
                 assert (jobs / "cgroup.procs").read_text() == ""
             sleeper.kill()
-        assert Group(jobs).is_empty_within(10.0)
-        Group(jobs).remove()
+        assert ControlGroup(jobs).is_empty_within(10.0)
+        ControlGroup(jobs).remove()
 
     async def test_what_escapes_from_its_parents_is_killed_with_the_rest(self, agent, delegation):
         async with agent() as node:

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from ebbtide_agent.processes.asking import Process, Reaction, Step
-from ebbtide_agent.processes.launchers import Kind
+from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep
+from ebbtide_agent.processes.launchers import ProcessKind
 from ebbtide_agent.supervisor.clues import Clue, of_killing, of_request
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -55,23 +55,23 @@ async def test_what_stands_in_the_way_is_seen(agent, command, options, clues):
 
 def test_who_is_asked_below_a_launcher_is_hidden_by_it():
     tree = {
-        1: Process(1, 0, kind=Kind.LAUNCHER, reaction=HANDLER),
-        2: Process(2, 1, reaction=HANDLER),
-        3: Process(3, 0, reaction=HANDLER),
+        1: LiveProcess(1, 0, kind=ProcessKind.LAUNCHER, reaction=HANDLER),
+        2: LiveProcess(2, 1, reaction=HANDLER),
+        3: LiveProcess(3, 0, reaction=HANDLER),
     }
-    assert list(of_request(tree, Step(signal=(2,), handlers=(2,)), 15)) == [Clue.LAUNCHER]
-    assert list(of_request(tree, Step(signal=(3,), handlers=(3,)), 15)) == []
-    assert list(of_request(tree, Step(tell=(2,), handlers=(2,)), 15)) == []
+    assert list(of_request(tree, StopStep(signal=(2,), handlers=(2,)), 15)) == [Clue.LAUNCHER]
+    assert list(of_request(tree, StopStep(signal=(3,), handlers=(3,)), 15)) == []
+    assert list(of_request(tree, StopStep(tell=(2,), handlers=(2,)), 15)) == []
 
 
 def test_data_loaders_that_are_signalled_below_who_could_save_are_seen():
-    tree = {1: Process(1, 0, reaction=HANDLER), 2: Process(2, 1, kind=Kind.WORKER)}
-    assert list(of_request(tree, Step(signal=(1, 2), handlers=(1,)), 15)) == [Clue.WORKERS_SIGNALLED]
-    assert list(of_request(tree, Step(signal=(1,), handlers=(1,)), 15)) == []
+    tree = {1: LiveProcess(1, 0, reaction=HANDLER), 2: LiveProcess(2, 1, kind=ProcessKind.WORKER)}
+    assert list(of_request(tree, StopStep(signal=(1, 2), handlers=(1,)), 15)) == [Clue.WORKERS_SIGNALLED]
+    assert list(of_request(tree, StopStep(signal=(1,), handlers=(1,)), 15)) == []
 
 
 def test_a_copy_of_who_was_asked_was_not_left_out():
-    asked, copy = Process(1, 0, reaction=HANDLER, image=(7,)), Process(2, 1, reaction=HANDLER, image=(7,))
-    other = Process(3, 1, reaction=HANDLER, image=(8,))
+    asked, copy = LiveProcess(1, 0, reaction=HANDLER, image=(7,)), LiveProcess(2, 1, reaction=HANDLER, image=(7,))
+    other = LiveProcess(3, 1, reaction=HANDLER, image=(8,))
     assert list(of_killing({1: asked, 2: copy}, [1])) == []
     assert list(of_killing({1: asked, 3: other}, [1])) == [Clue.NOT_ASKED]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.cgroup import SUPERVISORS, Group
+from ebbtide_agent.processes.cgroup import SUPERVISORS, ControlGroup
 from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.limits import MemoryWatch
 
@@ -70,7 +70,9 @@ class TestWatched:
 
     @pytest.mark.cgroup
     async def test_a_group_without_limits_says_who_belongs_to_the_attempt(self, agent, delegation, monkeypatch):
-        monkeypatch.setattr(Group, "limit_memory", lambda *_: False)  # before the spawner is forked, which inherits it
+        monkeypatch.setattr(
+            ControlGroup, "limit_memory", lambda *_: False
+        )  # before the spawner is forked, which inherits it
         async with agent() as node:
             status = await node.run(python(TAKE, "128"), mem_bytes=64 * MIB)
             assert status.exit.memory_failure == TOO_MUCH
@@ -157,24 +159,24 @@ class TestKernel:
     def test_who_was_killed_for_what(self, tmp_path: Path, killed: int, own: int, below: int, words: str):
         (tmp_path / "memory.events").write_text(f"low 0\nmax 9\noom {below}\noom_kill {killed}\n")
         (tmp_path / "memory.events.local").write_text(f"low 0\nmax 9\noom {own}\noom_kill {killed}\n")
-        assert limits.kernel_failure(intent(64 * MIB), Group(tmp_path)) == words
+        assert limits.kernel_failure(intent(64 * MIB), ControlGroup(tmp_path)) == words
 
     def test_a_group_without_limits_says_nothing(self, tmp_path: Path):
-        assert limits.kernel_failure(intent(64 * MIB), Group(tmp_path)) == ""
+        assert limits.kernel_failure(intent(64 * MIB), ControlGroup(tmp_path)) == ""
         assert limits.kernel_failure(intent(64 * MIB), None) == ""
 
     def test_cpus_are_a_cap_and_a_weight(self, tmp_path: Path):
         for name in ("cpu.max", "cpu.weight"):
             (tmp_path / name).touch()
-        assert Group(tmp_path).limit_cpus(2.5)
+        assert ControlGroup(tmp_path).limit_cpus(2.5)
         assert [(tmp_path / name).read_text() for name in ("cpu.max", "cpu.weight")] == ["250000 100000", "250"]
-        assert Group(tmp_path).limit_cpus(0.001)
+        assert ControlGroup(tmp_path).limit_cpus(0.001)
         assert [(tmp_path / name).read_text() for name in ("cpu.max", "cpu.weight")] == ["1000 100000", "1"]
-        assert Group(tmp_path).limit_cpus(512.0)
+        assert ControlGroup(tmp_path).limit_cpus(512.0)
         assert [(tmp_path / name).read_text() for name in ("cpu.max", "cpu.weight")] == ["51200000 100000", "10000"]
 
     def test_a_group_that_cannot_be_limited_is_watched(self, tmp_path: Path):
-        assert not limits.enforce(intent(64 * MIB, cpus=2.0), Group(tmp_path / "none"))
+        assert not limits.enforce(intent(64 * MIB, cpus=2.0), ControlGroup(tmp_path / "none"))
 
 
 @pytest.mark.cgroup
@@ -207,7 +209,7 @@ class TestEnforced:
         async with agent() as node:
             await node.launch(python(TAKE, "16"), mem_bytes=64 * MIB, cpus=0.5)
             await node.running(line="has it")
-            group, watching = Group(node.place().cgroup()), Group(delegation / SUPERVISORS)
+            group, watching = ControlGroup(node.place().cgroup()), ControlGroup(delegation / SUPERVISORS)
             assert {node.supervisor().pid, os.getpid()} <= set(watching.pids())
             assert group.pids() == [node.status().pid]
             found = {name: (group.path / name).read_text().strip() for name in ("cpu.max", "memory.max", "cpu.weight")}
@@ -255,13 +257,13 @@ class TestEnforced:
                 code = "import os, sys\nsys.path += sys.argv[1:]\n"
                 code += "from ebbtide_agent.processes.cgroup import divide, limited\ndivide(os.getpid())\n"
                 code += "sys.exit(1 if limited() else 0)\n"
-                Group(stranger).take(sleeper.pid)
+                ControlGroup(stranger).take(sleeper.pid)
                 os.execv(sys.executable, [sys.executable, "-S", "-c", code, *sys.path])
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert (stranger / "cgroup.procs").read_text().split() == [str(sleeper.pid)]
             sleeper.kill()
-        Group(stranger).is_empty_within(10.0)
-        Group(stranger).remove()
+        ControlGroup(stranger).is_empty_within(10.0)
+        ControlGroup(stranger).remove()
 
 
 def _mount() -> Path:

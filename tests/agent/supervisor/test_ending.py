@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from ebbtide_agent.supervisor.ending import Due, Ending, all_failed, ended_after_others
+from ebbtide_agent.supervisor.ending import AttemptEnding, Due, all_failed, ended_after_others
 
 
-def ending(ranks: int) -> Ending:
-    return Ending(set(range(ranks)))
+def ending(ranks: int) -> AttemptEnding:
+    return AttemptEnding(set(range(ranks)))
 
 
-def due(case: Ending, now: float, handlers_live: bool = False) -> Due:
+def due(case: AttemptEnding, now: float, handlers_live: bool = False) -> Due:
     """What is due, and if it is the signal, it is sent."""
     what = case.due(now, handlers_live)
     if what is Due.SIGNAL:

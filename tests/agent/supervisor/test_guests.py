@@ -5,7 +5,7 @@ import os
 import selectors
 import socket
 
-from ebbtide_agent.supervisor.guests import Door, Guests
+from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProcesses
 
 
 def test_a_program_that_could_not_be_started_is_explained_though_its_process_was_reaped_first(tmp_path) -> None:
@@ -13,7 +13,7 @@ def test_a_program_that_could_not_be_started_is_explained_though_its_process_was
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, selectors.DefaultSelector() as selector:
         listener.bind(str(tmp_path / "door"))
         listener.listen()
-        guests = Guests(selector, Door(listener, {}, str(tmp_path), listener.fileno(), None))
+        guests = SessionProcesses(selector, SessionEntry(listener, {}, str(tmp_path), listener.fileno(), None))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
             guest.connect(str(tmp_path / "door"))
             request = {"command": ["no-such-program"], "terminal": False, "env": {}}

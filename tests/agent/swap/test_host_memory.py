@@ -6,7 +6,7 @@ import os
 import pytest
 from ebbtide_agent.swap import host_memory
 from ebbtide_agent.swap.host_memory import SPARE_BYTES, NoHostMemory, reserved
-from ebbtide_agent.swap.sequence import Ending
+from ebbtide_agent.swap.sequence import SwapOutcome
 from ebbtide_protos.process import Identity
 
 from tests.agent.swap.worlds import GIB
@@ -16,7 +16,7 @@ def test_a_job_is_refused_for_which_the_host_has_no_room(fake_world):
     job = fake_world.job(2 * GIB)
     fake_world.faults(host_room_bytes=GIB)
     result = job.suspend()
-    assert result.ending is Ending.UNTOUCHED
+    assert result.ending is SwapOutcome.UNTOUCHED
     assert result.reason.startswith(f"host memory: {2 * GIB} bytes are needed, {GIB} available")
     assert job.pids[0] in fake_world.on_gpu()
 

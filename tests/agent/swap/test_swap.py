@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from ebbtide_agent.swap.driver import NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY
-from ebbtide_agent.swap.sequence import Ending, Step
+from ebbtide_agent.swap.sequence import SwapOutcome, SwapStep
 
 from tests.agent.swap.worlds import GIB, HANG, TOTAL_BYTES
 
@@ -12,13 +12,13 @@ from tests.agent.swap.worlds import GIB, HANG, TOTAL_BYTES
 def test_a_swapped_job_holds_no_gpu_memory_and_stands_still_until_it_is_back(world):
     job = world.job(GIB, processes=3)
     out = job.suspend()
-    assert (out.ending, out.reason) == (Ending.DONE, "")
+    assert (out.ending, out.reason) == (SwapOutcome.DONE, "")
     assert world.on_gpu() == {}
     assert world.state(job.pids[0]) == "CHECKPOINTED"
     assert job.frozen()
     assert (out.swapped.process.pid, out.swapped.mem_bytes) == (job.pids[0], GIB)
     back = job.resume(out.swapped)
-    assert (back.ending, back.reason) == (Ending.DONE, "")
+    assert (back.ending, back.reason) == (SwapOutcome.DONE, "")
     assert world.on_gpu() == {job.pids[0]: GIB}
     assert world.state(job.pids[0]) == "RUNNING"
     assert job.moves()
@@ -27,9 +27,23 @@ def test_a_swapped_job_holds_no_gpu_memory_and_stands_still_until_it_is_back(wor
 def test_it_goes_in_one_order(world):
     job = world.job(GIB)
     out = job.suspend()
-    assert list(out.parts_s) == [Step.CHECK, Step.RESERVE, Step.LOCK, Step.CHECKPOINT, Step.PROVE, Step.FREEZE]
+    assert list(out.parts_s) == [
+        SwapStep.CHECK,
+        SwapStep.RESERVE,
+        SwapStep.LOCK,
+        SwapStep.CHECKPOINT,
+        SwapStep.PROVE,
+        SwapStep.FREEZE,
+    ]
     back = job.resume(out.swapped)
-    assert list(back.parts_s) == [Step.CHECK, Step.START, Step.THAW, Step.RESTORE, Step.PROVE_BACK, Step.UNLOCK]
+    assert list(back.parts_s) == [
+        SwapStep.CHECK,
+        SwapStep.START,
+        SwapStep.THAW,
+        SwapStep.RESTORE,
+        SwapStep.PROVE_BACK,
+        SwapStep.UNLOCK,
+    ]
     assert sum((*out.parts_s.values(), *back.parts_s.values())) < 5
 
 
@@ -38,15 +52,15 @@ def test_another_job_fits_on_the_gpu_meanwhile(world):
     out = job.suspend()
     visitor = world.occupy(2 * GIB)
     assert world.on_gpu() == {visitor: 2 * GIB}
-    assert out.ending is Ending.DONE
+    assert out.ending is SwapOutcome.DONE
 
 
 def test_a_job_that_does_not_use_its_gpu_yet_is_only_frozen(world):
     job = world.job(processes=2)
     out = job.suspend()
-    assert (out.ending, out.swapped.process) == (Ending.DONE, None)
+    assert (out.ending, out.swapped.process) == (SwapOutcome.DONE, None)
     assert job.frozen()
-    assert job.resume(out.swapped).ending is Ending.DONE
+    assert job.resume(out.swapped).ending is SwapOutcome.DONE
     assert job.moves()
 
 
@@ -68,20 +82,20 @@ def test_a_gpu_that_is_lost_keeps_no_job_on_another_from_leaving(fake_world):
     job = fake_world.job(GIB)
     fake_world.faults(lost=[fake_world.other])
     out = job.suspend()
-    assert (out.ending, out.reason) == (Ending.DONE, "")
-    assert job.resume(out.swapped).ending is Ending.DONE
+    assert (out.ending, out.reason) == (SwapOutcome.DONE, "")
+    assert job.resume(out.swapped).ending is SwapOutcome.DONE
 
 
 def test_a_job_on_a_lost_gpu_stays_as_it_is(fake_world):
     job = fake_world.job(GIB)
     fake_world.faults(lost=[fake_world.uuid])
     out = job.suspend()
-    assert (out.ending, out.reason) == (Ending.UNTOUCHED, "NVML: GPU is lost")
+    assert (out.ending, out.reason) == (SwapOutcome.UNTOUCHED, "NVML: GPU is lost")
 
 
 def test_a_mig_device_is_refused(world):
     job = world.job(GIB)
-    assert job.suspend(gpu="MIG-1").ending is Ending.UNTOUCHED
+    assert job.suspend(gpu="MIG-1").ending is SwapOutcome.UNTOUCHED
 
 
 def test_a_gpu_that_is_not_there_is_refused(world):
@@ -102,7 +116,7 @@ def test_a_driver_that_cannot_do_it_leaves_the_process_alone(world):
 
 
 def refused(world, job, result, reason):
-    assert result.ending is Ending.UNTOUCHED
+    assert result.ending is SwapOutcome.UNTOUCHED
     assert reason in result.reason
     assert job.moves()
     assert job.pids[0] in world.on_gpu()
@@ -116,7 +130,7 @@ def test_a_checkpoint_that_fails_breaks_the_job(world):
     job = world.job(GIB)
     world.fault("checkpoint", NOT_SUPPORTED)
     result = job.suspend()
-    assert result.ending is Ending.BROKEN
+    assert result.ending is SwapOutcome.BROKEN
     assert world.state(job.pids[0]) == "FAILED"
 
 
@@ -124,7 +138,7 @@ def asked_in_time(act):
     """What comes of a driver that hangs, and the deadline: on a busy machine it may not be asked within a second."""
     for deadline_s in (1, 5, 25):
         result = act(deadline_s=deadline_s)
-        if result.ending is not Ending.UNTOUCHED:
+        if result.ending is not SwapOutcome.UNTOUCHED:
             break
     return result, deadline_s
 
@@ -134,7 +148,7 @@ def test_a_driver_that_hangs_is_killed_at_the_deadline(world, call):
     job = world.job(GIB)
     world.fault(call, HANG)
     result, deadline_s = asked_in_time(job.suspend)
-    assert result.ending is Ending.BROKEN
+    assert result.ending is SwapOutcome.BROKEN
     assert result.reason == f"the driver did not answer within {deadline_s} s, in step '{call}'"
 
 
@@ -151,7 +165,7 @@ def test_a_restore_that_hangs_breaks_the_job(world):
     out = job.suspend()
     world.fault("restore", HANG)
     back, _ = asked_in_time(partial(job.resume, out.swapped))
-    assert (back.ending, back.swapped) == (Ending.BROKEN, out.swapped)
+    assert (back.ending, back.swapped) == (SwapOutcome.BROKEN, out.swapped)
 
 
 def test_out_of_memory_while_restoring_is_fatal_for_good(world):
@@ -159,11 +173,11 @@ def test_out_of_memory_while_restoring_is_fatal_for_good(world):
     out = job.suspend()
     world.fault("room" if world.fake_gpu_dir == "" else "restore", OUT_OF_MEMORY)
     first = job.resume(out.swapped)
-    assert first.ending is Ending.BROKEN
+    assert first.ending is SwapOutcome.BROKEN
     assert "out of memory (2)" in first.reason
     world.fault("nothing", 0)
     again = job.resume(out.swapped)
-    assert again.ending is Ending.BROKEN
+    assert again.ending is SwapOutcome.BROKEN
     assert "(304)" in again.reason
 
 
@@ -172,7 +186,7 @@ def test_a_job_that_died_while_it_was_out_is_told_so(world):
     out = job.suspend()
     world.close()
     back = job.resume(out.swapped)
-    assert (back.ending, back.reason) == (Ending.BROKEN, f"process {job.pids[0]} has ended")
+    assert (back.ending, back.reason) == (SwapOutcome.BROKEN, f"process {job.pids[0]} has ended")
 
 
 # A resume that finds no room does no harm.
@@ -183,12 +197,12 @@ def test_without_room_on_its_gpu_the_job_stays_swapped_and_can_come_back_later(w
     out = job.suspend()
     visitor = world.occupy(2 * GIB)
     back = job.resume(out.swapped, deadline_s=60)
-    assert back.ending is Ending.UNTOUCHED
+    assert back.ending is SwapOutcome.UNTOUCHED
     assert "no room" in back.reason
     assert job.frozen()
     assert world.state(job.pids[0]) == "CHECKPOINTED"
     world.hold(visitor, 0)
-    assert job.resume(out.swapped).ending is Ending.DONE
+    assert job.resume(out.swapped).ending is SwapOutcome.DONE
 
 
 def test_what_a_restore_needs_is_a_little_more_than_the_process_held_but_no_more_than_there_was(world):

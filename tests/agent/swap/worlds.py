@@ -15,7 +15,7 @@ from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap.fake import FakeDriver
 from ebbtide_agent.swap.operation import carry_out
-from ebbtide_agent.swap.sequence import Do, Order, Result, Swapped
+from ebbtide_agent.swap.sequence import Do, SwapOrder, Swapped, SwapResult
 
 GIB = 1 << 30
 # Small enough for the host memory of any machine that runs these tests: the real driver asks for it.
@@ -91,10 +91,10 @@ class Job:
         self.root = root
         self.pids = pids
 
-    def suspend(self, deadline_s: float = 30, **changes: object) -> Result:
+    def suspend(self, deadline_s: float = 30, **changes: object) -> SwapResult:
         return self._carry_out(deadline_s, do=Do.SUSPEND, **changes)
 
-    def resume(self, swapped: Swapped, deadline_s: float = 30) -> Result:
+    def resume(self, swapped: Swapped, deadline_s: float = 30) -> SwapResult:
         return self._carry_out(deadline_s, do=Do.RESUME, swapped=swapped)
 
     def frozen(self) -> bool:
@@ -103,7 +103,7 @@ class Job:
     def moves(self) -> bool:
         return not any(procfs.read_stat(pid).stopped for pid in self.pids)
 
-    def _carry_out(self, deadline_s: float, **changes: object) -> Result:
+    def _carry_out(self, deadline_s: float, **changes: object) -> SwapResult:
         world = self.world
         order = {
             "root": self.root,
@@ -113,7 +113,7 @@ class Job:
             "lock_timeout_s": 0.2,
             "patience_s": 0.5,
         }
-        return carry_out(Order(**{**order, **changes}), deadline_s)
+        return carry_out(SwapOrder(**{**order, **changes}), deadline_s)
 
 
 class FakeWorld(World):

@@ -284,8 +284,8 @@ def test_the_quota_of_a_user_counts_after_a_restart_what_it_counted_before():
     for time, event in lab.journal:
         again.replay(event, time)
     for id, job in lab.cluster.state.jobs.items():
-        assert again.state.jobs[id].ticket.seated == job.ticket.seated
-    assert again.state.gates.persons["ann"].cap.parts == 2 * WHOLE
+        assert again.state.jobs[id].admission.admitted == job.admission.admitted
+    assert again.state.gates.user_quotas["ann"].cap.parts == 2 * WHOLE
 
 
 # --- dependencies ---
@@ -324,7 +324,11 @@ def test_who_waits_for_an_array_is_looked_at_once_however_many_of_its_tasks_end(
     tasks = array(lab, 4)
     waits = {kind: lab.submit(1, after=after("100", kind=kind) * 2) for kind in (OK, NOT_OK, ANY)}
     dependents = lab.cluster.state.gates.dependents
-    assert {kind: len(tickets) for kind, tickets in dependents[JobId("100")].items()} == {OK: 1, NOT_OK: 1, ANY: 1}
+    assert {kind: len(admissions) for kind, admissions in dependents[JobId("100")].items()} == {
+        OK: 1,
+        NOT_OK: 1,
+        ANY: 1,
+    }
     for task in tasks:
         lab.start(task)
     lab.end(tasks[0], FAILED)

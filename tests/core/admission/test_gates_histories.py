@@ -36,7 +36,7 @@ class Model:
         self.lab = lab
         self.quotas = lab.cluster.state.settings.quotas
         self.limits = {}
-        self.seated = set()
+        self.admitted = set()
 
     @property
     def jobs(self):
@@ -58,24 +58,24 @@ class Model:
             yield ("user", job.user), 10**9, quota.gpus
 
     def use(self, cap):
-        members = [self.jobs[id] for id in self.seated]
+        members = [self.jobs[id] for id in self.admitted]
         inside = [job for job in members if cap in [one for one, _, _ in self.caps(job)]]
         return len(inside), sum(job.gpus_min for job in inside)
 
     def leave(self, jobs):
         for job in jobs:
-            if job.id not in self.seated or self.has_room(job):
+            if job.id not in self.admitted or self.has_room(job):
                 continue
             over = any(self.use(cap)[0] > most or self.use(cap)[1] > parts for cap, most, parts in self.caps(job))
             if not self.stays(job) or over:
-                self.seated.discard(job.id)
+                self.admitted.discard(job.id)
 
     def enter(self):
         """All who may, in order of submission; who does not fit has those behind it wait."""
-        self.seated |= {job.id for job in self.jobs.values() if self.has_room(job)}
+        self.admitted |= {job.id for job in self.jobs.values() if self.has_room(job)}
         blocked = set()
         for job in sorted(self.jobs.values(), key=lambda job: job.sequence):
-            if job.id in self.seated or not self.may(job):
+            if job.id in self.admitted or not self.may(job):
                 continue
             caps = list(self.caps(job))
             if any(cap in blocked for cap, _, _ in caps):
@@ -86,7 +86,7 @@ class Model:
                     blocked.add(cap)
                     break
             else:
-                self.seated.add(job.id)
+                self.admitted.add(job.id)
 
     def may(self, job):
         met = [self.verdict(dependency) for dependency in job.spec.after]
@@ -165,8 +165,8 @@ class Gates(RuleBasedStateMachine):
         before, self.model.quotas = self.model.quotas, Quotas(Quota(), named)
         for job in self.model.jobs.values():
             changed = before.of(job.user) != self.model.quotas.of(job.user)
-            if changed and job.id in self.model.seated and not self.model.has_room(job):
-                self.model.seated.discard(job.id)
+            if changed and job.id in self.model.admitted and not self.model.has_room(job):
+                self.model.admitted.discard(job.id)
         self.lab.cluster.reconfigure(Settings(quotas=self.model.quotas), self.lab.now)
         self.follow()
         self.tell(e.SchedulingDue())
@@ -203,16 +203,16 @@ class Gates(RuleBasedStateMachine):
 
     @invariant()
     def the_same_have_seats(self):
-        seated = {job.id for job in self.model.jobs.values() if job.ticket is None or job.ticket.seated}
-        free = {job.id for job in self.model.jobs.values() if job.ticket is None}
-        assert seated - free == self.model.seated - free
+        seated = {job.id for job in self.model.jobs.values() if job.admission is None or job.admission.admitted}
+        free = {job.id for job in self.model.jobs.values() if job.admission is None}
+        assert seated - free == self.model.admitted - free
 
     @invariant()
     def only_who_has_a_seat_is_in_the_queue(self):
         queued = {job.id for job in self.lab.cluster.state.pools["default"].queue}
         for job in self.model.jobs.values():
             wants = job.waiting and job.planned is None and job.not_before <= self.lab.now
-            assert (job.id in queued) == (wants and (job.ticket is None or job.ticket.seated)), job.id
+            assert (job.id in queued) == (wants and (job.admission is None or job.admission.admitted)), job.id
 
     @invariant()
     def whoever_can_never_start_is_cancelled(self):
@@ -222,14 +222,14 @@ class Gates(RuleBasedStateMachine):
 
     @invariant()
     def elastic_jobs_may_have_what_is_left_over_and_no_more(self):
-        seated = [job for job in self.model.jobs.values() if job.id in self.model.seated]
+        seated = [job for job in self.model.jobs.values() if job.id in self.model.admitted]
         caps = {cap: parts for job in seated for cap, _, parts in self.model.caps(job)}
         for cap, parts in caps.items():
             inside = [job for job in seated if cap in [one for one, _, _ in self.model.caps(job)]]
             assert sum(job.gpus_max for job in inside) <= max(parts, sum(job.gpus_min for job in inside))
         for job in seated:
             others = [other for other in seated if other is not job and other.gpus_max > other.gpus_min]
-            if not others and job.ticket is not None and job.gpus_max < job.ticket.asked:
+            if not others and job.admission is not None and job.gpus_max < job.admission.asked:
                 assert any(self.use(cap, job) >= parts for cap, _, parts in self.model.caps(job))
 
     def use(self, cap, grown):
@@ -244,9 +244,9 @@ class Gates(RuleBasedStateMachine):
             assert {state: count for state, count in array.states.items() if count} == {
                 state: states.count(state) for state in set(states)
             }
-        for person in gates.persons.values():
-            mine = [job for job in self.model.jobs.values() if job.user == person.name]
-            assert person.unfinished == sum(not job.state.finished for job in mine)
+        for user_quota in gates.user_quotas.values():
+            mine = [job for job in self.model.jobs.values() if job.user == user_quota.name]
+            assert user_quota.unfinished == sum(not job.state.finished for job in mine)
 
 
 class GatesWithoutQuotas(Gates):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events.codec import encode
-from ebbtide_core.lifecycle.forgetting import Line, forgettable, rewritten
+from ebbtide_core.lifecycle.forgetting import JournalLine, forgettable, rewritten
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId
@@ -28,7 +28,7 @@ def folded(journal: Iterable[tuple[float, e.Event]], cluster: Cluster) -> Cluste
 
 
 def compacted(journal: Journal, state: ClusterState, before: float) -> tuple[Journal, set[JobId]]:
-    lines = [Line(number, *line) for number, line in enumerate(journal)]
+    lines = [JournalLine(number, *line) for number, line in enumerate(journal)]
     gone = forgettable(lines, state, before)
     changes = dict(rewritten(lambda: lines, gone, state.jobs))
     left = [(now, changes.get(number, event)) for number, (now, event) in enumerate(journal)]

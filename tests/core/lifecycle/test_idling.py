@@ -190,5 +190,5 @@ def test_a_task_that_was_suspended_for_being_idle_is_not_sent_on_when_it_is_amon
     for index in (2, 3):
         sweep.settle()
         sweep.report(index, 100)
-    assert not sweep.cluster.state.sweeps["1"].tasks[first.id].waits
+    assert not sweep.cluster.state.halvings["1"].tasks[first.id].waits
     assert (first.held_by, first.reason[:4]) == (HeldBy.SYSTEM, "idle")

@@ -52,7 +52,7 @@ class Sweep(Lab):
         for job in running:
             if job.state is not JobState.RUNNING:
                 continue
-            sweep = self.cluster.state.sweeps["1"]
+            sweep = self.cluster.state.halvings["1"]
             steps = sweep.next_rung(job.id)
             self.report(self.tasks.index(job), steps or 1600)
             if steps is None:
@@ -77,7 +77,7 @@ def test_eight_tasks_on_two_gpus_leave_one_that_runs_to_its_end(policy, options)
     assert sorted(lab.steps)[:5] == [100] * 5
     assert sum(lab.steps) < 8 * 1600 / 3
     assert {job.exit_code for job in lab.tasks} == {0}
-    assert lab.cluster.state.sweeps == {}
+    assert lab.cluster.state.halvings == {}
     assert lab.tasks[5].rungs == {100: 1.0, 400: 1.0}
 
 
@@ -201,8 +201,8 @@ def test_a_restart_in_the_middle_changes_nothing() -> None:
     for time, event in lab.journal:
         again.replay(decode_event(type(event).__name__, encode(event)), time)
     one, other = lab.cluster.state, again.state
-    assert other.sweeps["1"].tasks == one.sweeps["1"].tasks
-    assert other.sweeps["1"].promotable() == one.sweeps["1"].promotable()
+    assert other.halvings["1"].tasks == one.halvings["1"].tasks
+    assert other.halvings["1"].promotable() == one.halvings["1"].promotable()
     for id, job in one.jobs.items():
         assert (other.jobs[id].state, other.jobs[id].held_by) == (job.state, job.held_by)
 

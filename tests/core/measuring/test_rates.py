@@ -7,7 +7,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.estimates.curves import fit, largest_of_use
 from ebbtide_core.job.job import Job
-from ebbtide_core.job.meter import NOBODY, WINDOW_S, Meter, Rate
+from ebbtide_core.job.meter import NOBODY, WINDOW_S, AttemptMeter, MeasuredRate
 from ebbtide_core.measuring.rates import MOST_RECORDS, speed_now
 from ebbtide_core.model.types import WHOLE, AttemptRef, Checkpoint, ExitFacts, JobId, Progress
 from hypothesis import given
@@ -18,9 +18,9 @@ from tests.core.lab import DONE, Lab
 SOMEBODY = frozenset({AttemptRef(JobId("9"), 1)})
 
 
-def measured(times: list[tuple[float, int]], saves: tuple[float, ...] = ()) -> Meter:
+def measured(times: list[tuple[float, int]], saves: tuple[float, ...] = ()) -> AttemptMeter:
     """What a meter makes of steps at their times, with saves between."""
-    meter = Meter(0.0)
+    meter = AttemptMeter(0.0)
     for now, step in sorted([*times, *((now, -1) for now in saves)]):
         if step < 0:
             meter.interrupt()
@@ -69,7 +69,7 @@ class TestMeter:
         assert set(meter.alone.recent) == {2.0}
 
     def test_time_with_and_without_company_is_kept_apart(self) -> None:
-        meter = Meter(0.0)
+        meter = AttemptMeter(0.0)
         for now, step in steps(40, per_s=2.0):
             meter.note(step, now, NOBODY)
         for now, step in steps(20, per_s=0.5, start=20.0, first=40):
@@ -255,7 +255,7 @@ def test_rates_of_the_last_jobs_count_each_once() -> None:
         train(lab, job, 30, per_s)
         lab.end(job, DONE)
     [setting] = job.rates
-    assert job.rates[setting] == Rate(32.0, 6)
+    assert job.rates[setting] == MeasuredRate(32.0, 6)
     assert lab.cluster.state.rates.typical(("ann", "x"), setting) == 8.0
 
 

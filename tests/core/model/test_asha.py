@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from ebbtide_core.model.asha import Asha, Mode, Place, Sweep, result_of
+from ebbtide_core.model.asha import Asha, Mode, RungPlace, SuccessiveHalving, result_of
 from ebbtide_core.model.types import JobId, Progress
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def asha(**changes):
 
 
 def sweep_of(count, **changes):
-    sweep = Sweep(asha(**changes))
+    sweep = SuccessiveHalving(asha(**changes))
     for number in range(count):
         sweep.add(JobId(str(number)))
     return sweep
@@ -90,7 +90,7 @@ def test_who_waits_goes_on_once_it_is_among_the_best_of_more_results() -> None:
     sweep.promote(JobId("0"))
     reach(sweep, t4=5.0, t5=6.0, t6=7.0)
     assert sweep.promotable() == []
-    assert sweep.place(JobId("1")) == Place(rung=0, rank=2, of=7, best=1)
+    assert sweep.place(JobId("1")) == RungPlace(rung=0, rank=2, of=7, best=1)
     reach(sweep, t7=8.0)
     assert sweep.promotable() == ["1"]
 
@@ -191,7 +191,7 @@ def test_of_64_curves_one_of_the_best_is_found_with_a_fraction_of_the_steps(seed
         rate, noise = chance.uniform(0.002, 0.02), random.Random(final)
         return lambda step: final + 2.0 / (1.0 + rate * step) + noise.gauss(0.0, 0.02)
 
-    sweep = Sweep(asha(min_steps=100, max_steps=6400))
+    sweep = SuccessiveHalving(asha(min_steps=100, max_steps=6400))
     for id in finals:
         sweep.add(id)
     steps = run(sweep, {id: curve(final) for id, final in finals.items()}, 8, (0.5, 2.0), seed)

@@ -12,7 +12,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.nodes import booking_placement as rules
-from ebbtide_core.nodes.booking_placement import ImpossibleError, Wish, choose
+from ebbtide_core.nodes.booking_placement import BookingRequest, ImpossibleError, choose
 from ebbtide_core.policies.draft import need_text
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.resources.bookings import FREEING_S, lead_s
@@ -55,7 +55,7 @@ class BookedLab(Lab):
     def book(self, count: int, after: float = 0.0, length: float = 1000.0, user: str = "bob", **wish: str) -> list[str]:
         """Book GPUs for bob; which."""
         since = self.now + 1.0 + after
-        wanted = Wish(user=user, count=count, since=since, until=since + length, **wish)
+        wanted = BookingRequest(user=user, count=count, since=since, until=since + length, **wish)
         gpus = choose(self.cluster.state, wanted, self.now)
         id = str(self.cluster.state.bookings.made + 1)
         self.tell(
@@ -189,7 +189,7 @@ def test_a_booking_that_is_cancelled_keeps_nothing(lab: BookedLab) -> None:
 
 def test_in_several_pools_the_gpus_are_of_one_and_its_user_gets_them_there() -> None:
     lab = Pools(big=PoolSettings(), nodes={"default": "a", "big": "bc"})
-    wish = Wish(user="ann", count=3, since=lab.now, until=lab.now + 1000)
+    wish = BookingRequest(user="ann", count=3, since=lab.now, until=lab.now + 1000)
     gpus = choose(lab.cluster.state, wish, lab.now)
     assert [booked.gpu for booked in gpus] == ["b0", "b1", "c0"]
     lab.tell(e.BookingMade(booking="1", user="ann", since=wish.since, until=wish.until, gpus=gpus, window=""))
@@ -287,7 +287,9 @@ class Booking:
     )
     def book(self, user: str, count: int, after: float, length: float, node: str) -> None:
         state = self.cluster.state
-        wish = Wish(user=user, count=count, since=self.now + after, until=self.now + after + length, on_node=node)
+        wish = BookingRequest(
+            user=user, count=count, since=self.now + after, until=self.now + after + length, on_node=node
+        )
         try:
             gpus = choose(state, wish, self.now)
         except ImpossibleError:

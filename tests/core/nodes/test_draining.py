@@ -25,6 +25,6 @@ def test_of_very_many_on_a_drained_node_some_leave_at_a_time(lab: Lab) -> None:
 def test_who_is_to_leave_a_drained_node_leaves_whatever_else_happens_at_that_very_time(lab: Lab) -> None:
     job, later = lab.running(grace_s=10.0), lab.submit(begin_at=lab.now + 1000.0)
     lab.tell(e.NodeDrained(node=NodeId("a"), deadline=lab.now + 110.0))
-    assert later.ticket is not None
+    assert later.admission is not None
     lab.cluster.handle(e.HoldRequested(later.id), lab.now + 101.0)  # before the pass that was asked for
     assert stopped(lab.cluster.handle(e.SchedulingDue(), lab.now + 101.0)) == {job.id}

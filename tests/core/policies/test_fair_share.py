@@ -13,8 +13,8 @@ from ebbtide_core.events import (
 )
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, NodeId, SuspendMode
-from ebbtide_core.policies.fair_share import Claim, divide
-from ebbtide_core.policies.groups import Group
+from ebbtide_core.policies.fair_share import ShareClaim, divide
+from ebbtide_core.policies.groups import ShareGroup
 from ebbtide_core.policies.registry import PolicyError, create_policy
 
 from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
@@ -97,7 +97,7 @@ def test_jobs_without_a_group_share_as_groups_of_their_own() -> None:
 
 def test_a_share_is_capped_at_the_demand_and_what_is_over_is_divided_again() -> None:
     claims = [
-        Claim(Group(n, ""), weight, demand * WHOLE, bound * WHOLE, bound * WHOLE, iter(()))
+        ShareClaim(ShareGroup(n, ""), weight, demand * WHOLE, bound * WHOLE, bound * WHOLE, iter(()))
         for n, (demand, weight, bound) in enumerate([(1, 40.0, 0), (10, 1.0, 0), (10, 1.0, 7), (2, 0.1, 2)])
     ]
     divide(12 * WHOLE, claims)
@@ -108,7 +108,7 @@ def test_a_share_is_capped_at_the_demand_and_what_is_over_is_divided_again() -> 
 def test_shares_add_up_to_all_gpus_or_to_the_demand(capacity) -> None:
     shapes = [(1, 2.0, 0), (7, 0.3, 1), (3, 1.0, 3), (12, 5.0, 0), (2, 99.0, 1)]
     claims = [
-        Claim(Group(n, ""), weight, demand * WHOLE, bound * WHOLE, bound * WHOLE, iter(()))
+        ShareClaim(ShareGroup(n, ""), weight, demand * WHOLE, bound * WHOLE, bound * WHOLE, iter(()))
         for n, (demand, weight, bound) in enumerate(shapes)
     ]
     divide(capacity * WHOLE, claims)

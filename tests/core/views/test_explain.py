@@ -1,7 +1,7 @@
 """Why a job waits, and when there is room for it."""
 
 import pytest
-from ebbtide_core.estimates.work import Source
+from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.types import JobId, NodeId, SuspendMode
@@ -56,7 +56,7 @@ def test_earlier_runs_of_the_same_script_tell_how_long_a_job_is(lab: Lab) -> Non
     lab.wait(59.0)
     lab.end(first, DONE)
     waiting = explained(lab, lab.submit(1, name="train", hold=True))
-    assert waiting.remaining_from is Source.EARLIER_RUNS
+    assert waiting.remaining_from is EstimateSource.EARLIER_RUNS
     assert waiting.remaining_s == pytest.approx(60, abs=5)
 
 

@@ -16,7 +16,7 @@ from ebbtide_core.model.types import (
     NodeId,
     SuspendMode,
 )
-from ebbtide_core.views.gpu_time import Account, Dimension, Periods, Usage, check
+from ebbtide_core.views.gpu_time import Dimension, GpuTime, Periods, Usage, check
 from ebbtide_core.views.ledger import KINDS, Ledger
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
@@ -43,7 +43,7 @@ def usage(
     return found
 
 
-def ann(lab: Lab) -> Account:
+def ann(lab: Lab) -> GpuTime:
     return usage(lab).accounts["ann",]
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_lost_by_who_saves_when_asked() -> None:
     assert (account.lost, account.leaving) == (0, 12)
 
 
-def left(exit: ExitFacts) -> Account:
+def left(exit: ExitFacts) -> GpuTime:
     """What it comes to that a job is asked to leave after 51 s, and leaves like this."""
     lab = Lab(gpus=1)
     job = lab.running(1)

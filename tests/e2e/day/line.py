@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from ebbtide_cli.connection import CHANNEL_OPTIONS
 from ebbtide_cli.token_metadata import ProvenChannel
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -60,7 +60,7 @@ class Line:
 
     def _stub(self) -> ClientServiceStub:
         if self.channel is None:
-            target = self._open.enter_context(door.entered(self.home))
+            target = self._open.enter_context(home_socket.entered(self.home))
             local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
             self.channel = grpc.secure_channel(target, local, options=CHANNEL_OPTIONS)
         token = self.token or (self.home / "token").read_text().strip()

@@ -11,7 +11,7 @@ from typing import Any
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_master.store.journal import StoredEvent
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 CLUSTER = "c1"
 
@@ -21,7 +21,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.lines: list[tuple[float, str, str]] = []
-        self.entries: dict[Kind, dict[str, str]] = {}
+        self.entries: dict[EntryKind, dict[str, str]] = {}
         self.epoch = 0
         self.told: dict[str, int] = {}
 
@@ -78,7 +78,7 @@ class SimulatedStore:
             if sequence > after:
                 yield StoredEvent(sequence, time, decode_event(kind, json.loads(body)))
 
-    def put(self, kind: Kind, entries: Mapping[str, str | None]) -> Future[None]:
+    def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
         done: Future[None] = Future()
         if not self._dead:
             kept = self._disk.entries.setdefault(kind, {})
@@ -90,7 +90,7 @@ class SimulatedStore:
             done.set_result(None)
         return done
 
-    def read(self, kind: Kind) -> dict[str, str]:
+    def read(self, kind: EntryKind) -> dict[str, str]:
         return dict(self._disk.entries.get(kind, {}))
 
     def has_room(self) -> bool:

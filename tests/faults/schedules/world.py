@@ -16,8 +16,8 @@ import ebbtide_agent.link.link
 import ebbtide_master.clock
 import ebbtide_master.nodes.agents
 from ebbtide_agent.link.endpoint import Endpoint
-from ebbtide_agent.link.link import Link
-from ebbtide_agent.node import Node
+from ebbtide_agent.link.link import MasterLink
+from ebbtide_agent.node import NodeDescription
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import FINISHED, HeldBy, JobState
 from ebbtide_core.policies.registry import create_policy
@@ -191,15 +191,15 @@ class World:
         if name in self.agents:
             return
         machine = self.machines[name]
-        about = Node(
+        about = NodeDescription(
             name, name, f"boot-{machine.boots}", f"{name}-{self.rng.random()}", 8.0, 64 << 30, "root", address=name
         )
         telemetry: Any = machine
-        link = Link(lambda: Endpoint(name, 1), about, machine, telemetry, self.folder / f"{name}.json")
+        link = MasterLink(lambda: Endpoint(name, 1), about, machine, telemetry, self.folder / f"{name}.json")
         machine.on_change = partial(self._report, link)
         self.agents[name] = asyncio.create_task(link.run(), name=f"agent {name}")
 
-    def _report(self, link: Link, status: Any) -> None:
+    def _report(self, link: MasterLink, status: Any) -> None:
         link.report(status)
 
     def _kill_agent(self, name: str) -> None:

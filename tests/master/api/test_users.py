@@ -10,7 +10,7 @@ import pytest
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import booking_pb2, client_pb2, job_pb2, user_pb2
 
 from tests.master.world import DEADLINE_S, Master, a_master, make_spec, refused
@@ -92,7 +92,7 @@ class TestUsers:
             job = await found["ada"].ShowJob(client_pb2.JobRequest(job_id=waiting))
             assert (job.held_by, job.reason) == ("system", "held: user ann was removed")
             await found["olga"].Release(client_pb2.JobRequest(job_id=waiting))
-            assert master.store.vault.read(Kind.TOKEN).keys() == {
+            assert master.store.vault.read(EntryKind.TOKEN).keys() == {
                 token.id for user in master.identities.users() for token in master.identities.tokens_of(user.name)
             }
 
@@ -146,7 +146,7 @@ class TestTokens:
         async with people(tmp_path) as (master, found):
             made = await found["ann"].CreateToken(user_pb2.CreateTokenRequest(label="laptop"))
             assert made.token.expires == pytest.approx(time.time() + 90 * DAY_S, abs=60)
-            assert made.text.split("_", 2)[2] not in str(master.store.vault.read(Kind.TOKEN))
+            assert made.text.split("_", 2)[2] not in str(master.store.vault.read(EntryKind.TOKEN))
             listed = (await found["ann"].ListTokens(user_pb2.ListTokensRequest())).tokens
             assert [token.label for token in listed] == ["", "laptop"]
             who = await Person(master, made.text).WhoAmI(user_pb2.WhoAmIRequest())
@@ -277,5 +277,5 @@ async def test_a_claim_of_being_somebody_else_counts_for_nothing(tmp_path):
 
 async def test_a_user_of_an_older_version_has_no_uid(tmp_path):
     async with a_master(tmp_path) as master:
-        await asyncio.wrap_future(master.store.vault.put(Kind.USER, {"ann": '{"role": "user", "account": ""}'}))
+        await asyncio.wrap_future(master.store.vault.put(EntryKind.USER, {"ann": '{"role": "user", "account": ""}'}))
         assert Identities(master.store.vault).user("ann") == User("ann", Role.USER)

@@ -15,7 +15,7 @@ from ebbtide_master.backup import backing_up, backups, restoring
 from ebbtide_master.store.journal import StoreError, StoreInUseError
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.store.sqlite_journal import SqliteJournal
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import client_pb2
 
 from tests.master.test_process import Process
@@ -159,16 +159,16 @@ class TestRestore:
 
     def test_tokens_that_were_revoked_since_stay_so_and_what_jobs_need_comes_back(self, tmp_path: Path) -> None:
         with closing(SqliteStore(tmp_path / "journal.db")) as store:
-            store.vault.put(Kind.TOKEN, {"old": "revoked since"}).result()
-            store.vault.put(Kind.ENVIRONMENT, {"1": "needed again", "2": "changed"}).result()
+            store.vault.put(EntryKind.TOKEN, {"old": "revoked since"}).result()
+            store.vault.put(EntryKind.ENVIRONMENT, {"1": "needed again", "2": "changed"}).result()
         backup, _ = backups.take(tmp_path)
         with closing(SqliteStore(tmp_path / "journal.db")) as store:
-            store.vault.put(Kind.TOKEN, {"old": None, "new": "made since"}).result()
-            store.vault.put(Kind.ENVIRONMENT, {"1": None, "2": "newer"}).result()
+            store.vault.put(EntryKind.TOKEN, {"old": None, "new": "made since"}).result()
+            store.vault.put(EntryKind.ENVIRONMENT, {"1": None, "2": "newer"}).result()
         restoring.restore(tmp_path, backup.path)
         with closing(SqliteStore(tmp_path / "journal.db")) as store:
-            assert store.vault.read(Kind.TOKEN) == {"new": "made since"}
-            assert store.vault.read(Kind.ENVIRONMENT) == {"1": "needed again", "2": "newer"}
+            assert store.vault.read(EntryKind.TOKEN) == {"new": "made since"}
+            assert store.vault.read(EntryKind.ENVIRONMENT) == {"1": "needed again", "2": "newer"}
 
     @pytest.mark.parametrize("moves", [0, 1])
     async def test_a_restore_that_dies_on_its_way_keeps_masters_out_until_it_is_done_again(

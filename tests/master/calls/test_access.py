@@ -13,7 +13,7 @@ from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
 from ebbtide_master.identity.sight import HIDERS
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import booking_pb2, channel_pb2, client_pb2, user_pb2
 from google.protobuf.message_factory import GetMessageClass
 
@@ -55,7 +55,7 @@ class Cast:
     def facts(self) -> tuple:
         """Everything that a call could change."""
         vault = self.master.store.vault
-        kept = {kind: vault.read(kind) for kind in Kind}
+        kept = {kind: vault.read(kind) for kind in EntryKind}
         return digest(self.master.cluster.state), self.master.store.last_sequence, kept
 
 

@@ -14,7 +14,7 @@ from ebbtide_master.calls import edge
 from ebbtide_master.config.file import Config
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.rates import Rate, Rates
+from ebbtide_master.throttle.rates import RateLimit, UserLimits
 from ebbtide_protos.later import RETRY_KEY
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
@@ -46,7 +46,7 @@ def submit(tasks: int = 0) -> client_pb2.SubmitRequest:
 
 
 async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_served(tmp_path: Path) -> None:
-    slow = Config(bounds=Bounds(rates=Rates(calls=Rate(0.5, 3), jobs=Rate(0.5, 10))))
+    slow = Config(bounds=Bounds(rates=UserLimits(calls=RateLimit(0.5, 3), jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         for _ in range(3):
             await master.ask.Submit(submit(), metadata=EVE)
@@ -61,7 +61,7 @@ async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_ser
 
 
 async def test_an_array_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
-    slow = Config(bounds=Bounds(rates=Rates(jobs=Rate(0.5, 10))))
+    slow = Config(bounds=Bounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         await master.ask.Submit(submit(8), metadata=EVE)
         code, words = await refused(master.ask.Submit(submit(8), metadata=EVE))

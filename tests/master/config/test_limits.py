@@ -8,7 +8,7 @@ from ebbtide_core.model import limits
 from ebbtide_master.config.file import read_config
 from ebbtide_master.config.limits import Bounds
 from ebbtide_master.config.table import ConfigError
-from ebbtide_master.throttle.rates import Rate, Rates
+from ebbtide_master.throttle.rates import RateLimit, UserLimits
 
 
 @pytest.fixture
@@ -22,14 +22,14 @@ def read(tmp_path: Path) -> Callable[[str], Bounds]:
 
 
 def test_all_limits_hold_where_nothing_is_said(read) -> None:
-    assert read("") == Bounds(Rates(), limits.MAX_UNFINISHED_JOBS_PER_USER, limits.LOG_BYTES)
+    assert read("") == Bounds(UserLimits(), limits.MAX_UNFINISHED_JOBS_PER_USER, limits.LOG_BYTES)
 
 
 def test_what_is_said_holds_and_the_rest_stays(read) -> None:
     found = read('[limits]\ncalls_per_s = 20\njobs_per_s = 10000\nqueued = 500\nlog_bytes = "64MiB"\n')
-    assert found.rates.calls == Rate(20.0, 100.0)
-    assert found.rates.jobs == Rate(10_000.0, 50_000.0)
-    assert found.rates.reads == Rates().reads
+    assert found.rates.calls == RateLimit(20.0, 100.0)
+    assert found.rates.jobs == RateLimit(10_000.0, 50_000.0)
+    assert found.rates.reads == UserLimits().reads
     assert (found.queued, found.log_bytes) == (500, 64 * 2**20)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.identity.local import own_account
-from ebbtide_master.identity.running_as import AGENTS_OWN, Account, accounts_of
+from ebbtide_master.identity.running_as import AGENTS_OWN, SubmitterAccount, accounts_of
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
@@ -21,7 +21,7 @@ async def test_a_job_runs_as_the_account_of_its_user(tmp_path: Path) -> None:
     await identities.put_user(User("bob", Role.USER))
     account = accounts_of(identities, personal=True)
     assert [account(user) for user in ("ann", "bob", "unknown")] == [
-        Account("a.smith", 1004), Account("bob"), Account("unknown"),
+        SubmitterAccount("a.smith", 1004), SubmitterAccount("bob"), SubmitterAccount("unknown"),
     ]  # fmt: skip
     store.close()
 
@@ -32,12 +32,12 @@ def test_where_all_is_on_one_machine_the_masters_account_has_its_jobs_run_by_age
     store = SqliteStore(tmp_path / "journal.db")
     identities, own = Identities(store.vault), own_account()
     assert accounts_of(identities, personal=True)(own) == AGENTS_OWN
-    assert accounts_of(identities, personal=False)(own) == Account(own)
+    assert accounts_of(identities, personal=False)(own) == SubmitterAccount(own)
     store.close()
 
 
 async def test_a_launch_names_the_account_and_its_uid(tmp_path: Path) -> None:
-    async with a_master(tmp_path, accounts=lambda user: Account(f"unix-{user}", 1004)) as master:
+    async with a_master(tmp_path, accounts=lambda user: SubmitterAccount(f"unix-{user}", 1004)) as master:
         agent = await master.agent("n1")
         await master.submit()
         launch = await agent.receive("launch")

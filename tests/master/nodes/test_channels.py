@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 from ebbtide_core.model import limits
-from ebbtide_master.nodes.outbox import Outbox
+from ebbtide_master.nodes.outbox import AgentOutbox
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, a_master, make_status
@@ -106,7 +106,7 @@ async def test_a_client_that_sends_more_than_the_window_is_cut_off(tmp_path):
 
 
 async def test_orders_overtake_frames_and_channels_take_turns():
-    outbox = Outbox()
+    outbox = AgentOutbox()
     for channel in (1, 1, 1, 2):
         outbox.put_frame(channel_pb2.ChannelInput(channel=channel))
     outbox.put_nowait(agent_pb2.MasterMessage(stop=agent_pb2.Stop()))

@@ -6,7 +6,7 @@ import zlib
 
 import grpc
 import pytest
-from ebbtide_master.nodes.snapshots import KEPT_S, Snapshots
+from ebbtide_master.nodes.snapshots import KEPT_S, SnapshotStore
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import a_master, refused
@@ -91,7 +91,7 @@ def test_what_no_unfinished_job_needs_goes_after_a_day_and_half_ones_with_the_ne
     old, needed = "a" * 64, "b" * 64
     for name in (f"{old}.tar.gz", f"{needed}.tar.gz", f"{old}.x.part"):
         (tmp_path / name).write_bytes(b"")
-    snapshots = Snapshots(tmp_path)
+    snapshots = SnapshotStore(tmp_path)
     assert not list(tmp_path.glob("*.part"))
     now = (tmp_path / f"{old}.tar.gz").stat().st_mtime
     snapshots.collect({needed}, now + KEPT_S - 60)

@@ -16,7 +16,7 @@ from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_master.store.journal import DamagedLineError, Store, StoreInUseError
 from ebbtide_master.store.postgres import PostgresStore
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 
 from tests.postgres import rows
 
@@ -138,13 +138,13 @@ def test_what_targets_were_told_is_kept(open_store: Open) -> None:
 
 def test_the_vault_keeps_entries_by_kind_until_they_are_removed(open_store: Open) -> None:
     with closing(open_store()) as store:
-        store.vault.put(Kind.USER, {"ann": "1", "bob": "2"}).result(10)
-        store.vault.put(Kind.TOKEN, {"ann": "3"}).result(10)
-        store.vault.put(Kind.USER, {"ann": "4", "bob": None, "nobody": None}).result(10)
+        store.vault.put(EntryKind.USER, {"ann": "1", "bob": "2"}).result(10)
+        store.vault.put(EntryKind.TOKEN, {"ann": "3"}).result(10)
+        store.vault.put(EntryKind.USER, {"ann": "4", "bob": None, "nobody": None}).result(10)
     with closing(open_store()) as store:
-        assert store.vault.read(Kind.USER) == {"ann": "4"}
-        assert store.vault.read(Kind.TOKEN) == {"ann": "3"}
-        assert store.vault.read(Kind.NODE) == {}
+        assert store.vault.read(EntryKind.USER) == {"ann": "4"}
+        assert store.vault.read(EntryKind.TOKEN) == {"ann": "3"}
+        assert store.vault.read(EntryKind.NODE) == {}
 
 
 def test_kill_9_at_any_moment_loses_nothing_that_append_returned_for(

@@ -8,7 +8,7 @@ from ebbtide_core.events.codec import encode
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.master.world import FREED, REFUSED, Master, a_master, make_spec, refused, share
@@ -24,7 +24,7 @@ async def submit_array(master: Master) -> str:
 
 def kept(home: Path) -> dict[str, dict[str, str]]:
     store = SqliteStore(home / "journal.db")
-    entries = store.vault.read(Kind.ENVIRONMENT)
+    entries = store.vault.read(EntryKind.ENVIRONMENT)
     store.close()
     return {job: json.loads(text) for job, text in entries.items()}
 
@@ -93,7 +93,7 @@ async def test_tasks_that_failed_are_submitted_again_with_the_same(tmp_path: Pat
 
 async def test_what_a_crash_before_the_journals_commit_has_left_is_swept(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
-    store.vault.put(Kind.ENVIRONMENT, {"1": json.dumps({"KEY": SECRET})}).result()
+    store.vault.put(EntryKind.ENVIRONMENT, {"1": json.dumps({"KEY": SECRET})}).result()
     store.close()
     async with a_master(tmp_path) as master:
         assert await master.submit() == "1"

@@ -117,7 +117,7 @@ class TestGoldenJournal:
         ]
         assert curve is not None
         assert curve(1441440) == 1.5
-        assert cluster.state.apart.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
+        assert cluster.state.anti_affinity.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
         assert cluster.state.aside == {"1": False}
 
     def test_which_gpus_are_reserved_is_known_again_and_who_does_not_use_its_own(self, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job, nodes = cluster.state.jobs["1"], cluster.state.nodes
-        assert (job.state.value, job.choosy, job.excluded) == ("PENDING", True, {"a"})
+        assert (job.state.value, job.constrained, job.excluded) == ("PENDING", True, {"a"})
         assert job.spec.needs.select[0].values == ("lab", "den")
         assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
         assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
@@ -217,7 +217,7 @@ class TestGoldenJournal:
             "6",
             "100.0",
         )
-        assert [job.ticket is None or job.ticket.seated for job in jobs.values()] == [
+        assert [job.admission is None or job.admission.admitted for job in jobs.values()] == [
             False,
             True,
             True,
@@ -231,7 +231,7 @@ class TestGoldenJournal:
         with golden("journal-1-sweeps", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        sweep = cluster.state.sweeps[JobId("1")]
+        sweep = cluster.state.halvings[JobId("1")]
         results = {id: (task.results, task.passed, task.over) for id, task in sweep.tasks.items()}
         assert results == {
             "1.0": ([4.0, 4.0], 1, True),

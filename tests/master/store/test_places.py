@@ -15,7 +15,7 @@ from ebbtide_master.store import sqlite as stores
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.reserve import RESERVE_BYTES
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import client_pb2
 
 from tests.master.world import a_master, refused
@@ -155,9 +155,9 @@ def test_the_vault_has_the_reserve_too(tmp_path: Path) -> None:
 
         store._writer.submit(full_once).result()
         with pytest.raises(StoreError, match="full"):
-            store.vault.put(Kind.ENVIRONMENT, {"1": "x" * 100_000}).result()
+            store.vault.put(EntryKind.ENVIRONMENT, {"1": "x" * 100_000}).result()
         assert not (tmp_path / "reserve").exists()
-        assert store.vault.read(Kind.ENVIRONMENT) == {}
+        assert store.vault.read(EntryKind.ENVIRONMENT) == {}
 
 
 def test_the_reserve_is_taken_only_where_there_is_room_beside_it(tmp_path: Path) -> None:

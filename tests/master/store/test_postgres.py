@@ -21,7 +21,7 @@ from ebbtide_master.store import leadership
 from ebbtide_master.store.journal import StoreError, StoreInUseError
 from ebbtide_master.store.leadership import Leadership
 from ebbtide_master.store.postgres import PostgresStore
-from ebbtide_master.store.vault import Kind
+from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.invitation import decode
 
 from tests.postgres import Server, rows
@@ -156,14 +156,14 @@ class TestALeaderThatWasOvertaken:
         with pytest.raises(StoreError, match=words):
             append(store, cancelled(2))
         with pytest.raises(StoreError, match=words):
-            store.vault.put(Kind.USER, {"eve": "{}"}).result(WAIT_S)
+            store.vault.put(EntryKind.USER, {"eve": "{}"}).result(WAIT_S)
         with pytest.raises(StoreError, match=words):
             store.note_notified({"a": 1}).result(WAIT_S)
         assert store.next_epoch() == 1  # that was counted before
         with pytest.raises(StoreError, match=words):
             store.next_epoch()
         assert [line.event for line in store.events()] == [cancelled(1)]
-        assert (store.vault.read(Kind.USER), store.notified(), store.last_sequence) == ({}, {}, 1)
+        assert (store.vault.read(EntryKind.USER), store.notified(), store.last_sequence) == ({}, {}, 1)
 
     def test_it_learns_of_it_also_when_it_has_nothing_to_write(
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +229,7 @@ class TestTheServer:
         assert "canary" not in "".join(traceback.format_exception(error.value))
 
     def test_other_accounts_of_the_server_cannot_read_the_vault(self, url: str, store: PostgresStore) -> None:
-        store.vault.put(Kind.TOKEN, {"t": "secret"}).result(WAIT_S)
+        store.vault.put(EntryKind.TOKEN, {"t": "secret"}).result(WAIT_S)
         rows(url, "DO $$ BEGIN CREATE ROLE guest; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(url, "SET ROLE guest; SELECT * FROM ebbtide.vault")

@@ -3,7 +3,7 @@
 import asyncio
 
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.rates import Rate, Rates
+from ebbtide_master.throttle.rates import RateLimit, UserLimits
 from ebbtide_master.throttle.throttle import Throttle
 
 STREAMS = 40
@@ -21,7 +21,7 @@ class CountingThrottle(Throttle):
 
 
 async def test_streams_wait_in_a_line_and_only_the_first_looks_whether_it_may_go_on() -> None:
-    throttle, told = CountingThrottle(Rates(told=Rate(per_s=400, burst=1))), list[int]()
+    throttle, told = CountingThrottle(UserLimits(told=RateLimit(per_s=400, burst=1))), list[int]()
 
     async def stream(number: int) -> None:
         async with throttle.page(ANN, 1):

@@ -14,15 +14,15 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.fair_queue import Turns, stand_in
+from ebbtide_master.throttle.fair_queue import FairQueue, stand_in
 from ebbtide_master.throttle.places import FullError, OpenCalls, UnfinishedJobs
-from ebbtide_master.throttle.rates import STAFF, Bucket, Rate, Rates, TooFastError
+from ebbtide_master.throttle.rates import STAFF, Bucket, RateLimit, TooFastError, UserLimits
 from ebbtide_master.throttle.throttle import Throttle
 from hypothesis import given
 from hypothesis import strategies as st
 
 ANN, EVE, ROOT = Caller("ann", Role.USER), Caller("eve", Role.USER), Caller("root", Role.ADMIN)
-RATES = Rates(calls=Rate(10.0, 5.0), jobs=Rate(100.0, 50.0), reads=Rate(20.0, 10.0))
+RATES = UserLimits(calls=RateLimit(10.0, 5.0), jobs=RateLimit(100.0, 50.0), reads=RateLimit(20.0, 10.0))
 
 
 class Hands:
@@ -97,7 +97,7 @@ def test_operators_may_do_more(clock: Hands) -> None:
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 80)), max_size=60))
 def test_a_bucket_never_gives_more_than_its_burst_and_its_rate(steps: list[tuple[float, int]]) -> None:
-    rate = Rate(10.0, 50.0)
+    rate = RateLimit(10.0, 50.0)
     bucket, now, given_out, largest = Bucket(rate, 0.0), 0.0, 0, 0
     for pause, cost in steps:
         now += pause
@@ -108,7 +108,7 @@ def test_a_bucket_never_gives_more_than_its_burst_and_its_rate(steps: list[tuple
 
 @given(st.floats(0.0, 100.0), st.integers(1, 200))
 def test_after_the_time_that_was_named_it_is_served(pause: float, cost: int) -> None:
-    bucket = Bucket(Rate(10.0, 50.0), 0.0)
+    bucket = Bucket(RateLimit(10.0, 50.0), 0.0)
     bucket.take(50, 0.0)
     wait_s = bucket.take(cost, pause)
     assert wait_s == 0.0 or bucket.take(cost, pause + wait_s + 1e-6) == 0.0
@@ -116,7 +116,7 @@ def test_after_the_time_that_was_named_it_is_served(pause: float, cost: int) -> 
 
 def test_what_is_promised_to_one_user_fits_within_the_rates() -> None:
     """500 durable jobs a second as arrays, 100 one by one; the largest array at once."""
-    rates = Rates()
+    rates = UserLimits()
     assert rates.jobs.per_s >= 500
     assert rates.calls.per_s >= 100
     assert rates.jobs.burst >= limits.MAX_ARRAY_TASKS
@@ -141,7 +141,7 @@ def test_what_one_user_has_open_leaves_room_for_others() -> None:
 
 def test_lines_take_turns_whatever_waits_in_each() -> None:
     async def scenario() -> list[str]:
-        turns: Turns[str] = Turns(100)
+        turns: FairQueue[str] = FairQueue(100)
 
         async def bring(line: str, count: int) -> None:
             stand_in(line)
@@ -160,7 +160,7 @@ def test_lines_take_turns_whatever_waits_in_each() -> None:
 
 def test_a_full_line_makes_only_those_wait_who_stand_in_it() -> None:
     async def scenario() -> None:
-        turns: Turns[str] = Turns(2)
+        turns: FairQueue[str] = FairQueue(2)
 
         async def bring(line: str, work: str) -> None:
             stand_in(line)
@@ -180,7 +180,7 @@ def test_a_full_line_makes_only_those_wait_who_stand_in_it() -> None:
 
 def test_nothing_is_left_of_a_line_whose_people_are_gone() -> None:
     async def scenario() -> None:
-        turns: Turns[str] = Turns(1)
+        turns: FairQueue[str] = FairQueue(1)
         stand_in("a")
         await turns.put("a0")
         waits = asyncio.create_task(turns.put("a1"))
@@ -193,7 +193,7 @@ def test_nothing_is_left_of_a_line_whose_people_are_gone() -> None:
     asyncio.run(scenario())
 
 
-def _all(turns: Turns[str]) -> Iterator[str]:
+def _all(turns: FairQueue[str]) -> Iterator[str]:
     while turns:
         yield turns.take()
 

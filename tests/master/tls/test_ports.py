@@ -23,9 +23,9 @@ from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.tls.authority import DAY_S, Authority, read
 from ebbtide_master.tls.enrolment import Enrolment
 from ebbtide_master.tls.folder import TlsFolder
-from ebbtide_master.tls.listeners import Doors
+from ebbtide_master.tls.listeners import Listeners
 from ebbtide_master.tls.upkeep import ending, renew
-from ebbtide_protos import door
+from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority, put_server, reach
@@ -38,9 +38,9 @@ CLOSED = grpc.StatusCode.UNAVAILABLE
 class Guarded:
     """A master with an authority, an admin, and a user."""
 
-    def __init__(self, stack, doors, service, tokens):
-        self._stack, self.doors, self.service, self.tokens = stack, doors, service, tokens
-        self.ca = doors.enrolment.authority.pem
+    def __init__(self, stack, listeners, service, tokens):
+        self._stack, self.listeners, self.service, self.tokens = stack, listeners, service, tokens
+        self.ca = listeners.enrolment.authority.pem
 
     async def reach(self, port=None, own=None, token="", ca=None):
         return await self._stack.enter_async_context(reach(port or self.service.port, ca or self.ca, own, token))
@@ -83,11 +83,11 @@ async def guarded(home, now=time.time) -> AsyncIterator[Guarded]:
         folder = TlsFolder.of(home)
         folder.create_authority(time.time())
         folder.cover(["localhost", "127.0.0.1"], time.time())
-        doors = Doors(folder, Enrolment(journal.vault, folder.authority(), now), "127.0.0.1", 0, 0)
+        listeners = Listeners(folder, Enrolment(journal.vault, folder.authority(), now), "127.0.0.1", 0, 0)
         cluster = Cluster(create_policy("fifo", {}))
-        gate = CertificateGate(TokenGate(identities, cluster, time.time), doors.enrolment)
-        service = await stack.enter_async_context(serving(cluster, journal, home, "fifo", gate, doors=doors))
-        yield Guarded(stack, doors, service, tokens)
+        gate = CertificateGate(TokenGate(identities, cluster, time.time), listeners.enrolment)
+        service = await stack.enter_async_context(serving(cluster, journal, home, "fifo", gate, listeners=listeners))
+        yield Guarded(stack, listeners, service, tokens)
 
 
 def test_a_node_joins_once_and_speaks_for_itself(tmp_path):
@@ -123,7 +123,7 @@ def test_an_agent_speaks_for_no_other_node(tmp_path):
 def test_wrong_certificates_open_no_connection(tmp_path):
     async def check():
         async with guarded(tmp_path) as master:
-            authority = master.doors.folder.authority()
+            authority = master.listeners.folder.authority()
             wrong = {
                 "none": None,
                 "foreign": a_certificate(an_authority(), "ws2"),
@@ -144,7 +144,7 @@ def test_who_trusts_another_authority_or_asks_for_another_name_does_not_talk_to_
             request = client_pb2.ShowClusterRequest()
             stranger = await master.clients("ann", ca=an_authority().certificate.pem)
             assert (await refused(stranger.ShowCluster(request)))[0] is CLOSED
-            put_server(master.doors.folder.path, master.doors.folder.authority(), ("elsewhere",))
+            put_server(master.listeners.folder.path, master.listeners.folder.authority(), ("elsewhere",))
             assert (await refused((await master.clients("ann")).ShowCluster(request)))[0] is CLOSED
 
     asyncio.run(check())
@@ -284,12 +284,12 @@ def test_an_invitation_is_for_its_node_and_its_time(tmp_path):
 def test_a_new_certificate_of_the_master_is_shown_without_a_restart(tmp_path):
     async def check():
         async with guarded(tmp_path) as master:
-            folder, ask = master.doors.folder, client_pb2.ShowClusterRequest()
+            folder, ask = master.listeners.folder, client_pb2.ShowClusterRequest()
             open_before = await master.clients("ann")
             before = (await open_before.ShowCluster(ask)).certificate_ends
-            renew(master.doors, before - 31 * DAY_S)
+            renew(master.listeners, before - 31 * DAY_S)
             assert folder.server().ends == before
-            renew(master.doors, before - 29 * DAY_S)
+            renew(master.listeners, before - 29 * DAY_S)
             assert (await open_before.ShowCluster(ask)).certificate_ends > before
             # Now one that nobody can take for good: only who connects anew sees it.
             put_server(folder.path, an_authority(), ("localhost",))
@@ -304,8 +304,8 @@ def test_what_ends_within_two_weeks_is_said(tmp_path):
         async with guarded(tmp_path) as master:
             own = await master.member("ws2")
             ends = read(own[1]).ends
-            assert list(ending(master.doors, ends - 15 * DAY_S)) == []
-            said = list(ending(master.doors, ends - 13 * DAY_S))
+            assert list(ending(master.listeners, ends - 15 * DAY_S)) == []
+            said = list(ending(master.listeners, ends - 13 * DAY_S))
             assert [words.split(" ends on")[0] for words in said] == [
                 "the master's certificate", "the certificate of node ws2",
             ]  # fmt: skip
@@ -340,7 +340,7 @@ def test_without_an_authority_nobody_joins(tmp_path):
             service = await stack.enter_async_context(serving(cluster, journal, tmp_path, "fifo", gate))
             assert (service.port, service.agent_port) == (0, 0)
             local = grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
-            target = stack.enter_context(door.reached(tmp_path))
+            target = stack.enter_context(home_socket.reached(tmp_path))
             reached = await stack.enter_async_context(grpc.aio.secure_channel(target, local))
             stub = client_pb2_grpc.ClientServiceStub(ProvenChannel(reached, token))
             for call in (
@@ -359,6 +359,6 @@ def test_an_authority_of_a_home_is_that_home_s_only(tmp_path):
             own = await one.member("ws2")
             stub = await other.agents(own)
             assert (await refused(stub.Renew(agent_pb2.CertificateRequest())))[0] is CLOSED
-            assert isinstance(one.doors.folder.authority(), Authority)
+            assert isinstance(one.listeners.folder.authority(), Authority)
 
     asyncio.run(check())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.experiments import ExperimentReport, determined
-from ebbtide_sim.experiments.determined import SEVEN_STEPS, Scenario, Step, play
+from ebbtide_sim.experiments.determined import SEVEN_STEPS, ExpectedSizes, PolicyScenario, play
 from ebbtide_sim.workload import SimJob
 
 
@@ -33,7 +33,7 @@ def test_every_example_comes_out_as_the_seed_says(report: ExperimentReport) -> N
 
 def test_holdings_are_who_had_how_many_gpus_when() -> None:
     jobs = (job("a", 0, 8, 100, 2), job("b", 40, 4, 10, 1))
-    holdings = play(Scenario("two", "pri", (("min_run_s", "0"),), jobs, ()))
+    holdings = play(PolicyScenario("two", "pri", (("min_run_s", "0"),), jobs, ()))
     assert [holdings.at(time) for time in (0, 39, 40, 49, 50, 109, 110)] == [
         {"a": 8}, {"a": 8}, {"b": 4}, {"b": 4}, {"a": 8}, {"a": 8}, {},
     ]  # fmt: skip
@@ -44,7 +44,7 @@ def test_holdings_are_who_had_how_many_gpus_when() -> None:
 
 def test_a_step_that_comes_out_otherwise_is_shown() -> None:
     jobs = (job("a", 0, 8, 100), job("b", 0, 8, 100))
-    wrong = Scenario("wrong", "fifo", (), jobs, (Step(0, "b is first", {"b": 8}),))
+    wrong = PolicyScenario("wrong", "fifo", (), jobs, (ExpectedSizes(0, "b is first", {"b": 8}),))
     played = [(scenario, play(scenario)) for scenario in (wrong, SEVEN_STEPS, determined.WITHOUT_PREEMPTION)]
     shown = determined._report(played)
     assert (shown.checks[0].held, shown.checks[0].detail) == (False, "a 8")

@@ -23,9 +23,9 @@ from ebbtide_sim.experiments.equipartition.cases import (
     POLICIES,
     TYPICAL_MEM,
     Arrival,
-    Case,
+    EquipartitionCase,
     Extent,
-    Part,
+    WorkloadPart,
     all_cases,
     extent,
     gpu_sizes,
@@ -42,8 +42,8 @@ from ebbtide_sim.experiments.equipartition.report import Results, assumptions, d
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 
 GPUS = (2, 4, 8, 16, 32)
-SIZES = {Part.HPC2N: HPC2N_SIZES, Part.PHILLY: GPUS, Part.BAGS: GPUS}
-SMALL_SIZES = {Part.LIKE_HPC2N: HPC2N_SIZES, Part.FEW_BAGS: GPUS}
+SIZES = {WorkloadPart.HPC2N: HPC2N_SIZES, WorkloadPart.PHILLY: GPUS, WorkloadPart.BAGS: GPUS}
+SMALL_SIZES = {WorkloadPart.LIKE_HPC2N: HPC2N_SIZES, WorkloadPart.FEW_BAGS: GPUS}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_default_size_needs_no_traces_and_says_what_only_the_full_one_shows(
     monkeypatch.setenv("EBB_TRACES", "nowhere")
     small = extent(full=False, seed=0)
     sizes = sizes_of(small)
-    assert list(sizes) == [Part.LIKE_HPC2N, Part.FEW_BAGS]
+    assert list(sizes) == [WorkloadPart.LIKE_HPC2N, WorkloadPart.FEW_BAGS]
     assert any(line.startswith("only --full shows") for line in assumptions(Results(sizes, {}), small))
 
 
@@ -145,7 +145,7 @@ def test_who_needs_more_than_half_of_the_memory_shares_no_gpu() -> None:
     ],
 )
 def test_every_case_is_different_and_every_change_has_something_to_compare_with(
-    sizes: dict[Part, tuple[int, ...]], count: int
+    sizes: dict[WorkloadPart, tuple[int, ...]], count: int
 ) -> None:
     todo = all_cases(sizes)
     assert len(set(todo)) == len(todo) == count
@@ -155,29 +155,30 @@ def test_every_case_is_different_and_every_change_has_something_to_compare_with(
 def test_all_policies_run_the_same_tasks_without_those_that_are_too_large(results: Results) -> None:
     for case, report in results.reports.items():
         assert report.finished == report.jobs == results.reports[replace(case, policy=FCFS, restart_s=0.0)].jobs
-    by_size = {gpus: results.reports[Case(Part.HPC2N, gpus, MOLDABLE)] for gpus in HPC2N_SIZES}
+    by_size = {gpus: results.reports[EquipartitionCase(WorkloadPart.HPC2N, gpus, MOLDABLE)] for gpus in HPC2N_SIZES}
     assert by_size[120].skipped["more than 120 processors"] > 0
     assert by_size[120].jobs + by_size[120].skipped["more than 120 processors"] == by_size[240].jobs == 119
 
 
 def test_by_start_times_nobody_waits_for_as_many_processors_as_there_were(results: Results) -> None:
     started, submitted = (
-        results.reports[Case(Part.HPC2N, CPUS, MOLDABLE, arrival)] for arrival in (Arrival.START, Arrival.SUBMIT)
+        results.reports[EquipartitionCase(WorkloadPart.HPC2N, CPUS, MOLDABLE, arrival)]
+        for arrival in (Arrival.START, Arrival.SUBMIT)
     )
     assert started.flow_time_s == submitted.flow_time_s  # all of them once waited for a minute
 
 
 def test_restarts_cost_the_unrestricted_policy_more_than_the_live_defaults(results: Results) -> None:
-    gpus = results.sizes[Part.PHILLY][2]
+    gpus = results.sizes[WorkloadPart.PHILLY][2]
     free, costly, live = (
-        results.reports[Case(Part.PHILLY, gpus, policy, restart_s=cost)]
+        results.reports[EquipartitionCase(WorkloadPart.PHILLY, gpus, policy, restart_s=cost)]
         for policy, cost in ((MALLEABLE, 0.0), (MALLEABLE, 300.0), (LIVE, 300.0))
     )
     assert free.flow_time_s["mean"] < live.flow_time_s["mean"] < costly.flow_time_s["mean"]
 
 
 def test_cases_are_simulated_in_other_processes_and_every_end_is_told(within: Extent) -> None:
-    todo = [Case(Part.HPC2N, 120, policy) for policy in POLICIES[:2]]
+    todo = [EquipartitionCase(WorkloadPart.HPC2N, 120, policy) for policy in POLICIES[:2]]
     told = []
     reports = simulate_all(todo, within, 1, lambda words, done: told.append((words, done)))
     assert set(reports) == set(todo)
@@ -217,14 +218,16 @@ def test_the_report_can_be_written_as_json_and_drawn(results: Results, within: E
 
 def test_a_check_holds_or_not_by_what_came_out(results: Results) -> None:
     name = "philly: at 300 s per restart the live defaults do better than the paper's policy"
-    gpus = results.sizes[Part.PHILLY]
+    gpus = results.sizes[WorkloadPart.PHILLY]
 
     def held(factor: float) -> bool:
         reports = dict(results.reports)
         for size in gpus:
-            report = reports[Case(Part.PHILLY, size, MOLDABLE)]
+            report = reports[EquipartitionCase(WorkloadPart.PHILLY, size, MOLDABLE)]
             flow = {"mean": (report.flow_time_s["mean"] or 0) * factor, "max": 1.0}
-            reports[Case(Part.PHILLY, size, LIVE, restart_s=300.0)] = replace(report, flow_time_s=flow)
+            reports[EquipartitionCase(WorkloadPart.PHILLY, size, LIVE, restart_s=300.0)] = replace(
+                report, flow_time_s=flow
+            )
         return next(check.held for check in checks(Results(results.sizes, reports)) if check.name == name)
 
     assert held(0.01)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core.model.types import JobClass
 from ebbtide_sim.experiments import hybrid
-from ebbtide_sim.experiments.hybrid import Case, Result, cluster, measure, simulate_case
+from ebbtide_sim.experiments.hybrid import HybridCase, HybridResult, cluster, measure, simulate_case
 from ebbtide_sim.metrics import Tally
 from ebbtide_sim.workload import SimJob
 
@@ -15,7 +15,7 @@ SMALL = 40
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Result]:
+def runs() -> dict[str, HybridResult]:
     todo = [case for case in hybrid.cases(SMALL, 0) if " " not in case.label or "resumable" in case.label]
     return {case.label: simulate_case(case) for case in todo}
 
@@ -52,34 +52,34 @@ def test_the_calibrated_mix_is_of_all_classes_and_its_shares_are_all_tasks() -> 
     assert hybrid.CALIBRATED.tasks == 68_000
 
 
-def test_every_policy_gets_the_same_tasks_and_finishes_those_it_does_not_drop(runs: dict[str, Result]) -> None:
+def test_every_policy_gets_the_same_tasks_and_finishes_those_it_does_not_drop(runs: dict[str, HybridResult]) -> None:
     assert len({run.tasks for run in runs.values()}) == 1
     assert all(run.finished + run.drops == run.tasks for run in runs.values())
     assert {label for label, run in runs.items() if run.drops} <= {"pri5", "pri5 (resumable)"}
 
 
-def test_a_limit_of_five_bounds_evictions(runs: dict[str, Result]) -> None:
+def test_a_limit_of_five_bounds_evictions(runs: dict[str, HybridResult]) -> None:
     assert runs["pri"].max_pe > 4
     assert runs["pri5"].max_pe <= 4
 
 
-def test_only_hybrid_has_sticky_slots(runs: dict[str, Result]) -> None:
+def test_only_hybrid_has_sticky_slots(runs: dict[str, HybridResult]) -> None:
     assert runs["pri"].sticky_share == runs["pri5"].sticky_share == 0
     assert runs["hybrid"].sticky_share > 200 / 3072
 
 
-def test_sticky_slots_save_evictions_and_waste(runs: dict[str, Result]) -> None:
+def test_sticky_slots_save_evictions_and_waste(runs: dict[str, HybridResult]) -> None:
     assert runs["hybrid"].ne < runs["pri"].ne
     assert runs["hybrid"].we_s < runs["pri"].we_s
 
 
-def test_nothing_is_wasted_when_work_survives(runs: dict[str, Result]) -> None:
+def test_nothing_is_wasted_when_work_survives(runs: dict[str, HybridResult]) -> None:
     assert {run.we_s for label, run in runs.items() if "resumable" in label} == {0.0}
     assert runs["pri"].we_s > 0
 
 
-def test_the_same_seed_gives_the_same_and_another_one_does_not(runs: dict[str, Result]) -> None:
-    case = Case("pri", "pri", small=SMALL)
+def test_the_same_seed_gives_the_same_and_another_one_does_not(runs: dict[str, HybridResult]) -> None:
+    case = HybridCase("pri", "pri", small=SMALL)
     assert simulate_case(case) == runs["pri"]
     assert simulate_case(replace(case, seed=1)) != runs["pri"]
 
@@ -109,7 +109,7 @@ def test_a_dropped_task_counts_for_evictions_and_waste_but_not_for_the_most_evic
 
 
 def test_the_report_has_the_papers_figures_beside_ours_and_draws_the_figure(
-    runs: dict[str, Result], tmp_path: Path
+    runs: dict[str, HybridResult], tmp_path: Path
 ) -> None:
     report = hybrid._report(*table(runs))
     rows = {row["policy"]: row for row in report.rows}
@@ -122,7 +122,7 @@ def test_the_report_has_the_papers_figures_beside_ours_and_draws_the_figure(
     assert (tmp_path / "figure.png").stat().st_size < 200_000
 
 
-def test_sign_and_size_are_checked_one_by_one(runs: dict[str, Result]) -> None:
+def test_sign_and_size_are_checked_one_by_one(runs: dict[str, HybridResult]) -> None:
     def held(ne: int) -> tuple[bool, bool]:
         results = runs | {"hybrid": replace(runs["hybrid"], ne=ne)}
         checks = {check.name: check.held for check in hybrid._report(*table(results)).checks}
@@ -134,7 +134,7 @@ def test_sign_and_size_are_checked_one_by_one(runs: dict[str, Result]) -> None:
     assert held(round(1.1 * pri)) == (False, False)
 
 
-def table(runs: dict[str, Result]) -> tuple[dict[str, Case], dict[str, Result]]:
+def table(runs: dict[str, HybridResult]) -> tuple[dict[str, HybridCase], dict[str, HybridResult]]:
     """All cases, those that were not run standing in as HYBRID's."""
     todo = {case.label: case for case in hybrid.cases(SMALL, 0)}
     return todo, {label: runs.get(label, runs["hybrid"]) for label in todo}

@@ -14,7 +14,7 @@ from ebbtide_sim.reserving.job_sets import (
     SAVE_S,
     Asks,
     JobSet,
-    Outcome,
+    JobSetOutcome,
     Regime,
     draw_set,
     play,
@@ -33,7 +33,7 @@ def jobs(*runs: float, gpus: tuple[int, ...] = (), earlier: tuple[float, ...] = 
     return JobSet(LAW, 1.0, runs, gpus or (1,) * len(runs), earlier)
 
 
-def outcome(found: Outcome) -> tuple[float, float, float]:
+def outcome(found: JobSetOutcome) -> tuple[float, float, float]:
     """Makespan, waste, starts."""
     return pytest.approx(found.makespan_s), pytest.approx(found.wasted_gpu_s), found.starts
 

@@ -10,7 +10,7 @@ from ebbtide_cli.submitting.slurm.options import BY_LETTER, BY_NAME, Option, Tak
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SbatchOption:
     """One option as it was written, and where: ``job.sh:4``."""
 
     option: Option
@@ -26,9 +26,9 @@ class Asked:
         return f"{self.where}: #SBATCH --{self.option.name}: {text}"
 
 
-def read_lines(name: str, script: str) -> dict[str, Asked]:
+def read_lines(name: str, script: str) -> dict[str, SbatchOption]:
     """The options of the script called ``name`` by their long names; `Failure` names the line that is wrong."""
-    asked: dict[str, Asked] = {}
+    asked: dict[str, SbatchOption] = {}
     for line in marked(script, "#SBATCH"):
         where = f"{name}:{line.number}"
         if line.text.split()[0] in ("hetjob", "packjob"):
@@ -41,7 +41,7 @@ def read_lines(name: str, script: str) -> dict[str, Asked]:
     return asked
 
 
-def _take(where: str, words: list[str]) -> list[Asked]:
+def _take(where: str, words: list[str]) -> list[SbatchOption]:
     """The next word as options, and its value off the words behind it."""
     word = words.pop(0)
     if word.startswith("--") and len(word) > 2:
@@ -51,15 +51,15 @@ def _take(where: str, words: list[str]) -> list[Asked]:
             raise Failure(f"{where}: #SBATCH --{option.name} takes no value", USAGE)
         if option.takes is Takes.VALUE and not equals:
             value = _value(where, f"--{option.name}", words)
-        return [Asked(option, value, where)]
+        return [SbatchOption(option, value, where)]
     if word.startswith("-") and len(word) > 1:
         return _short(where, word[1:], words)
     raise Failure(f"{where}: #SBATCH {abbreviated(word)!r} is no option", USAGE)
 
 
-def _short(where: str, letters: str, words: list[str]) -> list[Asked]:
+def _short(where: str, letters: str, words: list[str]) -> list[SbatchOption]:
     """``-N2``, ``-N 2``, and ``-HQ`` for two without values."""
-    found: list[Asked] = []
+    found: list[SbatchOption] = []
     while letters:
         letter, letters = letters[0], letters[1:]
         if letter not in BY_LETTER:
@@ -69,7 +69,7 @@ def _short(where: str, letters: str, words: list[str]) -> list[Asked]:
             value, letters = letters.removeprefix("="), ""
             if not value and option.takes is Takes.VALUE:
                 value = _value(where, f"-{letter}", words)
-        found.append(Asked(option, value, where))
+        found.append(SbatchOption(option, value, where))
     return found
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ebbtide_cli.submitting.slurm.lines import Asked
+from ebbtide_cli.submitting.slurm.lines import SbatchOption
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SbatchReading:
     """What was ``asked``, by the long names of sbatch, and the ``notes`` on it for stderr."""
 
-    asked: dict[str, Asked]
+    asked: dict[str, SbatchOption]
     notes: list[str] = field(default_factory=list)
 
     def text(self, name: str) -> str:

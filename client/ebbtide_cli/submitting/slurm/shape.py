@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ebbtide_cli.submitting.slurm import values
-from ebbtide_cli.submitting.slurm.lines import Asked
-from ebbtide_cli.submitting.slurm.reading import Reading
-from ebbtide_cli.submitting.slurm.values import Gpus
+from ebbtide_cli.submitting.slurm.lines import SbatchOption
+from ebbtide_cli.submitting.slurm.reading import SbatchReading
+from ebbtide_cli.submitting.slurm.values import GpuRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Shape:
     mem_bytes: int
     gpus: Fraction
     model: str
-    gpus_by: Asked | None
+    gpus_by: SbatchOption | None
 
 
-def shape_of(lines: Reading) -> Shape:
+def shape_of(lines: SbatchReading) -> Shape:
     """All of it together; `Failure` names the line of what cannot be."""
     least, most = lines.read("nodes", values.nodes) or (0, 0)
     tasks, per_node = lines.read("ntasks", values.count) or 0, lines.read("ntasks-per-node", values.count) or 0
@@ -50,7 +50,7 @@ def shape_of(lines: Reading) -> Shape:
     return Shape(least, most, tasks, per_node, cpus, memory, gpus, model, gpus_by)
 
 
-def _gpus(lines: Reading) -> tuple[Asked | None, Gpus | None, Gpus | None]:
+def _gpus(lines: SbatchReading) -> tuple[SbatchOption | None, GpuRequest | None, GpuRequest | None]:
     """Which option asks for GPUs, how many in all, and how many of each node."""
     total = lines.read("gpus", values.gpus)
     each = lines.read("gpus-per-node", values.gpus) or lines.read("gres", values.gres)
@@ -58,7 +58,7 @@ def _gpus(lines: Reading) -> tuple[Asked | None, Gpus | None, Gpus | None]:
     return by, total, each
 
 
-def _nodes(tasks: int, per_node: int, total: Gpus | None, each: Gpus | None) -> int:
+def _nodes(tasks: int, per_node: int, total: GpuRequest | None, each: GpuRequest | None) -> int:
     """How many nodes it takes if the lines do not say."""
     if tasks and per_node:
         return -(-tasks // per_node)
@@ -67,7 +67,7 @@ def _nodes(tasks: int, per_node: int, total: Gpus | None, each: Gpus | None) -> 
     return 1
 
 
-def _cpus(lines: Reading, tasks_per_node: int, gpus_per_node: Fraction) -> int:
+def _cpus(lines: SbatchReading, tasks_per_node: int, gpus_per_node: Fraction) -> int:
     by_gpu = lines.read("cpus-per-gpu", values.count)
     if by_gpu:
         return int(by_gpu * gpus_per_node)
@@ -75,7 +75,7 @@ def _cpus(lines: Reading, tasks_per_node: int, gpus_per_node: Fraction) -> int:
     return (by_task or 1) * tasks_per_node if by_task or tasks_per_node > 1 else 0
 
 
-def _memory(lines: Reading, cpus: int, gpus_per_node: Fraction) -> int:
+def _memory(lines: SbatchReading, cpus: int, gpus_per_node: Fraction) -> int:
     """Host memory of each node; Slurm's 0, which is all that there is, asks for nothing here."""
     if found := lines.read("mem", values.memory):
         return found

@@ -12,8 +12,8 @@ from typing import Final
 from ebbtide_cli.submitting.directives import Directive
 from ebbtide_cli.submitting.passing import whole
 from ebbtide_cli.submitting.slurm import values
-from ebbtide_cli.submitting.slurm.lines import Asked, read_lines
-from ebbtide_cli.submitting.slurm.reading import Reading
+from ebbtide_cli.submitting.slurm.lines import SbatchOption, read_lines
+from ebbtide_cli.submitting.slurm.reading import SbatchReading
 from ebbtide_cli.submitting.slurm.shape import Shape, shape_of
 
 DEFAULT_NOTICE_S: Final = 60
@@ -51,7 +51,7 @@ def translate(name: str, script: str) -> Translated:
 
     `Failure` names the line of what cannot be had, and why. What is written last in sbatch's own words wins, as there.
     """
-    lines = Reading(read_lines(name, script))
+    lines = SbatchReading(read_lines(name, script))
     if "time" in lines.asked and re.search(r"^[^#]*\bscontrol\s+requeue\b", script, re.MULTILINE):
         # There, each run has the whole time; here, one limit is for all of them.
         lines.note("time", "not used: the script requeues itself, and nothing but others' need ends its runs here")
@@ -71,14 +71,14 @@ def translate(name: str, script: str) -> Translated:
     return Translated([directive for directive in directives if directive.words], lines.notes)
 
 
-def _words(lines: Reading, asked: Asked, words_of: "Callable[[Reading, str], Words]") -> Words:
+def _words(lines: SbatchReading, asked: SbatchOption, words_of: "Callable[[SbatchReading, str], Words]") -> Words:
     try:
         yield from words_of(lines, asked.value)
     except ValueError as error:
         raise asked.failure(str(error)) from None
 
 
-def _resources(name: str, lines: Reading, shape: Shape) -> Iterator[Directive]:
+def _resources(name: str, lines: SbatchReading, shape: Shape) -> Iterator[Directive]:
     """How much of which nodes; each asked for where its line stands."""
 
     def where(*names: str) -> str:
@@ -102,29 +102,29 @@ def _resources(name: str, lines: Reading, shape: Shape) -> Iterator[Directive]:
         yield Directive(where("mem", "mem-per-cpu", "mem-per-gpu"), ("--mem", f"{mebibytes}MiB"))
 
 
-def _same(option: str) -> "Callable[[Reading, str], Words]":
+def _same(option: str) -> "Callable[[SbatchReading, str], Words]":
     """The same under another name."""
     return lambda lines, text: iter((option, text))
 
 
-def _flag(*words: str) -> "Callable[[Reading, str], Words]":
+def _flag(*words: str) -> "Callable[[SbatchReading, str], Words]":
     return lambda lines, text: iter(words)
 
 
-def _time(lines: Reading, text: str) -> Words:
+def _time(lines: SbatchReading, text: str) -> Words:
     seconds = values.minutes_or_more(text)
     if seconds is not None:
         yield from ("--time", f"{seconds}s")
 
 
-def _partition(lines: Reading, text: str) -> Words:
+def _partition(lines: SbatchReading, text: str) -> Words:
     first, comma, _ = text.partition(",")
     if comma:
         lines.note("partition", f"a job is in one pool: {first}")
     yield from ("--pool", first)
 
 
-def _output(lines: Reading, text: str) -> Words:
+def _output(lines: SbatchReading, text: str) -> Words:
     """``%j %A %a %x %N`` are the same; a log is one file for both streams."""
     errors = lines.text("error")
     if errors and errors != text:
@@ -147,7 +147,7 @@ def _file_name(text: str) -> str:
     return re.sub(r"%\d*(.)", meant, text)
 
 
-def _signal(lines: Reading, text: str) -> Words:
+def _signal(lines: SbatchReading, text: str) -> Words:
     """``[B:]NAME[@SECONDS]``: the seconds are the grace period, and B is the script alone."""
     found = re.fullmatch(r"(?:([BRbr]+):)?(\w+)(?:@(\d{1,5}))?", text)
     if found is None:
@@ -164,7 +164,7 @@ def _signal_name(text: str) -> str:
         raise ValueError(f"there is no signal {text}") from None
 
 
-def _dependency(lines: Reading, text: str) -> Words:
+def _dependency(lines: SbatchReading, text: str) -> Words:
     """``afterok:12:13,afterany:14``, each as it is; there is no *any of them*."""
     if text == "singleton":
         raise ValueError("jobs of one name may run together here: one after the other is an array with %1")
@@ -176,7 +176,7 @@ def _dependency(lines: Reading, text: str) -> Words:
         yield from ("--after", item.replace("_", "."))
 
 
-def _begin(lines: Reading, text: str) -> Words:
+def _begin(lines: SbatchReading, text: str) -> Words:
     """``now+1hour``, ``16:00``, ``2026-11-23T09:00``, ``tomorrow``."""
     if found := BEGIN.fullmatch(text):
         yield from ("--begin", f"+{int(found[1]) * SECONDS[found[2] or 'second']}s")
@@ -186,7 +186,7 @@ def _begin(lines: Reading, text: str) -> Words:
         yield from ("--begin", CLOCK.get(text, text))
 
 
-def _constraint(lines: Reading, text: str) -> Words:
+def _constraint(lines: SbatchReading, text: str) -> Words:
     """Features: a GPU's model is one, any other is the label ``feature`` of a node."""
     if re.search(r"[\[\]*()&,]", text):
         raise ValueError("only one feature, or one of several (a|b), can be asked for: see ebb submit --select")
@@ -198,15 +198,15 @@ def _constraint(lines: Reading, text: str) -> Words:
         yield from ("--select", f"feature={text}")
 
 
-def _each_host(option: str) -> "Callable[[Reading, str], Words]":
-    def words(lines: Reading, text: str) -> Words:
+def _each_host(option: str) -> "Callable[[SbatchReading, str], Words]":
+    def words(lines: SbatchReading, text: str) -> Words:
         for host in values.hosts(text):
             yield from (option, host)
 
     return words
 
 
-def _mail(lines: Reading, text: str) -> Words:
+def _mail(lines: SbatchReading, text: str) -> Words:
     """``--mail-type=END,FAIL`` with ``--mail-user``, without which nobody knows the address here."""
     events: dict[str, None] = {}
     for kind in text.upper().split(","):
@@ -222,13 +222,13 @@ def _mail(lines: Reading, text: str) -> Words:
         yield from ("--notify", f"{','.join(events)}=mailto:{address}")
 
 
-def _open_mode(lines: Reading, text: str) -> Words:
+def _open_mode(lines: SbatchReading, text: str) -> Words:
     if text.startswith("t"):
         lines.note("open-mode", "not used: each attempt of a job writes behind the one before")
     yield from ()
 
 
-def _array(lines: Reading, text: str) -> Words:
+def _array(lines: SbatchReading, text: str) -> Words:
     yield from ("--array", text, "--env", f"SLURM_ARRAY_TASK_COUNT={values.array(text)}")
 
 
@@ -255,7 +255,7 @@ TRANSLATIONS: Final = {
 """By the option of sbatch; how much of which nodes, and the environment, are put together from several."""
 
 
-def _environment(name: str, lines: Reading, shape: Shape) -> Words:
+def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
     """What --export passes on, and Slurm's variables that are known before the job has a node."""
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):

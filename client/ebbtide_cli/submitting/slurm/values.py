@@ -15,7 +15,7 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
+class GpuRequest:
     """So many GPUs of a ``model``; empty: of any."""
 
     count: Fraction
@@ -64,17 +64,17 @@ def nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def gpus(text: str) -> Gpus:
+def gpus(text: str) -> GpuRequest:
     """``4`` or ``a100:4``."""
     model, _, number = text.rpartition(":")
     if not re.fullmatch(r"\d{1,6}", number):
         raise ValueError(f"{text!r} is not a number of GPUs: write 4 or a100:4")
-    return Gpus(Fraction(int(number)), _model(model))
+    return GpuRequest(Fraction(int(number)), _model(model))
 
 
-def gres(text: str) -> Gpus | None:
+def gres(text: str) -> GpuRequest | None:
     """``gpu``, ``gpu:4``, ``gpu:a100:4``, ``mps:50`` (percent of one GPU); None for ``none``."""
-    found: Gpus | None = None
+    found: GpuRequest | None = None
     for item in text.split(","):
         one = _one_gres(item)
         if one is not None and found is not None:
@@ -83,21 +83,21 @@ def gres(text: str) -> Gpus | None:
     return found
 
 
-def _one_gres(text: str) -> Gpus | None:
+def _one_gres(text: str) -> GpuRequest | None:
     kind, *details = re.sub(r"\(.*\)$", "", text).removeprefix("gres/").replace("=", ":").split(":")
     match kind, details:
         case "none" | "", []:
             return None
         case "gpu", []:
-            return Gpus(Fraction(1))
+            return GpuRequest(Fraction(1))
         case "gpu", [number] if number.isdecimal():
             return gpus(number)
         case "gpu", [model]:
-            return Gpus(Fraction(1), _model(model))
+            return GpuRequest(Fraction(1), _model(model))
         case "gpu", [model, number]:
             return gpus(f"{model}:{number}")
         case "mps", [*_, percent] if re.fullmatch(r"\d{1,3}", percent) and 1 <= int(percent) <= 100:
-            return Gpus(Fraction(1, min(16, floor(100 / int(percent)))))
+            return GpuRequest(Fraction(1, min(16, floor(100 / int(percent)))))
         case "shard", _:
             raise ValueError("how much of a GPU a shard is, is not known here: write #EBB --gpus 1/4")
     raise ValueError(f"{text!r} is not known here: there are gpu and mps")

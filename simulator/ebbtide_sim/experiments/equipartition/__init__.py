@@ -7,9 +7,9 @@ from ebbtide_sim.experiments import ExperimentReport, Progress
 from ebbtide_sim.experiments.equipartition.cases import (
     HPC2N_SIZES,
     Arrival,
-    Case,
+    EquipartitionCase,
     Extent,
-    Part,
+    WorkloadPart,
     all_cases,
     extent,
     gpu_sizes,
@@ -44,7 +44,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
     )
 
 
-def sizes_of(within: Extent) -> dict[Part, tuple[int, ...]]:
+def sizes_of(within: Extent) -> dict[WorkloadPart, tuple[int, ...]]:
     """The cluster sizes of each workload."""
     return {
         part: HPC2N_SIZES if part.of_processors else gpu_sizes(tasks(part, Arrival.SUBMIT, within))
@@ -52,7 +52,9 @@ def sizes_of(within: Extent) -> dict[Part, tuple[int, ...]]:
     }
 
 
-def simulate_all(todo: list[Case], within: Extent, jobs: int, progress: Progress) -> dict[Case, Report]:
+def simulate_all(
+    todo: list[EquipartitionCase], within: Extent, jobs: int, progress: Progress
+) -> dict[EquipartitionCase, Report]:
     """The reports of all cases, simulated in ``jobs`` processes."""
     runs = [Run(str(case), partial(run_case, case, within)) for case in todo]
     return dict(zip(todo, run_all(runs, jobs, progress), strict=True))

@@ -15,7 +15,7 @@ import numpy as np
 from ebbtide_core.estimates.work import LINEAR
 from ebbtide_core.model.types import WHOLE
 
-from ebbtide_sim.engine import World
+from ebbtide_sim.engine import SimulatedWorld
 from ebbtide_sim.metrics import Report
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.speedup import DL_SUBLINEAR
@@ -50,7 +50,7 @@ FEW_BAGS: Final = BagMix(bags_per_day=8, size_max=60)
 FEW_BAGS_TASKS: Final = 2000
 
 
-class Part(StrEnum):
+class WorkloadPart(StrEnum):
     """The workloads: the paper's second one, or one that is like it; and others in place of its first, not public."""
 
     HPC2N = "hpc2n"
@@ -62,7 +62,7 @@ class Part(StrEnum):
     @property
     def of_processors(self) -> bool:
         """Whether tasks have whole processors, as many as they ask for or any number (§VI), not shares of GPUs (§V)."""
-        return self in (Part.HPC2N, Part.LIKE_HPC2N)
+        return self in (WorkloadPart.HPC2N, WorkloadPart.LIKE_HPC2N)
 
 
 class Arrival(StrEnum):
@@ -78,7 +78,7 @@ SMALL_TASKS: Final = {Arrival.SUBMIT: 1500, Arrival.OFFLINE: 4000}
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyVariant:
     """A policy with its options."""
 
     label: str
@@ -99,30 +99,30 @@ class Policy:
 _UNRESTRICTED: Final = (("min_work_s", "300"), ("resize_after_s", "0"), ("gain_restarts", "0"))
 """The paper's: whoever has more than 300 s of work left may be preempted at any time, whatever that costs."""
 
-FCFS: Final = Policy("rigid-fcfs", "rigid-fcfs")
-SHORTEST: Final = Policy("rigid-shortest", "rigid-shortest")
-MOLDABLE: Final = Policy("moldable-equipartition", "moldable-equipartition")
-MALLEABLE: Final = Policy("malleable-equipartition", "malleable-equipartition", _UNRESTRICTED)
-MOLDABLE_PRO: Final = Policy("moldable-proportional", "moldable-proportional")
-MALLEABLE_PRO: Final = Policy("malleable-proportional", "malleable-proportional", _UNRESTRICTED)
-LIVE: Final = Policy("malleable-equipartition (live)", "malleable-equipartition")
+FCFS: Final = PolicyVariant("rigid-fcfs", "rigid-fcfs")
+SHORTEST: Final = PolicyVariant("rigid-shortest", "rigid-shortest")
+MOLDABLE: Final = PolicyVariant("moldable-equipartition", "moldable-equipartition")
+MALLEABLE: Final = PolicyVariant("malleable-equipartition", "malleable-equipartition", _UNRESTRICTED)
+MOLDABLE_PRO: Final = PolicyVariant("moldable-proportional", "moldable-proportional")
+MALLEABLE_PRO: Final = PolicyVariant("malleable-proportional", "malleable-proportional", _UNRESTRICTED)
+LIVE: Final = PolicyVariant("malleable-equipartition (live)", "malleable-equipartition")
 """With the defaults of a live cluster: nobody grows unless that saves more time than the restart costs."""
 
 POLICIES: Final = (FCFS, SHORTEST, MOLDABLE, MALLEABLE, MOLDABLE_PRO, MALLEABLE_PRO)
 NON_CLAIRVOYANT: Final = (FCFS, MOLDABLE, MALLEABLE)
 RESTARTS_S: Final = (150.0, 300.0)
 """What a preemption costs in the paper's Fig. 5, beside nothing."""
-COSTLY: Final = {Part.PHILLY: (MALLEABLE, LIVE), Part.FEW_BAGS: (MALLEABLE,)}
+COSTLY: Final = {WorkloadPart.PHILLY: (MALLEABLE, LIVE), WorkloadPart.FEW_BAGS: (MALLEABLE,)}
 """The workloads that this is done with, and the policies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EquipartitionCase:
     """One simulation."""
 
-    part: Part
+    part: WorkloadPart
     gpus: int
-    policy: Policy
+    policy: PolicyVariant
     arrival: Arrival = Arrival.SUBMIT
     restart_s: float = 0.0
 
@@ -144,9 +144,13 @@ class Extent:
         return bool(self.traces)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WorkloadPart, ...]:
         """The workloads."""
-        return (Part.HPC2N, Part.PHILLY, Part.BAGS) if self.full else (Part.LIKE_HPC2N, Part.FEW_BAGS)
+        return (
+            (WorkloadPart.HPC2N, WorkloadPart.PHILLY, WorkloadPart.BAGS)
+            if self.full
+            else (WorkloadPart.LIKE_HPC2N, WorkloadPart.FEW_BAGS)
+        )
 
 
 def extent(full: bool, seed: int) -> Extent:
@@ -161,19 +165,19 @@ def extent(full: bool, seed: int) -> Extent:
 
 
 @lru_cache(maxsize=2)
-def tasks(part: Part, arrival: Arrival, extent: Extent) -> Workload:
+def tasks(part: WorkloadPart, arrival: Arrival, extent: Extent) -> Workload:
     """The tasks of ``part`` as they were, rigid, and arriving one after the other even if they are to come at once."""
     match part:
-        case Part.HPC2N:
+        case WorkloadPart.HPC2N:
             moment = Arrival.START if arrival is Arrival.START else Arrival.SUBMIT
             return load_workload(str(Path(extent.traces, HPC2N_FILE)), arrival=moment)
-        case Part.LIKE_HPC2N:
+        case WorkloadPart.LIKE_HPC2N:
             return like_hpc2n(SMALL_TASKS[arrival], extent.seed)
-        case Part.PHILLY:
+        case WorkloadPart.PHILLY:
             return philly_tasks(load_workload(str(Path(extent.traces, PHILLY_FILE))))
-        case Part.BAGS:
+        case WorkloadPart.BAGS:
             return bags(PAPER_TASKS, extent.seed)
-        case Part.FEW_BAGS:
+        case WorkloadPart.FEW_BAGS:
             return bags(FEW_BAGS_TASKS, extent.seed, FEW_BAGS)
 
 
@@ -232,23 +236,23 @@ def gpu_sizes(workload: Workload) -> tuple[int, ...]:
     return tuple(saturated * gpus // PAPER_GPUS[0] for gpus in PAPER_GPUS)
 
 
-def all_cases(sizes: dict[Part, tuple[int, ...]]) -> list[Case]:
+def all_cases(sizes: dict[WorkloadPart, tuple[int, ...]]) -> list[EquipartitionCase]:
     """All that is simulated, by the cluster sizes of each workload."""
     return [case for part, of_part in sizes.items() for case in _cases(part, of_part)]
 
 
-def _cases(part: Part, sizes: Sequence[int]) -> Iterator[Case]:
-    yield from (Case(part, gpus, policy) for gpus in sizes for policy in POLICIES)
+def _cases(part: WorkloadPart, sizes: Sequence[int]) -> Iterator[EquipartitionCase]:
+    yield from (EquipartitionCase(part, gpus, policy) for gpus in sizes for policy in POLICIES)
     match part:
-        case Part.HPC2N:
-            yield from (Case(part, CPUS, policy, Arrival.START) for policy in (FCFS, MOLDABLE))
-            yield from (Case(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
-        case Part.LIKE_HPC2N:
-            yield from (Case(part, CPUS, policy, Arrival.OFFLINE) for policy in POLICIES)
-        case Part.PHILLY | Part.BAGS | Part.FEW_BAGS:
-            yield from (Case(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
+        case WorkloadPart.HPC2N:
+            yield from (EquipartitionCase(part, CPUS, policy, Arrival.START) for policy in (FCFS, MOLDABLE))
+            yield from (EquipartitionCase(part, gpus, policy, Arrival.OFFLINE) for gpus in sizes for policy in POLICIES)
+        case WorkloadPart.LIKE_HPC2N:
+            yield from (EquipartitionCase(part, CPUS, policy, Arrival.OFFLINE) for policy in POLICIES)
+        case WorkloadPart.PHILLY | WorkloadPart.BAGS | WorkloadPart.FEW_BAGS:
+            yield from (EquipartitionCase(part, max(1, sizes[0] // 2), policy) for policy in NON_CLAIRVOYANT)
             costs = product(RESTARTS_S, sizes, COSTLY.get(part, ()))
-            yield from (Case(part, gpus, policy, restart_s=cost) for cost, gpus, policy in costs)
+            yield from (EquipartitionCase(part, gpus, policy, restart_s=cost) for cost, gpus, policy in costs)
 
 
 def unshared(workload: Workload) -> Workload:
@@ -260,7 +264,7 @@ def unshared(workload: Workload) -> Workload:
     return replace(workload, jobs=jobs)
 
 
-def run_case(case: Case, extent: Extent) -> Report:
+def run_case(case: EquipartitionCase, extent: Extent) -> Report:
     """Simulate ``case``."""
     workload = tasks(case.part, case.arrival, extent)
     speedup = LINEAR if case.part.of_processors else DL_SUBLINEAR
@@ -278,6 +282,6 @@ def run_case(case: Case, extent: Extent) -> Report:
             nodes=(SimNode(name="node", gpus=case.gpus, gpu_mem_bytes=GPU_MEM),),
             policy=case.policy.name,
             options=dict(case.policy.options),
-            world=World(speedup=speedup, restart_cost_s=case.restart_s),
+            world=SimulatedWorld(speedup=speedup, restart_cost_s=case.restart_s),
         )
     )

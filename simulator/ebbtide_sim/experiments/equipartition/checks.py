@@ -17,9 +17,9 @@ from ebbtide_sim.experiments.equipartition.cases import (
     POLICIES,
     RESTARTS_S,
     Arrival,
-    Case,
-    Part,
-    Policy,
+    EquipartitionCase,
+    PolicyVariant,
+    WorkloadPart,
 )
 from ebbtide_sim.experiments.equipartition.report import (
     Measure,
@@ -48,10 +48,13 @@ def checks(results: Results) -> tuple[Check, ...]:
 # --- processors ---
 
 
-def _processors(results: Results, part: Part) -> Iterator[Check]:
+def _processors(results: Results, part: WorkloadPart) -> Iterator[Check]:
     sizes = results.sizes[part]
-    used = {gpus: [results.value(utilisation, Case(part, gpus, policy)) for policy in POLICIES] for gpus in sizes}
-    if part is Part.HPC2N:
+    used = {
+        gpus: [results.value(utilisation, EquipartitionCase(part, gpus, policy)) for policy in POLICIES]
+        for gpus in sizes
+    }
+    if part is WorkloadPart.HPC2N:
         yield Check(
             f"{part}: utilisation is almost the same under all policies",
             all(max(values) / min(values) < 1 + ALMOST / 100 for values in used.values()),
@@ -67,7 +70,7 @@ def _processors(results: Results, part: Part) -> Iterator[Check]:
     yield from _offline(results, part)
 
 
-def _flow(results: Results, part: Part) -> Iterator[Check]:
+def _flow(results: Results, part: WorkloadPart) -> Iterator[Check]:
     for policy in (MOLDABLE, MOLDABLE_PRO):
         flow = {case.gpus: results.change(flow_mean, case) for case in results.over_sizes(part, policy)}
         yield Check(
@@ -84,8 +87,8 @@ def _flow(results: Results, part: Part) -> Iterator[Check]:
     )
 
 
-def _offline(results: Results, part: Part) -> Iterator[Check]:
-    def changes(measure: Measure, policy: Policy, base: Policy = FCFS) -> list[float]:
+def _offline(results: Results, part: WorkloadPart) -> Iterator[Check]:
+    def changes(measure: Measure, policy: PolicyVariant, base: PolicyVariant = FCFS) -> list[float]:
         return results.changes(measure, results.over_sizes(part, policy, arrival=Arrival.OFFLINE), base)
 
     malleable, moldable = changes(makespan, MALLEABLE), changes(makespan, MOLDABLE)
@@ -111,7 +114,7 @@ def _offline(results: Results, part: Part) -> Iterator[Check]:
 # --- the GPU workload ---
 
 
-def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
+def _gpu_workload(results: Results, part: WorkloadPart) -> Iterator[Check]:
     for policy, least, most in ((MOLDABLE, -15.1, -96.7), (MALLEABLE, -42.5, -97.2)):
         changes = results.changes(flow_mean, results.over_sizes(part, policy))
         yield Check(
@@ -129,7 +132,7 @@ def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
     yield _beyond(results, part)
     for policy, least in ((MOLDABLE, -26.7), (MALLEABLE, -36.2)):
         yield from _stretch(results, part, policy, least)
-    if part is not Part.PHILLY:
+    if part is not WorkloadPart.PHILLY:
         for policy, least in ((MOLDABLE, -6.7), (MALLEABLE, -17.5)):
             changes = results.changes(job_flow_mean, results.over_sizes(part, policy))
             yield Check(
@@ -142,7 +145,7 @@ def _gpu_workload(results: Results, part: Part) -> Iterator[Check]:
         yield from _restarts(results, part)
 
 
-def _no_worse(results: Results, part: Part) -> Check:
+def _no_worse(results: Results, part: WorkloadPart) -> Check:
     measured = {
         name: results.changes(measure, results.over_sizes(part, MALLEABLE), MOLDABLE)
         for name, measure in (("average", flow_mean), ("greatest", flow_max))
@@ -154,10 +157,11 @@ def _no_worse(results: Results, part: Part) -> Check:
     )
 
 
-def _beyond(results: Results, part: Part) -> Check:
+def _beyond(results: Results, part: WorkloadPart) -> Check:
     gpus = max(1, results.sizes[part][0] // 2)
     used = {
-        policy.label: results.value(utilisation, Case(part, gpus, policy)) for policy in (FCFS, MOLDABLE, MALLEABLE)
+        policy.label: results.value(utilisation, EquipartitionCase(part, gpus, policy))
+        for policy in (FCFS, MOLDABLE, MALLEABLE)
     }
     rigid, *others = used.values()
     return Check(
@@ -167,14 +171,14 @@ def _beyond(results: Results, part: Part) -> Check:
     )
 
 
-def _stretch(results: Results, part: Part, policy: Policy, least: float) -> Iterator[Check]:
+def _stretch(results: Results, part: WorkloadPart, policy: PolicyVariant, least: float) -> Iterator[Check]:
     changes = results.changes(stretch_mean, results.over_sizes(part, policy))
     yield Check(
         f"{part}: average stretch of {policy.label} is better than rigid",
         all(change < 0 for change in changes),
         f"{_range(changes)} (paper: at least {least:+.1f}%)",
     )
-    middle = [Case(part, gpus, policy) for gpus in results.sizes[part][1:4]]
+    middle = [EquipartitionCase(part, gpus, policy) for gpus in results.sizes[part][1:4]]
     changes = results.changes(stretch_max, iter(middle))
     yield Check(
         f"{part}: greatest stretch of {policy.label} is about halved under medium load",
@@ -183,7 +187,7 @@ def _stretch(results: Results, part: Part, policy: Policy, least: float) -> Iter
     )
 
 
-def _clairvoyant(results: Results, part: Part) -> Iterator[Check]:
+def _clairvoyant(results: Results, part: WorkloadPart) -> Iterator[Check]:
     for ours, base in ((MOLDABLE_PRO, MOLDABLE), (MALLEABLE_PRO, MALLEABLE)):
         changes = results.changes(flow_mean, results.over_sizes(part, ours), base)
         paper = " (paper +5.1% with 12 GPUs)" if ours is MOLDABLE_PRO else ""
@@ -197,7 +201,7 @@ def _clairvoyant(results: Results, part: Part) -> Iterator[Check]:
 # --- restarts that are not free ---
 
 
-def _restarts(results: Results, part: Part) -> Iterator[Check]:
+def _restarts(results: Results, part: WorkloadPart) -> Iterator[Check]:
     sizes = results.sizes[part]
     for cost in RESTARTS_S:
         costly = list(results.over_sizes(part, MALLEABLE, restart_s=cost))
@@ -217,7 +221,7 @@ def _restarts(results: Results, part: Part) -> Iterator[Check]:
             yield _beaten(results, costly)
 
 
-def _beaten(results: Results, costly: Iterable[Case]) -> Check:
+def _beaten(results: Results, costly: Iterable[EquipartitionCase]) -> Check:
     """Against the paper's unrestricted policy, and against the moldable one."""
     ours = [replace(case, policy=LIVE) for case in costly]
     flows = [

@@ -18,9 +18,9 @@ from ebbtide_sim.experiments.equipartition.cases import (
     RESTARTS_S,
     SHORTEST,
     Arrival,
-    Case,
-    Part,
-    Policy,
+    EquipartitionCase,
+    PolicyVariant,
+    WorkloadPart,
 )
 from ebbtide_sim.experiments.equipartition.report import (
     Measure,
@@ -47,7 +47,7 @@ STYLES: Final = {
 def draw(results: Results, path: Path) -> None:
     """One row per workload; averages are filled dots, maxima open ones."""
     parts = list(results.sizes)
-    columns = 6 if Part.FEW_BAGS in parts else 5
+    columns = 6 if WorkloadPart.FEW_BAGS in parts else 5
     with drawn(path, 4.2 * columns, 4.3 * len(parts), 80) as figure:
         for part, panels in zip(parts, figure.subplots(len(parts), columns, squeeze=False), strict=True):
             _row(results, part, panels)
@@ -55,7 +55,7 @@ def draw(results: Results, path: Path) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
 
 
-def _row(results: Results, part: Part, panels: Any) -> None:
+def _row(results: Results, part: WorkloadPart, panels: Any) -> None:
     used, flow, stretch, *last = panels
     half = () if part.of_processors else (max(1, results.sizes[part][0] // 2),)
     _lines(
@@ -67,17 +67,17 @@ def _row(results: Results, part: Part, panels: Any) -> None:
     _lines(results, stretch, part, (stretch_mean, stretch_max), POLICIES)
     _finish(stretch, f"{part}: stretch per task")
     match part:
-        case Part.HPC2N | Part.LIKE_HPC2N:
+        case WorkloadPart.HPC2N | WorkloadPart.LIKE_HPC2N:
             _lines(results, last[0], part, (makespan,), POLICIES, arrival=Arrival.OFFLINE)
             _finish(last[0], f"{part}, all at once: makespan in s")
             _lines(results, last[1], part, (flow_mean, flow_max), POLICIES, arrival=Arrival.OFFLINE)
             _finish(last[1], f"{part}, all at once: flow time per task in s")
-        case Part.PHILLY:
+        case WorkloadPart.PHILLY:
             _overhead(results, last[0], part, flow_mean)
             _finish(last[0], f"{part}: average flow time in s, by restart cost")
             _overhead(results, last[1], part, flow_max)
             _finish(last[1], f"{part}: greatest flow time in s, by restart cost")
-        case Part.BAGS | Part.FEW_BAGS:
+        case WorkloadPart.BAGS | WorkloadPart.FEW_BAGS:
             _lines(results, last[0], part, (job_flow_mean, job_flow_max), POLICIES)
             _finish(last[0], f"{part}: flow time per job in s")
             _lines(results, last[1], part, (job_stretch_mean, job_stretch_max), POLICIES)
@@ -90,7 +90,7 @@ def _row(results: Results, part: Part, panels: Any) -> None:
             axes.set_axis_off()
 
 
-def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None:
+def _overhead(results: Results, axes: Any, part: WorkloadPart, measure: Measure) -> None:
     """Fig. 5, with the live defaults beside."""
     _lines(results, axes, part, (measure,), (MOLDABLE, MALLEABLE))
     for cost, marker in zip(RESTARTS_S, ("s", "^"), strict=True):
@@ -106,18 +106,18 @@ def _overhead(results: Results, axes: Any, part: Part, measure: Measure) -> None
 def _lines(
     results: Results,
     axes: Any,
-    part: Part,
+    part: WorkloadPart,
     measures: Iterable[Measure],
-    policies: Iterable[Policy],
+    policies: Iterable[PolicyVariant],
     sizes: tuple[int, ...] = (),
     arrival: Arrival = Arrival.SUBMIT,
 ) -> None:
     sizes = sizes or results.sizes[part]
-    sizes = tuple(gpus for gpus in sizes if Case(part, gpus, FCFS, arrival) in results.reports)
+    sizes = tuple(gpus for gpus in sizes if EquipartitionCase(part, gpus, FCFS, arrival) in results.reports)
     for policy in policies:
         color, style = STYLES[policy]
         for index, measure in enumerate(measures):
-            values = [results.value(measure, Case(part, gpus, policy, arrival)) for gpus in sizes]
+            values = [results.value(measure, EquipartitionCase(part, gpus, policy, arrival)) for gpus in sizes]
             fill = "white" if index else color
             label = policy.label if not index else None
             axes.plot(sizes, values, style, color=color, marker="o", markersize=4, markerfacecolor=fill, label=label)

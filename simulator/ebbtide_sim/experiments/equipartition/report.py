@@ -14,10 +14,10 @@ from ebbtide_sim.experiments.equipartition.cases import (
     PAPER_GPUS,
     TRACES,
     Arrival,
-    Case,
+    EquipartitionCase,
     Extent,
-    Part,
-    Policy,
+    PolicyVariant,
+    WorkloadPart,
 )
 from ebbtide_sim.metrics import Report
 
@@ -54,28 +54,28 @@ def utilisation(report: Report) -> float:
 class Results:
     """What came of all cases. ``sizes`` are the cluster sizes of each workload."""
 
-    sizes: dict[Part, tuple[int, ...]]
-    reports: dict[Case, Report]
+    sizes: dict[WorkloadPart, tuple[int, ...]]
+    reports: dict[EquipartitionCase, Report]
 
-    def value(self, measure: Measure, case: Case) -> float:
+    def value(self, measure: Measure, case: EquipartitionCase) -> float:
         """What was measured in ``case``."""
         return measure(self.reports[case])
 
-    def change(self, measure: Measure, case: Case, base: Policy = FCFS) -> float:
+    def change(self, measure: Measure, case: EquipartitionCase, base: PolicyVariant = FCFS) -> float:
         """By how many percent ``case`` is above policy ``base``, which restarts nobody; 0 if that is 0."""
         below = self.value(measure, replace(case, policy=base, restart_s=0.0))
         return percent_above(self.value(measure, case), below)
 
-    def changes(self, measure: Measure, cases: Iterator[Case], base: Policy = FCFS) -> list[float]:
+    def changes(self, measure: Measure, cases: Iterator[EquipartitionCase], base: PolicyVariant = FCFS) -> list[float]:
         """The changes of several."""
         return [self.change(measure, case, base) for case in cases]
 
-    def over_sizes(self, part: Part, policy: Policy, **more: Any) -> Iterator[Case]:
+    def over_sizes(self, part: WorkloadPart, policy: PolicyVariant, **more: Any) -> Iterator[EquipartitionCase]:
         """One case for each cluster size of ``part`` with which it was simulated."""
-        cases = (Case(part, gpus, policy, **more) for gpus in self.sizes[part])
+        cases = (EquipartitionCase(part, gpus, policy, **more) for gpus in self.sizes[part])
         return (case for case in cases if case in self.reports)
 
-    def like_the_papers(self, case: Case) -> int | None:
+    def like_the_papers(self, case: EquipartitionCase) -> int | None:
         """The paper's cluster that is as crowded."""
         if case.part.of_processors:
             return case.gpus
@@ -97,7 +97,7 @@ def rows(results: Results) -> tuple[dict[str, Any], ...]:
     return tuple(_row(results, case) for case in results.reports)
 
 
-def _row(results: Results, case: Case) -> dict[str, Any]:
+def _row(results: Results, case: EquipartitionCase) -> dict[str, Any]:
     report, like = results.reports[case], results.like_the_papers(case)
     per_job = report.per_job is not None
     return {
@@ -125,11 +125,11 @@ def _row(results: Results, case: Case) -> dict[str, Any]:
     }
 
 
-def _as_in_fig_4(case: Case, like: int | None) -> bool:
+def _as_in_fig_4(case: EquipartitionCase, like: int | None) -> bool:
     return not case.part.of_processors and like is not None and not case.restart_s
 
 
-def _paper_flow(case: Case, like: int | None) -> str | None:
+def _paper_flow(case: EquipartitionCase, like: int | None) -> str | None:
     if _as_in_fig_4(case, like) and case.policy in PAPER_FLOW:
         saturated, any_size = PAPER_FLOW[case.policy]
         return saturated if like == PAPER_GPUS[0] else any_size
@@ -138,12 +138,12 @@ def _paper_flow(case: Case, like: int | None) -> str | None:
     return None
 
 
-def _paper_max_stretch(case: Case, like: int | None) -> str | None:
+def _paper_max_stretch(case: EquipartitionCase, like: int | None) -> str | None:
     middle = _as_in_fig_4(case, like) and like in PAPER_GPUS[1:4]
     return PAPER_MAX_STRETCH if middle and case.policy in PAPER_STRETCH else None
 
 
-def _paper_makespan(case: Case) -> str | None:
+def _paper_makespan(case: EquipartitionCase) -> str | None:
     if case.arrival is not Arrival.OFFLINE:
         return None
     return {MOLDABLE: "> 0", MALLEABLE: "≥ -2.7"}.get(case.policy)
@@ -154,7 +154,7 @@ def details(results: Results) -> dict[str, Any]:
     return {"runs": [_in_full(case, report) for case, report in results.reports.items()]}
 
 
-def _in_full(case: Case, report: Report) -> dict[str, Any]:
+def _in_full(case: EquipartitionCase, report: Report) -> dict[str, Any]:
     known = asdict(case) | {"policy": case.policy.label, "options": dict(case.policy.options)}
     return {"case": known, "report": report.to_json()}
 
@@ -173,7 +173,7 @@ def _workloads(results: Results, within: Extent) -> Iterator[str]:
     for part in results.sizes:
         for arrival in (Arrival.SUBMIT, Arrival.START):
             gpus = min(CPUS, results.sizes[part][0]) if arrival is Arrival.SUBMIT else CPUS
-            report = results.reports.get(Case(part, gpus, FCFS, arrival))
+            report = results.reports.get(EquipartitionCase(part, gpus, FCFS, arrival))
             if report is not None:
                 skipped = "; ".join(f"{count} left out: {why}" for why, count in report.skipped.items() if count)
                 yield f"{part} by {arrival} times, {gpus} GPUs: {report.jobs} tasks" + (

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.cgroup import Group
+from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.program import Entrance, Program
 
 HANGUP_S: Final = 5.0
@@ -31,58 +31,58 @@ _STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class SessionEntry:
     """Where guests come in, and what they find: the environment of the attempt's first process."""
 
     listener: socket.socket  # of packets
     environment: Mapping[str, str]
     workdir: str
     lock: int  # held by whatever lives of the job
-    group: Group | None
+    group: ControlGroup | None
     account: Account | None = None  # as which they run; None: as this process does
 
 
 @dataclass(slots=True)
-class _Guest:
+class _SessionProcess:
     connection: socket.socket
     program: Program
     kill_at: float = math.inf
 
 
-class Guests:
+class SessionProcesses:
     """All guests of one attempt."""
 
-    def __init__(self, selector: selectors.BaseSelector, door: Door) -> None:
+    def __init__(self, selector: selectors.BaseSelector, door: SessionEntry) -> None:
         self._selector = selector
         self._door = door
-        self._guests: dict[int, _Guest] = {}
+        self._sessions: dict[int, _SessionProcess] = {}
         door.listener.setblocking(False)
         selector.register(door.listener, selectors.EVENT_READ, self._admit)
 
     @property
     def pids(self) -> frozenset[int]:
         """Those that were started and have not ended."""
-        return frozenset(self._guests)
+        return frozenset(self._sessions)
 
     @property
     def kill_at(self) -> float:
         """When the next of those that were hung up on has to be killed, by the monotonic clock."""
-        return min((guest.kill_at for guest in self._guests.values()), default=math.inf)
+        return min((guest.kill_at for guest in self._sessions.values()), default=math.inf)
 
     def kill_late(self) -> None:
         """Kill those that did not end when they were hung up on."""
         now = time.monotonic()
-        for pid, guest in self._guests.items():
+        for pid, guest in self._sessions.items():
             if now >= guest.kill_at:
                 _signal_tree(pid, signal.SIGKILL)
                 guest.kill_at = now + HANGUP_S
 
     def reaped(self, pid: int, returncode: int) -> None:
         """Tell how a guest ended; of any other process nothing is said."""
-        guest = self._guests.get(pid)
+        guest = self._sessions.get(pid)
         if guest is not None and not guest.program.is_settled:
             self._settle(pid, guest)
-        guest = self._guests.pop(pid, None)
+        guest = self._sessions.pop(pid, None)
         if guest is not None:
             how = {"signal": -returncode} if returncode < 0 else {"exit_code": returncode}
             _answer(guest.connection, how)
@@ -131,10 +131,10 @@ class Guests:
             (self._door.lock,),
             _explain,
         )
-        guest = self._guests[program.pid] = _Guest(connection, program)
+        guest = self._sessions[program.pid] = _SessionProcess(connection, program)
         self._selector.register(program, selectors.EVENT_READ, partial(self._settle, program.pid, guest))
 
-    def _settle(self, pid: int, guest: _Guest) -> None:
+    def _settle(self, pid: int, guest: _SessionProcess) -> None:
         """Tell that its program runs, or why it cannot, once that is known."""
         if guest.program.is_settled:
             return
@@ -145,13 +145,13 @@ class Guests:
         if guest.program.failure is None:
             _answer(guest.connection, {"pid": pid})
             return
-        del self._guests[pid]
+        del self._sessions[pid]
         _answer(guest.connection, {"error": guest.program.failure[0]})
         self._dismiss(guest.connection)
 
     def _hang_up(self, connection: socket.socket) -> None:
         self._dismiss(connection)
-        for pid, guest in self._guests.items():
+        for pid, guest in self._sessions.items():
             if guest.connection is connection:
                 _signal_tree(pid, signal.SIGHUP)
                 _signal_tree(pid, signal.SIGCONT)
@@ -163,7 +163,7 @@ class Guests:
             connection.close()
 
 
-def _arrive(group: Group | None, terminal: bool) -> None:
+def _arrive(group: ControlGroup | None, terminal: bool) -> None:
     """In the new process: into the attempt's control group, and, as a session leader, to its terminal."""
     if group is not None:
         group.enter()
