@@ -24,7 +24,7 @@ from ebbtide_agent import agent_log, gpu, mps
 from ebbtide_agent.accounts.accounts import MIN_UID
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
@@ -186,7 +186,7 @@ async def _serve_for_ever(
     sharing = GpuSharing(node_dir, mps.find_binary(options.mps, fake=fake))
     gpus = _Gpus()
     exchange = Exchange()
-    places = Places(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
+    places = NodeDirectories(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
     attempts = Attempts(
         places,
         gpus,

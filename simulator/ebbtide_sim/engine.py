@@ -71,7 +71,7 @@ class SimulatedWorld:
     requested: bool = False
 
 
-class Observer(Protocol):
+class RunObserver(Protocol):
     """Is told what happens."""
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
@@ -106,7 +106,7 @@ class Simulation:
         nodes: Iterable[SimNode],
         source: JobSource,
         policy: Policy,
-        observers: Iterable[Observer] = (),
+        observers: Iterable[RunObserver] = (),
         world: SimulatedWorld | None = None,
         physics: Physics | None = None,
         *,

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from ebbtide_core.policies.registry import create_policy
 
-from ebbtide_sim.engine import Observer, SimulatedWorld, Simulation
+from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.sources import Recorded
@@ -41,7 +41,7 @@ def simulate(
     `PolicyError` for a policy that there is not.
     """
     metrics = metrics or Metrics()
-    observers: list[Observer] = [metrics]
+    observers: list[RunObserver] = [metrics]
     if events is not None:
         observers.append(EventLog(events))
     policy = create_policy(scenario.policy, scenario.options)

@@ -7,7 +7,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account, login_shell
 from ebbtide_agent.accounts.lookup import owner_of
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.contract.attempt_dir import AttemptDir, is_job_id
 from ebbtide_agent.files.exchange import read_as_owner
@@ -16,10 +16,10 @@ from ebbtide_agent.logs import log_window
 from ebbtide_agent.logs.log_edges import LogEdge
 
 
-class Access:
+class AttemptAccess:
     """Leads to the logs, files and processes of attempts, forgotten ones too as far as they are still there."""
 
-    def __init__(self, places: Places, registry: Registry, snapshots: SnapshotCache) -> None:
+    def __init__(self, places: NodeDirectories, registry: Registry, snapshots: SnapshotCache) -> None:
         self._places = places
         self._known = registry.attempts
         self._snapshots = snapshots

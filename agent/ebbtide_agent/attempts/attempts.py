@@ -8,11 +8,11 @@ from pathlib import Path
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import MIN_UID
-from ebbtide_agent.attempts.access import Access
+from ebbtide_agent.attempts.access import AttemptAccess
 from ebbtide_agent.attempts.holders import Holders
 from ebbtide_agent.attempts.launching import Launching
 from ebbtide_agent.attempts.orphans import Orphans
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.spawner import Spawner
@@ -40,7 +40,7 @@ class Attempts:
 
     def __init__(
         self,
-        places: Places,
+        places: NodeDirectories,
         gpus: Gpus,
         exchange: Exchange,
         on_change: Callable[[agent_pb2.AttemptStatus], None] = _ignore,
@@ -73,7 +73,7 @@ class Attempts:
             min_uid,
         )
         self.holders = Holders(places, self._registry, self._orphans)
-        self.access = Access(places, self._registry, self._snapshots)
+        self.access = AttemptAccess(places, self._registry, self._snapshots)
         self._collecting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

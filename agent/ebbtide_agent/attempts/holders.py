@@ -6,7 +6,7 @@ from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.attempts.orphans import Orphans
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.attempts.translation import allocation_of
 from ebbtide_agent.contract.attempt_dir import AttemptKey
@@ -15,7 +15,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptKey
 class Holders:
     """Answers from the registry, and for orphans; what was seen of the use of an attempt's GPUs is noted with it."""
 
-    def __init__(self, places: Places, registry: Registry, orphans: Orphans) -> None:
+    def __init__(self, places: NodeDirectories, registry: Registry, orphans: Orphans) -> None:
         self._places = places
         self._known = registry.attempts
         self._orphans = orphans

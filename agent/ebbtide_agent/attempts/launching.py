@@ -12,7 +12,7 @@ from ebbtide_agent.accounts.accounts import MIN_UID, NoAccount
 from ebbtide_agent.accounts.lookup import account_of
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.attempts.orphans import Orphans
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
@@ -43,7 +43,7 @@ class Launching:
 
     def __init__(
         self,
-        places: Places,
+        places: NodeDirectories,
         registry: Registry,
         orphans: Orphans,
         spawner: Spawner,

@@ -7,7 +7,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 
 
 @dataclass(slots=True)
-class Places:
+class NodeDirectories:
     """The directories of one node. `cluster_id` is part of the checkpoints' paths, and empty until the node joins."""
 
     node_dir: Path

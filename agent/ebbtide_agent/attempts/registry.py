@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.orphans import Orphans
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
@@ -33,7 +33,7 @@ class Registry:
 
     def __init__(
         self,
-        places: Places,
+        places: NodeDirectories,
         orphans: Orphans,
         standbys: Standbys,
         sharing: GpuSharing,

@@ -22,7 +22,7 @@ BUSY_GPU: Final = 0.05
 Owners = Mapping[int, AttemptKey]
 
 
-class Sessions(Protocol):
+class SessionAttempts(Protocol):
     """What is needed of the attempts."""
 
     def idle_limits(self) -> dict[AttemptKey, float]: ...
@@ -52,7 +52,9 @@ class _Record:
 class Unused:
     """Looks at every heartbeat."""
 
-    def __init__(self, sessions: Sessions, traffic: Traffic, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, sessions: SessionAttempts, traffic: Traffic, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._sessions = sessions
         self._traffic = traffic
         self._clock = clock

@@ -26,7 +26,7 @@ from ebbtide_agent.supervisor.participants import Participants
 from ebbtide_agent.supervisor.status import Exit
 
 
-class Leaving:
+class LeaveRequest:
     """Passes the request on, and notes who was asked, who of these could do something about it, and how they ended."""
 
     def __init__(

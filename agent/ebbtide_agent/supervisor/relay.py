@@ -18,7 +18,7 @@ from ebbtide_agent.supervisor.status import Status
 PROGRESS_S = 0.3
 
 
-class Relay:
+class ProgressRelay:
     """Listens to reports and to the output; progress waits for its turn."""
 
     def __init__(

@@ -24,10 +24,10 @@ from ebbtide_agent.supervisor.control import AgentConnections
 from ebbtide_agent.supervisor.ending import AttemptEnding, Due
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
-from ebbtide_agent.supervisor.leaving import Leaving
+from ebbtide_agent.supervisor.leaving import LeaveRequest
 from ebbtide_agent.supervisor.limits import MemoryWatch
 from ebbtide_agent.supervisor.output import Output
-from ebbtide_agent.supervisor.relay import Relay
+from ebbtide_agent.supervisor.relay import ProgressRelay
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProcesses
 from ebbtide_agent.supervisor.sockets import Sockets
@@ -94,9 +94,9 @@ class Watch:
         self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
         self.look = CheckpointLook(intent, self._selector, worker)
         end = self.ending, self.exit, self.look
-        self.leaving = Leaving(intent, signum, self._ranks, *end, self._selector, sockets.participants, self._own)
+        self.leaving = LeaveRequest(intent, signum, self._ranks, *end, self._selector, sockets.participants, self._own)
         place = AttemptDir.of(Path(intent.node_dir), status.job_id, status.attempt)
-        self.relay = Relay(place, ranks[0], self._ranks, reports, output, status, self.control, self._own)
+        self.relay = ProgressRelay(place, ranks[0], self._ranks, reports, output, status, self.control, self._own)
         term_s = intent.failover_after_s
         self._lease = None if term_s is None else Lease(term_s, intent.grace_s, intent.leased_at)
 

@@ -64,7 +64,7 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         submission_checks.check_resize(job, event.gpus_min)
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
-    except submission_checks.FullError as error:
+    except submission_checks.LimitReachedError as error:
         return Refusal(RefusalKind.LIMIT, str(error))
     if (event.gpus_min == 0) != (job.gpus_min == 0):
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")

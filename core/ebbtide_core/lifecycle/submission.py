@@ -24,7 +24,7 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
         submission_checks.check_submit(state, event)
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
-    except submission_checks.FullError as error:
+    except submission_checks.LimitReachedError as error:
         return Refusal(RefusalKind.LIMIT, str(error))
     if event.task is not None and event.task.array in state.gates.arrays:
         return None  # with the first task, all were looked at: they are accepted together

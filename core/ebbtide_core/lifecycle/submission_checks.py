@@ -13,18 +13,18 @@ from ebbtide_core.state import ClusterState
 _PARAM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class FullError(Exception):
+class LimitReachedError(Exception):
     """A limit on how many there may be is reached; the message names it."""
 
 
 def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
-    """Raise `SpecError` or `FullError` if the job, or the array that it is the first task of, is not accepted."""
+    """Raise `SpecError` or `LimitReachedError` if the job, or the array that it is the first task of, is not accepted."""
     gates, spec, task = state.gates, event.spec, event.task
     if task is not None and task.array in gates.arrays:
         return  # with the first task, all were looked at: they are accepted together
     count = 1 if task is None else task.size
     if len(state.unfinished) + count > limits.MAX_UNFINISHED_JOBS:
-        raise FullError(f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
+        raise LimitReachedError(f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
     if spec.asha is not None and task is None and event.again_of is None:
         raise SpecError("--asha", "compares the tasks of an array: submit one with --array or --param")
     for dependency in spec.after:
@@ -45,11 +45,11 @@ def _check_quota(state: ClusterState, user: str, spec: JobSpec, count: int) -> N
     unfinished = 0 if user_quota is None else user_quota.unfinished
     if quota.queued is not None and unfinished + count > quota.queued:
         more = "one more is" if count == 1 else f"{count} more are"
-        raise FullError(f"{user} has {unfinished} unfinished jobs: {more} over the limit of {quota.queued}")
+        raise LimitReachedError(f"{user} has {unfinished} unfinished jobs: {more} over the limit of {quota.queued}")
 
 
 def check_resize(job: Job, gpus_min: int) -> None:
-    """Raise `FullError` if the job, of that least size, would have more than its array or its user may."""
+    """Raise `LimitReachedError` if the job, of that least size, would have more than its array or its user may."""
     admission = job.admission
     if admission is None:
         return
@@ -57,7 +57,7 @@ def check_resize(job: Job, gpus_min: int) -> None:
         others = cap.parts - admission.cost if admission.admitted else 0
         if cap.max_parts is not None and others + gpus_min > cap.max_parts:
             left = gpus(max(0, cap.max_parts - others))
-            raise FullError(
+            raise LimitReachedError(
                 f"--gpus: {gpus(gpus_min)} is more than the {left} left of the {gpus(cap.max_parts)} of {whose}"
             )
 

@@ -23,7 +23,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, grow
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import holds_up
-from ebbtide_core.resources.expected_releases import ExpectedRelease, LastReason, Leaving, first_room, held_s
+from ebbtide_core.resources.expected_releases import ExpectedRelease, ExpectedReleases, LastReason, first_room, held_s
 from ebbtide_core.resources.gpu_selection import memory_of
 from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.resources.placing import Trial
@@ -39,7 +39,7 @@ ALL: Final = limits.MAX_GPUS * WHOLE
 """More than any job asks for: whoever waits is offered a turn, to block others if nothing else."""
 
 
-def admit_in_order(draft: Draft, leaving: Leaving, gives_way: GivesWay, resize_after_s: float) -> None:
+def admit_in_order(draft: Draft, leaving: ExpectedReleases, gives_way: GivesWay, resize_after_s: float) -> None:
     """Place the waiting jobs until one has to wait, then those behind that do not delay it; then grow.
 
     ``gives_way`` is asked about a job whose reservation ends, and the head of the line.
@@ -117,7 +117,7 @@ class Backfill:
     """
 
     def __init__(
-        self, draft: Draft, leaving: Leaving, head: Job, gives_way: GivesWay, preempted: Iterable[Job] = ()
+        self, draft: Draft, leaving: ExpectedReleases, head: Job, gives_way: GivesWay, preempted: Iterable[Job] = ()
     ) -> None:
         self.draft = draft
         self.head = head

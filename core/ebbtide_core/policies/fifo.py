@@ -10,7 +10,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.resources.eligibility import holds_up
-from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -32,7 +32,7 @@ class Fifo(Policy):
 
     def ranking(self, state: PoolState) -> Ranking | None:
         """For backfill, who leaves when."""
-        return None if self.backfill == "off" else Leaving(state)
+        return None if self.backfill == "off" else ExpectedReleases(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit from the head of the queue until one does not fit, then whom ``backfill`` lets pass."""

@@ -38,7 +38,7 @@ from ebbtide_core.policies.staying import (
 )
 from ebbtide_core.policies.victims import may_be_preempted, preempt
 from ebbtide_core.resources.eligibility import holds_up
-from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -97,7 +97,7 @@ class Priority(Policy):
     def ranking(self, state: PoolState) -> Ranking:
         """Who runs, by priority and start; for EASY backfill, also by when they leave."""
         scores = Scores(PAPER_S, state.books, _anybody) if self.victims == "cheapest" else None
-        return _Running(Slots(self.urgency), Leaving(state) if self.backfill == "easy" else None, scores)
+        return _Running(Slots(self.urgency), ExpectedReleases(state) if self.backfill == "easy" else None, scores)
 
     def urgency(self, job: Job) -> int:
         """How urgent ``job`` is: the less, the more urgent. With classes, each priority counts twice."""
@@ -122,7 +122,7 @@ class Priority(Policy):
 @dataclass(frozen=True, slots=True)
 class _Running:
     slots: Slots
-    leaving: Leaving | None
+    leaving: ExpectedReleases | None
     scores: Scores | None
 
     def update(self, job: Job) -> None:

@@ -20,7 +20,7 @@ from ebbtide_core.policies.backfill import admit_in_order, shape_in_time
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.resources.expected_releases import Leaving
+from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -37,7 +37,7 @@ class Reservation(Policy):
 
     def ranking(self, state: PoolState) -> Ranking:
         """Who leaves when."""
-        return Leaving(state)
+        return ExpectedReleases(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit in order of requests until one does not fit, then whoever does not delay it."""

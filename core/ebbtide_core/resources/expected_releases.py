@@ -107,7 +107,7 @@ class LastReason(NamedTuple):
     text: str
 
 
-class Leaving:
+class ExpectedReleases:
     """The attempts that run, in the order in which they leave; kept up to date, so that a pass need not sort them.
 
     ``starting`` are those that were placed and do not run yet. Those of which nothing is known are in neither. ``told``

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebbtide_agent.attempts.attempts import Attempts
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_protos.v1 import agent_pb2
@@ -30,7 +30,7 @@ class Gpus:
 
 
 async def main(disk: Path, orders: list[str]) -> None:
-    places = Places(disk / "node", disk / "checkpoints", "c1")
+    places = NodeDirectories(disk / "node", disk / "checkpoints", "c1")
     attempts = Attempts(places, Gpus(), Exchange(), on_change=report, warm=1, min_uid=0)
     await attempts.start()
     attempts.renew(boottime())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.attempts import Attempts
-from ebbtide_agent.attempts.places import Places
+from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.mps.sharing import GpuSharing
@@ -94,7 +94,7 @@ class Node:
         self.gpus = Gpus()
         self.exchange = Exchange()
         self.attempts = Attempts(
-            Places(self.dir, disk / "checkpoints", "c1"),
+            NodeDirectories(self.dir, disk / "checkpoints", "c1"),
             self.gpus,
             self.exchange,
             on_change=self._note,

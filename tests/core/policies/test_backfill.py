@@ -8,7 +8,7 @@ from ebbtide_core.model.types import WHOLE, JobId, JobState, SuspendMode
 from ebbtide_core.policies.backfill import Backfill, shape_in_time
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.reserving.live import FIRST_S
-from ebbtide_core.resources.expected_releases import Leaving, held_s
+from ebbtide_core.resources.expected_releases import ExpectedReleases, held_s
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, launched, registration, stepped_aside, stopped
 
@@ -424,7 +424,7 @@ def test_the_shadow_is_not_worked_out_while_nothing_is_free(monkeypatch: pytest.
 
 def test_the_order_of_leaving_follows_what_happens() -> None:
     lab = lab_of(gpus=4)
-    leaving: Leaving = lab.cluster.state.pools["default"].ranking
+    leaving: ExpectedReleases = lab.cluster.state.pools["default"].ranking
     jobs = [lab.submit(1, **asks(limit)) for limit in (300.0, 100.0, 200.0)]
     assert (leaving.order, list(leaving.starting)) == ([], [job.id for job in jobs])
     for job in jobs:
