@@ -50,7 +50,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the operation id: who asks again gets what was granted",
-        "master/ebbtide_master/api/request_checks.py",
+        "master/ebbtide_master/api/submissions.py",
         "job = cluster.state.operations.get(operation_id) if operation_id else None",
         "job = None",
         "tests/faults/test_chaos.py::test_no_acknowledged_submit_is_lost_or_there_twice_when_the_master_is_killed",

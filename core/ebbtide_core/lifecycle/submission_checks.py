@@ -18,7 +18,7 @@ class LimitReachedError(Exception):
 
 
 def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
-    """Raise `SpecError` or `LimitReachedError` if the job, or the array that it is the first task of, is not accepted."""
+    """Raise `SpecError` or `LimitReachedError` if the job, or the array that it is the first task of, is refused."""
     gates, spec, task = state.gates, event.spec, event.task
     if task is not None and task.array in gates.arrays:
         return  # with the first task, all were looked at: they are accepted together
