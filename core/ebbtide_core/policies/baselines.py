@@ -14,8 +14,9 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.chance import mix
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.preemption import claim
 from ebbtide_core.policies.staying import Stay
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -129,14 +130,16 @@ class Ends:
 def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_run_s: float) -> bool:
     """Evict one victim after the other until ``job`` has room; nobody if all of them are not enough."""
     chosen: list[Job] = []
-    room = None
+    room, nodes = None, None
+    gang = draft.trial.is_gang(job)
     for victim in victims:
         allocation = draft.allocation(victim)
         if allocation is None or not may_be_preempted(draft, victim, min_run_s):
             continue
         draft.trial.give(allocation)
         chosen.append(victim)
-        room = draft.trial.find(job, job.gpus_min, None if draft.trial.is_gang(job) else allocation.node_ids)
+        nodes = None if gang else allocation.node_ids
+        room = draft.trial.find(job, job.gpus_min, nodes)
         if room is not None:
             break
     for victim in chosen:
@@ -145,8 +148,5 @@ def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_r
         draft.trial.take(allocation)
     if room is None:
         return False
-    for victim in chosen:
-        draft.evict(victim, f"preempted by job {job.id}", job.id)
-    names = ", ".join(victim.id for victim in chosen[-3:])
-    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
+    claim(draft, job, (chosen, nodes), f"preempted by job {job.id}", named=3)
     return True

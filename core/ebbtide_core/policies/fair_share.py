@@ -29,8 +29,8 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Groups, ShareGroup, faded
 from ebbtide_core.policies.policy import JobImportance, Policy
+from ebbtide_core.policies.preemption import may_be_preempted, nodes_of, preempt
 from ebbtide_core.policies.staying import Stay, stays_by_itself
-from ebbtide_core.policies.victims import may_be_preempted, nodes_of, preempt
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 

@@ -19,18 +19,16 @@ from typing import Final, Literal, NamedTuple
 
 from ebbtide_core.admission.queues import Queue
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId
+from ebbtide_core.model.types import WHOLE, Allocation, JobId
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.policy import Policy
+from ebbtide_core.policies.preemption import Choice, Nodes, cheapest_set, claim, suffice
 from ebbtide_core.policies.staying import Stay
-from ebbtide_core.policies.victims import could_make_room, makes_room, minimal_set
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
-Choice = tuple[list[Job], list[NodeId] | None]
-"""Who has to go, and where there is room then; on any nodes if None."""
 _Entry = tuple[float, bool, int, Job]
 """A job by its score; of equal ones, those that never proved that they can suspend come last, then the later ones."""
 
@@ -80,64 +78,52 @@ class FitGpp(Policy):
         return draft.plan()
 
     def _preempt_for(self, draft: Draft, job: Job) -> bool:
-        """Evict the victims that cost least and place ``job`` in their room."""
-        choice = self._gang_set(draft, job) if draft.trial.is_gang(job) else self._single(draft, job)
+        """Preempt the cheapest job that alone makes room for ``job``; if none does, as ``fallback`` says."""
+        choice = self._single(draft, job)
         if choice is None and self.fallback == "multi":
-            choice = self._cheapest_set(draft, job)
+            choice = self._set(draft, job)
         if choice is None:
             return False
-        victims, nodes = choice
-        for victim in victims:
-            draft.evict(victim, f"preempted by job {job.id}", job.id)
-        room = draft.trial.find(job, job.gpus_min, nodes)
-        assert room is not None, f"preemption made no room for job {job.id}"
-        names = ", ".join(victim.id for victim in victims)
-        draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
+        claim(draft, job, choice, f"preempted by job {job.id}")
         return True
 
-    def _candidates(self, draft: Draft) -> Iterator[tuple[float, Job, Allocation]]:
-        """The best-effort jobs that may be preempted now, the cheapest first."""
-        for score, job in draft.snapshot.ranking:
-            allocation = draft.allocation(job)
-            if allocation is None or not may_be_preempted(draft, job, self.min_run_s):
+    def _candidates(self, draft: Draft) -> Iterator[tuple[float, Job]]:
+        """The best-effort jobs that may be preempted now by their scores, the cheapest first."""
+        for cost, job in draft.snapshot.ranking:
+            if draft.allocation(job) is None or not may_be_preempted(draft, job, self.min_run_s):
                 continue
             if self.p is None or job.preemptions < self.p or not job.running:
-                yield score, job, allocation
-
-    def _gang_set(self, draft: Draft, job: Job) -> Choice | None:
-        """The cheapest jobs, on any nodes, of which each is needed; a single one if ``fallback`` is to wait."""
-        candidates = [victim for _, victim, _ in self._candidates(draft)]
-        for victim in candidates:
-            if makes_room(draft, job, [victim], None):
-                return [victim], None
-        victims = minimal_set(draft, job, candidates, None) if self.fallback == "multi" else []
-        return (victims, None) if victims else None
+                yield cost, job
 
     def _single(self, draft: Draft, job: Job) -> Choice | None:
-        """Eq. 2: the cheapest job that alone makes room."""
-        for _, victim, allocation in self._candidates(draft):
-            for node in allocation.node_ids:
-                if could_make_room(draft, job, [allocation], node) and makes_room(draft, job, [victim], [node]):
-                    return [victim], [node]
+        """Eq. 2: the cheapest job that alone makes room on one of its nodes, or anywhere for a gang."""
+        for _, victim in self._candidates(draft):
+            for nodes in _where(draft, job, victim):
+                if suffice(draft, job, [victim], nodes):
+                    return [victim], nodes
         return None
 
-    def _cheapest_set(self, draft: Draft, job: Job) -> Choice | None:
-        """The cheapest minimal set of jobs on one node that together make room."""
-        by_node: dict[NodeId, list[tuple[float, Job, Allocation]]] = {}
-        for candidate in self._candidates(draft):
-            for node in candidate[2].node_ids:
-                by_node.setdefault(node, []).append(candidate)
-        best: tuple[float, int, list[Job], NodeId] | None = None
-        for node, candidates in by_node.items():
-            if not could_make_room(draft, job, [allocation for _, _, allocation in candidates], node):
-                continue
-            victims = minimal_set(draft, job, [victim for _, victim, _ in candidates], [node])
-            if victims:
-                chosen = {victim.id for victim in victims}
-                cost = sum(score for score, victim, _ in candidates if victim.id in chosen)
-                if best is None or (cost, victims[0].sequence) < best[:2]:
-                    best = (cost, victims[0].sequence, victims, node)
-        return None if best is None else (best[2], [best[3]])
+    def _set(self, draft: Draft, job: Job) -> Choice | None:
+        """The cheapest set of jobs on one node, or anywhere for a gang, of which each is needed."""
+        costs: dict[JobId, float] = {}
+        by_nodes: dict[Nodes, list[Job]] = {}
+        for its_score, victim in self._candidates(draft):
+            costs[victim.id] = its_score
+            for nodes in _where(draft, job, victim):
+                by_nodes.setdefault(nodes, []).append(victim)
+        enough = {nodes: victims for nodes, victims in by_nodes.items() if suffice(draft, job, victims, nodes)}
+
+        def cost(victims: list[Job]) -> tuple[float, int]:
+            return sum(costs[victim.id] for victim in victims), victims[0].sequence
+
+        return cheapest_set(draft, job, enough, cost)
+
+
+def _where(draft: Draft, job: Job, victim: Job) -> list[Nodes]:
+    """Where ``victim`` may make room for ``job``: on each of its nodes alone, or anywhere for a gang."""
+    room = draft.allocation(victim)
+    assert room is not None
+    return [None] if draft.trial.is_gang(job) else [(node,) for node in room.node_ids]
 
 
 def score(size: float, grace_s: float, largest: float, longest_s: float, s: float) -> float:

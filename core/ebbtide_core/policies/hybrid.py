@@ -25,9 +25,18 @@ from ebbtide_core.admission.queues import Queue, QueueKey
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
 from ebbtide_core.policies.chance import mix
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.policy import JobImportance, Policy
+from ebbtide_core.policies.preemption import (
+    Choice,
+    Nodes,
+    cheapest_set,
+    claim,
+    makes_room,
+    may_be_preempted,
+    nodes_of,
+)
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.staying import Stay, stays_by_urgency
 from ebbtide_core.resources.books import Node
@@ -150,6 +159,7 @@ class _Pass:
         self.draft = Draft(snapshot)
         self.slots: Slots = snapshot.ranking
         self.left = SlotsLeft(snapshot, self.slots, sticky)
+        self.draft.may_have_room = self.left.suffice
         self.seed = seed
         self.min_run_s = min_run_s
         self.limit = limit
@@ -218,30 +228,33 @@ class _Pass:
 
     def _preempt_for(self, job: Job) -> bool:
         """Take the place of less urgent jobs; False if they could not make room, and then nobody is preempted."""
-        if not job.gpus_min:
+        choice = self._choose(job) if job.gpus_min else None
+        if choice is None:
             return False
-        single = next(self._victims(job), None)
-        if single is None:
-            return False
-        nodes = self._nodes_for(job, self._node_of(single))
-        victims = [single]
-        if not self._fits_without(job, victims, nodes):
-            victims, nodes = self._fewest(job)
-        if not victims:
-            return False
+        victims, _ = choice
         for victim in victims:
             if self.limit is not None and victim.running and victim.preemptions + 1 >= self.limit:
                 self.draft.hold(victim, f"held: preempted {self.limit} times, the limit")
-            self.draft.evict(victim, f"preempted by job {job.id} of priority {job.priority}", job.id)
-        room = self.draft.trial.find(job, job.gpus_min, nodes)
-        assert room is not None, f"preemption made no room for job {job.id}"
         self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
-        names = ", ".join(victim.id for victim in victims)
-        reason = f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free"
-        self.draft.place(job, room, reason, claim=True)
+        claim(self.draft, job, choice, f"preempted by job {job.id} of priority {job.priority}")
         return True
 
-    def _victims(self, job: Job) -> Iterator[Job]:
+    def _choose(self, job: Job) -> Choice | None:
+        """The first candidate if it makes room alone, as in the paper; else the fewest, of any nodes for a gang."""
+        gang = self.draft.trial.is_gang(job)
+        for first in self._candidates(job):
+            nodes = None if gang else nodes_of(first)
+            # Without a quick look: slots are drawn in the order in which rooms were tried.
+            if makes_room(self.draft, job, [first], nodes):
+                return [first], nodes
+            break
+        by_nodes: dict[Nodes, list[Job]] = {}
+        for victim in self._candidates(job):
+            for nodes in [None] if gang else [(node,) for node in nodes_of(victim)]:
+                by_nodes.setdefault(nodes, []).append(victim)
+        return cheapest_set(self.draft, job, by_nodes, len)
+
+    def _candidates(self, job: Job) -> Iterator[Job]:
         """Less urgent jobs on regular slots, the least urgent class first; of one class as the paper says.
 
         Of one class, those that never proved that they can suspend come last.
@@ -255,71 +268,13 @@ class _Pass:
                 other
                 for proved in (True, False)
                 for _, _, other in reversed(oldest_first)
-                if other.proved is proved and self._may_be_preempted(other)
+                if other.proved is proved and may_be_preempted(self.draft, other, self.min_run_s)
             )
             if powerful:
                 nodes = self.draft.snapshot.nodes
-                yield from sorted(line, key=lambda other: -max(power(nodes[id]) for id in self._node_of(other)))
+                yield from sorted(line, key=lambda other: -max(power(nodes[id]) for id in nodes_of(other)))
             else:
                 yield from line
-
-    def _may_be_preempted(self, job: Job) -> bool:
-        draft = self.draft
-        if not job.preemptible or job.id in draft.evictions or job.id in draft.placements:
-            return False
-        if job.planned is None or any(node not in draft.snapshot.nodes for node in job.planned.node_ids):
-            return False
-        return not draft.spared(job, self.min_run_s)
-
-    def _node_of(self, job: Job) -> tuple[NodeId, ...]:
-        assert job.planned is not None
-        return job.planned.node_ids
-
-    def _nodes_for(self, job: Job, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...] | None:
-        """Where ``job`` may go in place of victims on ``nodes``: anywhere (None) if it needs several nodes."""
-        return None if self.draft.trial.is_gang(job) else nodes
-
-    def _fits_without(self, job: Job, victims: list[Job], nodes: tuple[NodeId, ...] | None) -> bool:
-        if not self.left.suffice(job, victims):
-            return False
-        trial = self.draft.trial
-        given = [victim.planned for victim in victims if victim.planned is not None]
-        for allocation in given:
-            trial.give(allocation)
-        room = trial.find(job, job.gpus_min, nodes)
-        for allocation in given:
-            trial.take(allocation)
-        return room is not None
-
-    def _fewest(self, job: Job) -> tuple[list[Job], tuple[NodeId, ...] | None]:
-        """The first victims of the node where the fewest make room, without those that are not needed, and that node.
-
-        A job that needs several nodes takes victims of any.
-        """
-        by_nodes: dict[tuple[NodeId, ...] | None, list[Job]] = {}
-        for victim in self._victims(job):
-            for node in self._node_of(victim):
-                of_nodes = by_nodes.setdefault(self._nodes_for(job, (node,)), [])
-                if victim not in of_nodes[-1:]:
-                    of_nodes.append(victim)
-        best: list[Job] = []
-        where: tuple[NodeId, ...] | None = None
-        for nodes, candidates in by_nodes.items():
-            chosen = self._needed(job, candidates, nodes)
-            if chosen and (not best or len(chosen) < len(best)):
-                best, where = chosen, nodes
-        return best, where
-
-    def _needed(self, job: Job, candidates: list[Job], nodes: tuple[NodeId, ...] | None) -> list[Job]:
-        for count in range(1, len(candidates) + 1):
-            if self._fits_without(job, candidates[:count], nodes):
-                chosen = candidates[:count]
-                for victim in reversed(candidates[: count - 1]):
-                    rest = [other for other in chosen if other is not victim]
-                    if self._fits_without(job, rest, nodes):
-                        chosen = rest
-                return chosen
-        return []
 
 
 def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId:

@@ -28,6 +28,7 @@ from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.fitgpp import PAPER_S, Scores
 from ebbtide_core.policies.policy import JobImportance, Policy
+from ebbtide_core.policies.preemption import may_be_preempted, preempt
 from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.policies.staying import (
     NOBODY_STEPS_ASIDE,
@@ -36,7 +37,6 @@ from ebbtide_core.policies.staying import (
     stays_by_itself,
     stays_by_urgency,
 )
-from ebbtide_core.policies.victims import may_be_preempted, preempt
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking

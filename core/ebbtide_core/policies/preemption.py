@@ -1,0 +1,172 @@
+"""Preemption: which jobs step aside so that another one fits, and how that one claims their room.
+
+Sets of victims are tried on a draft's trial, which is left as it was; only `claim` changes the draft.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, NodeId
+from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.resources.eligibility import may_use
+
+Nodes = tuple[NodeId, ...] | None
+"""Where the job is to fit: on these nodes, on any if None."""
+Choice = tuple[list[Job], Nodes]
+"""The victims, and where there is room without them."""
+
+
+def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> list[Job]:
+    """Evict as few as possible for ``job`` because of ``reason``, and place it there; nobody if all cannot help.
+
+    Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
+    the first that will do, then the fewest on one node, or on all for a gang; each of them is needed. Jobs that
+    never proved that they can suspend are the last of their level.
+    """
+    levels = (sorted(level, key=_unproved) for level in levels)
+    choice = _of_all_nodes(draft, job, levels) if draft.trial.is_gang(job) else _of_one_node(draft, job, levels)
+    if choice is None:
+        return []
+    claim(draft, job, choice, reason)
+    return choice[0]
+
+
+def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
+    by_nodes: dict[Nodes, list[Job]] = {}
+    for level in levels:
+        of_level: dict[Nodes, list[Job]] = {}
+        for victim in level:
+            for node in nodes_of(victim):
+                if suffice(draft, job, [victim], (node,)):
+                    return [victim], (node,)
+                of_level[node,] = by_nodes.setdefault((node,), [])
+                of_level[node,].append(victim)
+        enough = {nodes: victims for nodes, victims in of_level.items() if suffice(draft, job, victims, nodes)}
+        if enough:
+            return cheapest_set(draft, job, enough, len)
+    return None
+
+
+def _of_all_nodes(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
+    candidates: list[Job] = []
+    for level in levels:
+        candidates += level
+        if makes_room(draft, job, candidates, None):
+            return minimal_set(draft, job, candidates, None), None
+    return None
+
+
+def _unproved(job: Job) -> bool:
+    return not job.proved
+
+
+# --- candidates ---
+
+
+def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
+    """Whether ``job``, which has room, may be asked to step aside now; if only later, look again then."""
+    if not job.preemptible or job.id in draft.evictions or job.id in draft.placements:
+        return False
+    if any(node not in draft.snapshot.nodes for node in nodes_of(job)):
+        return False
+    return not draft.spared(job, min_run_s)
+
+
+def nodes_of(job: Job) -> tuple[NodeId, ...]:
+    """Where the room promised to ``job`` is."""
+    return job.planned.node_ids if job.planned is not None else ()
+
+
+# --- victims ---
+
+
+def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool:
+    """Whether ``job`` fits on one of ``nodes`` without ``victims``."""
+    if draft.may_have_room is not None and not draft.may_have_room(job, victims):
+        return False
+    given = _rooms(draft, victims)
+    for room in given:
+        draft.trial.give(room)
+    found = draft.trial.find(job, job.gpus_min, nodes)
+    for room in given:
+        draft.trial.take(room)
+    return found is not None
+
+
+def suffice(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool:
+    """As `makes_room`, after a quick look at the nodes, which rules most of them out."""
+    given = _rooms(draft, victims) if nodes is not None else []
+    if nodes is not None and not any(could_make_room(draft, job, given, node) for node in nodes):
+        return False
+    return makes_room(draft, job, victims, nodes)
+
+
+def _rooms(draft: Draft, jobs: list[Job]) -> list[Allocation]:
+    return [room for job in jobs if (room := draft.allocation(job)) is not None]
+
+
+def could_make_room(draft: Draft, job: Job, given: Sequence[Allocation], id: NodeId) -> bool:
+    """A quick look at the node's sums: False only if ``job`` cannot fit there without what ``given`` holds."""
+    node = draft.snapshot.nodes.get(id)
+    if node is None:
+        return False
+    if job.pinned_allocation is not None:
+        return id in job.pinned_allocation.node_ids
+    if (job.constrained or draft.snapshot.books.heterogeneous) and not may_use(job, draft.snapshot.books, id):
+        return False
+    use, spec = draft.trial.use(id), job.spec
+    pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]
+    if spec.cpus and use.cpus - sum([piece.cpus for piece in pieces]) + spec.cpus > node.facts.cpus + 1e-6:
+        return False
+    if spec.mem_bytes and use.mem_bytes - sum([p.mem_bytes for p in pieces]) + spec.mem_bytes > node.facts.mem_bytes:
+        return False
+    return node.idle(use) + sum([len(piece.gpus) for piece in pieces]) >= job.gpus_min // WHOLE
+
+
+def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Nodes) -> list[Job]:
+    """The first candidates that together make room, less those that turn out not to be needed; the last go first.
+
+    It is empty if all of them make none.
+    """
+    victims: list[Job] = []
+    for candidate in candidates:
+        victims.append(candidate)
+        if makes_room(draft, job, victims, nodes):
+            break
+    else:
+        return []
+    for victim in reversed(victims[:-1]):
+        rest = [other for other in victims if other is not victim]
+        if makes_room(draft, job, rest, nodes):
+            victims = rest
+    return victims
+
+
+def cheapest_set(
+    draft: Draft, job: Job, by_nodes: Mapping[Nodes, list[Job]], cost: Callable[[list[Job]], Any]
+) -> Choice | None:
+    """The minimal set that costs least, of those on each of some nodes; of equal ones the first."""
+    sets = [
+        (victims, nodes)
+        for nodes, candidates in by_nodes.items()
+        if (victims := minimal_set(draft, job, candidates, nodes))
+    ]
+    return min(sets, key=lambda choice: cost(choice[0]), default=None)
+
+
+# --- and their room ---
+
+
+def claim(draft: Draft, job: Job, choice: Choice, reason: str, *, named: int = 0) -> None:
+    """Evict the victims because of ``reason``, and promise their room to ``job``.
+
+    What it waits for names all of them, or only the last ``named``.
+    """
+    victims, nodes = choice
+    for victim in victims:
+        draft.evict(victim, reason, job.id)
+    room = draft.trial.find(job, job.gpus_min, nodes)
+    assert room is not None, f"preemption made no room for job {job.id}"
+    names = ", ".join(victim.id for victim in victims[-named:])
+    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
