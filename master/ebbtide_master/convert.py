@@ -13,6 +13,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.constraints import check_marks
+from ebbtide_core.model.log_rules import MAX_LINE_LENGTH, MAX_PATTERN_LENGTH, LogAction, LogMatch
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import (
@@ -36,10 +37,10 @@ from ebbtide_core.model.types import (
 )
 from ebbtide_core.nodes.strays import Heard
 from ebbtide_core.resources.node_usage import ForeignUse
-from ebbtide_protos.printed import match_from_message
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
+_LOG_ACTIONS = {getattr(job_pb2, f"LOG_ACTION_{action.name}"): action for action in LogAction}
 _CHECKPOINTED = {
     job_pb2.CHECKPOINTED_UNKNOWN: Checkpointed.UNKNOWN,
     job_pb2.CHECKPOINTED_YES: Checkpointed.YES,
@@ -262,8 +263,18 @@ def heard_of(status: agent_pb2.AttemptStatus, node: NodeId) -> Heard:
 
 
 def _matches(status: agent_pb2.AttemptStatus, node: NodeId) -> Iterator[Event]:
-    found = (match_from_message(message) for message in status.log_matches)
+    found = (_match_from_message(message) for message in status.log_matches)
     return (e.LogMatched(JobId(status.job_id), status.attempt, node, match) for match in found if match is not None)
+
+
+def _match_from_message(message: job_pb2.LogMatch) -> LogMatch | None:
+    """A line that was found, cut to what is told of one; None if what follows from it is not known."""
+    action = _LOG_ACTIONS.get(message.action)
+    if action is None:
+        return None
+    line = "".join(letter if letter.isprintable() else " " for letter in message.line[:MAX_LINE_LENGTH])
+    gpus = tuple([gpu[:MAX_FACT_LENGTH] for gpu in message.gpus])
+    return LogMatch(message.pattern[:MAX_PATTERN_LENGTH], action, line.strip(), gpus)
 
 
 def _facts_of_use(status: agent_pb2.AttemptStatus, job: Job) -> Iterator[Event]:

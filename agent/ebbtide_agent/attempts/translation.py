@@ -3,17 +3,18 @@
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from ebbtide_protos.mapping import Mapper, Wire, Wires, negated
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 from google.protobuf import json_format
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import is_job_id
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogRule, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogRule
 from ebbtide_agent.network import Network
 
 # Isolated from whatever the job's environment holds for its own Python.
@@ -21,10 +22,17 @@ _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.{} import 
 _OUTPUT = re.compile(r"\{output:([0-9]{1,18}(?:\.[0-9]{1,18})?)\}")
 _PACKAGES = str(Path(__file__).parents[2])
 
-_SIGNAL_TARGETS = {
-    job_pb2.SIGNAL_TARGET_LEADER: SignalTarget.LEADER,
-    job_pb2.SIGNAL_TARGET_ALL: SignalTarget.ALL,
-}
+_OF_NODE: Final = frozenset({
+    "account", "cluster_id", "command", "ddp", "fake_gpu_dir", "gpus", "job_checkpoint_dir", "leased_at", "limited_by",
+    "log_rules", "meets", "network", "node_dir", "num_nodes", "output", "session", "sharing", "sharing_env", "swaps",
+    "warm",
+})  # fmt: skip
+"""Fields of an `Intent` that this node works out; all others are the order's, or the job's, of the same name."""
+_WIRES: Final[Wires] = {Intent: {"ranks_before": Wire(name="first_rank"), "sdk": negated("no_sdk")}}
+_NAMES: Final = frozenset(field.name for field in fields(Intent)) - _OF_NODE
+_OF_JOB: Final = frozenset({*job_pb2.JobSpec.DESCRIPTOR.fields_by_name, "sdk"}) & _NAMES
+_ORDERS: Final = Mapper(Intent, agent_pb2.Launch, _WIRES, beside=_OF_NODE | _OF_JOB)
+_JOBS: Final = Mapper(Intent, job_pb2.JobSpec, _WIRES, beside=_OF_NODE | (_NAMES - _OF_JOB), lenient=True)
 
 
 def intent_of(
@@ -42,47 +50,22 @@ def intent_of(
         raise ValueError(f"{order.job_id!r} is not a job id")
     spec = order.spec
     return Intent(
-        job_id=order.job_id,
-        attempt=order.attempt,
+        **_ORDERS.values(order),
+        **_JOBS.values(spec),
         cluster_id=cluster_id,
         command=_command(spec, checkpoint_root / cluster_id),
-        workdir=spec.workdir,
-        env=dict(spec.env),
         gpus=tuple(_gpu(gpu) for gpu in order.gpus),
-        gpu_mem_bytes=spec.gpu_mem_bytes,
-        cpus=spec.cpus,
-        mem_bytes=spec.mem_bytes,
-        grace_s=spec.grace_s,
-        signal=spec.signal,
-        signal_target=_SIGNAL_TARGETS.get(spec.signal_target, SignalTarget.AUTO),
         ddp=spec.launch == job_pb2.LAUNCH_MODE_DDP,
-        needs_checkpoint=order.needs_checkpoint,
-        node_rank=order.node_rank,
         num_nodes=max(1, order.num_nodes),
-        world_size=order.world_size,
-        ranks_before=order.first_rank,
         meets=order.num_nodes > 1 or spec.max_nodes > 1,
-        master_addr=order.master_addr,
-        master_port=order.master_port,
         network=network,
-        resume_args=tuple(spec.resume_args),
         warm=not spec.cold and spec.kind != job_pb2.JOB_KIND_SHELL,
         swaps=spec.suspend == job_pb2.SUSPEND_MODE_SWAP,
-        idle_limit_s=spec.idle_limit_s if spec.HasField("idle_limit_s") else None,
-        failover_after_s=spec.failover_after_s if spec.HasField("failover_after_s") else None,
         node_dir=str(node_dir),
         job_checkpoint_dir=str(checkpoint_root / cluster_id / order.job_id),
-        script=spec.script,
-        python_env=spec.python_env,
-        slurm=spec.slurm,
-        scripts=dict(spec.scripts),
-        node_names=tuple(order.node_names),
         fake_gpu_dir="" if fake_gpu_dir is None else str(fake_gpu_dir),
         log_rules=_log_rules([*spec.log_rules, *order.log_rules]),
         output=str(Path(spec.workdir, spec.output)) if spec.output else "",
-        prefix_ranks=spec.prefix_ranks,
-        log_bytes=order.log_bytes,
-        sdk=not spec.no_sdk,
         account=account,
         session=spec.kind == job_pb2.JOB_KIND_SHELL,
     )

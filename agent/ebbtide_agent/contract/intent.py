@@ -1,8 +1,11 @@
 """What a supervisor is asked to run, as it travels to it and lies in intent.json."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from enum import StrEnum
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,9 +40,12 @@ class LogRule:
     action: str  # such as LOG_ACTION_NOTIFY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """One attempt of a job on this node."""
+    """One attempt of a job on this node.
+
+    A field that is named like one of the wire's JobSpec, or Launch, is that one (`ebbtide_agent.attempts.translation`).
+    """
 
     job_id: str
     attempt: int
@@ -52,7 +58,7 @@ class Intent:
     cpus: float
     grace_s: float
     signal: str  # name of the stop signal
-    signal_target: SignalTarget
+    signal_target: SignalTarget = SignalTarget.AUTO  # older agents left it out
     ddp: bool
     needs_checkpoint: bool
     node_rank: int
@@ -124,19 +130,30 @@ class Intent:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError if the content is not an intent.
+        """Raises TypeError or ValueError if the content is not an intent.
 
         What a newer version noted beside is passed over: the node may have gone back to this one.
         """
-        content = {name: content[name] for name in (field.name for field in fields(cls)) if name in content}
-        reached = Network(**content.get("network", {}))
-        gpus = tuple(AllocatedGpu(**gpu) for gpu in content["gpus"])
-        target = SignalTarget(content.get("signal_target", SignalTarget.AUTO))  # older agents left it out
-        command = tuple(content["command"])
-        resume_args = tuple(content.get("resume_args", ()))
-        rules = tuple(LogRule(**rule) for rule in content.get("log_rules", ()))
-        names = tuple(content.get("node_names", ()))
-        read = {"command": command, "gpus": gpus, "signal_target": target, "network": reached, "node_names": names}
-        read["log_rules"] = rules
-        read["account"] = Account.from_json(account) if (account := content.get("account")) else None
-        return cls(**{**content, **read, "resume_args": resume_args})
+        record: Any = cls
+        intent: Self = _reader(record)(content)
+        return intent
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """What makes a value of type ``kind`` of its JSON."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        inner = _reader(arguments[0])
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _reader(arguments[0])
+        return lambda value: tuple(map(item, value))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if is_dataclass(kind):
+        record: Any = kind
+        hints = typing.get_type_hints(record)
+        known = [(field.name, _reader(hints[field.name])) for field in fields(record)]
+        return lambda content: record(**{name: read(content[name]) for name, read in known if name in content})
+    return lambda value: value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
-from ebbtide_protos.snapshots import snapshot_to_message
+from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -49,7 +49,7 @@ def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None
 
 
 def _send(stub: ClientServiceStub, root: Path, snapshot: SnapshotRef) -> None:
-    message = snapshot_to_message(snapshot)
+    message = SNAPSHOTS.to_message(snapshot)
     if not ask(stub.FindSnapshot, message).present:
         with StatusLine() as line:
             windows = compressed(root, list_files(root), _shown(line, "sending"))

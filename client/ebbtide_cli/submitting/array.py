@@ -1,6 +1,6 @@
 """Many jobs of one command: an array, and how many of it at a time."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 from ebbtide_core.model import limits
@@ -30,11 +30,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "--max-slots", metavar="N", type=click.IntRange(1, limits.MAX_GPUS), help="GPUs of the array at a time."
     ),
 )
-
-
-def fields(given: Given) -> dict[str, Any]:
-    """None: these say how many jobs there are, not what each of them is."""
-    return {}
 
 
 def add_tasks(request: client_pb2.SubmitRequest, given: Given) -> None:

@@ -40,7 +40,7 @@ def fields(given: Given) -> dict[str, Any]:
                 f"{name} imports ebbtide, which is found only if it is installed there ({why}): "
                 "pip install --no-deps DIR, with a checkout of Ebbtide, or its wheel"
             )
-    return {"python_env": _directory(os.environ, given), "sdk": given["sdk"]}
+    return {"python_env": _directory(os.environ, given)}
 
 
 def _without_sdk(given: Given) -> str:

@@ -57,7 +57,7 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
     if kind.is_session:
         idle = given["idle"]
         spec = replace(spec, idle_limit_s=None if idle == NEVER else idle, warm=False)
-        spec = spec if _said("grace") else replace(spec, grace_s=SESSION_GRACE_S)
+        spec = spec if _said("grace_s") else replace(spec, grace_s=SESSION_GRACE_S)
     return check(replace(spec, kind=kind))
 
 

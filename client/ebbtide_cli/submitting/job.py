@@ -1,5 +1,7 @@
 """All topics together: the options of a job, and the job that they amount to."""
 
+import dataclasses
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, TypeVar
 
@@ -49,6 +51,20 @@ TOPICS: Final[tuple[Topic, ...]] = (
     idleness,
 )
 """In the order in which the help shows their options."""
+_NAMES: Final = tuple(field.name for field in dataclasses.fields(JobSpec))
+_FOLLOWING: Final[tuple[Callable[[Given], dict[str, Any]], ...]] = (
+    running.fields,
+    passing.fields,
+    resources.fields,
+    whereabouts.fields,
+    standing.fields,
+    waiting.fields,
+    halving.fields,
+    stepping_aside.fields,
+    environments.fields,
+    snapshots.fields,
+)
+"""The fields of a `JobSpec` that follow from options of other names, or from several; in the order of the topics."""
 
 
 def job_options(command: Command) -> Command:
@@ -58,8 +74,8 @@ def job_options(command: Command) -> Command:
 
 
 def job_spec(given: Given) -> JobSpec:
-    """The job that was asked for; `Failure` names the option that is wrong, and the limit."""
-    fields: dict[str, Any] = {}
-    for topic in TOPICS:
-        fields |= topic.fields(given)
+    """The job that was asked for; an option gives the field of its name. `Failure` names what is wrong."""
+    fields = {name: given[name] for name in _NAMES if given.get(name) is not None}
+    for following in _FOLLOWING:
+        fields |= following(given)
     return check(JobSpec(**fields))

@@ -1,11 +1,11 @@
 """Who hears of what happens to a job."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 from ebbtide_core.model.notice_rules import parse_rule
 
-from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.submitting.topic import Option
 from ebbtide_cli.verb import argument_type
 
 NOTICE: Final = argument_type("event=target", parse_rule)
@@ -20,8 +20,3 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "log, idle; to mailto:ADDRESS, https://HOOK, or a name of the master's configuration.",
     ),
 )
-
-
-def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
-    return {"notify": given["notify"]}

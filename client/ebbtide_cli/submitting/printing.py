@@ -1,11 +1,11 @@
 """What is done with what a job prints."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 from ebbtide_core.model.log_rules import parse_rule
 
-from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.submitting.topic import Option
 from ebbtide_cli.verb import argument_type
 
 LOG_RULE: Final = argument_type("regex=action", parse_rule)
@@ -21,14 +21,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--prefix-ranks", is_flag=True, help="Begin each line of the output with its rank (--launch ddp)."),
     click.option(
         "--on-log",
+        "log_rules",
         metavar="REGEX=ACTION",
         type=LOG_RULE,
         multiple=True,
         help="What follows from a line that it prints: notify, no-retry, exclude-gpu, exclude-node, or ignore.",
     ),
 )
-
-
-def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
-    return {"output": given["output"], "prefix_ranks": given["prefix_ranks"], "log_rules": given["on_log"]}

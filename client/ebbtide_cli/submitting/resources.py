@@ -25,12 +25,19 @@ OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--cpu-only", is_flag=True, help="No GPU at all."),
     click.option(
         "--gpu-mem",
+        "gpu_mem_bytes",
         metavar="SIZE",
         type=SIZE,
         help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
     ),
     click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node; it gets no more."),
-    click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory per node, e.g. 16GiB; who uses more is ended."),
+    click.option(
+        "--mem",
+        "mem_bytes",
+        metavar="SIZE",
+        type=SIZE,
+        help="Host memory per node, e.g. 16GiB; who uses more is ended.",
+    ),
 )
 
 
@@ -44,9 +51,6 @@ def fields(given: Given) -> dict[str, Any]:
         "nodes": least,
         "max_nodes": most,
         "spread": least < most,
-        "gpu_mem_bytes": given["gpu_mem"] or 0,
-        "cpus": given["cpus"] or 0.0,
-        "mem_bytes": given["mem"] or 0,
     }
 
 

@@ -9,14 +9,14 @@ from ebbtide_core.model.types import LaunchMode
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import default_name, digests, working_directory
-from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--name", help="What lists call it (default: the script's name)."),
     click.option("--workdir", metavar="DIR", help="Working directory (default: this one)."),
     click.option(
         "--launch",
-        type=click.Choice([mode.value for mode in LaunchMode]),
+        type=EnumChoice(LaunchMode),
         default="single",
         help="One process (default), or one per GPU with torch.distributed's environment.",
     ),
@@ -33,7 +33,7 @@ def fields(given: Given) -> dict[str, Any]:
         raise Failure("submit: --name: is empty: leave it out to call the job after its script", USAGE)
     argv, script = given["argv"], given.get("script")
     slurm = script is not None and "#SBATCH" in script.marks
-    if slurm and given["launch"] != LaunchMode.SINGLE.value:
+    if slurm and given["launch"] is not LaunchMode.SINGLE:
         raise Failure("submit: --launch: a script with #SBATCH lines starts its tasks itself, with srun", USAGE)
     if script is not None and not script.is_shell:
         argv, script = (*script.interpreter, os.path.abspath(script.name), *argv[1:]), None
@@ -41,8 +41,6 @@ def fields(given: Given) -> dict[str, Any]:
         "command": argv,
         "workdir": workdir,
         "name": default_name(argv) if given["name"] is None else given["name"],
-        "launch": LaunchMode(given["launch"]),
-        "retries": given["retries"],
         "scripts": {} if script else digests(argv, workdir),
         "script": script.text if script else "",
         "slurm": slurm,

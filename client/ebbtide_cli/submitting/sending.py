@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.snapshots import snapshot_from_message
+from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import RETRY_S, ask, connected
@@ -50,4 +50,4 @@ def _bring_snapshot(master: str | None, request: client_pb2.SubmitRequest) -> No
     if request.spec.HasField("snapshot") and not request.dry_run:
         from ebbtide_cli.snapshot.sending import send_snapshot
 
-        send_snapshot(master, Path(request.spec.workdir), snapshot_from_message(request.spec.snapshot))
+        send_snapshot(master, Path(request.spec.workdir), SNAPSHOTS.from_message(request.spec.snapshot))

@@ -33,7 +33,7 @@ def fields(given: Given) -> dict[str, Any]:
     if limit is not None and limit > MAX_SNAPSHOT_BYTES:
         raise Failure(f"submit: --snapshot-limit: at most {format_size(MAX_SNAPSHOT_BYTES)}", USAGE)
     if not (given["snapshot"] if given["snapshot"] is not None else _is_elsewhere()):
-        return {}
+        return {"snapshot": None}
     from ebbtide_cli.snapshot.sending import take_snapshot
 
     root = Path(working_directory(given["workdir"]))

@@ -24,9 +24,4 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    return {
-        "job_class": JobClass.TRIAL_AND_ERROR if given["urgent"] else JobClass.BEST_EFFORT,
-        "priority": given["priority"],
-        "weight": given["weight"],
-        "group": given["group"],
-    }
+    return {"job_class": JobClass.TRIAL_AND_ERROR if given["urgent"] else JobClass.BEST_EFFORT}

@@ -3,19 +3,20 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core.model import limits
 from ebbtide_core.model.types import ExitZero, SignalTarget, SuspendMode
 from ebbtide_protos.quantities import parse_duration
 
 from ebbtide_cli.submitting.checks import resume_arguments, stop_signal
-from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 from ebbtide_cli.verb import DURATION, argument_type
 
 AUTO: Final = "auto"
 TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse_duration(text))
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--grace", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m)."),
+    click.option(
+        "--grace", "grace_s", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m)."
+    ),
     click.option(
         "--time",
         "time_limit",
@@ -25,21 +26,22 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     click.option(
         "--suspend",
-        type=click.Choice([mode.value for mode in SuspendMode]),
+        type=EnumChoice(SuspendMode),
         default="checkpoint",
         help="How it steps aside: it checkpoints (default); the driver swaps its GPU memory to host memory, for a "
         "script that cannot save; or it never does and is not preempted.",
     ),
     click.option(
         "--exit0",
-        type=click.Choice([reading.value for reading in ExitZero]),
+        "exit_zero",
+        type=EnumChoice(ExitZero),
         default="suspended",
         help="What exit 0 after a stop signal means if nothing else tells (default: suspended).",
     ),
     click.option("--signal", metavar="NAME", default="SIGTERM", show_default=True, help="Sent to make it stop."),
     click.option(
         "--signal-target",
-        type=click.Choice([target.value for target in SignalTarget]),
+        type=EnumChoice(SignalTarget),
         default="auto",
         help="Who gets it: the topmost processes that handle it (default), what was launched, or every process.",
     ),
@@ -56,6 +58,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     click.option(
         "--failover-after",
+        "failover_after_s",
         metavar="TIME",
         type=DURATION,
         help="Where its node is silent for so long, end it there and go on elsewhere (default: wait for the node).",
@@ -70,17 +73,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
-    grace, limit = given["grace"], given["time_limit"]
+    limit = given["time_limit"]
     return {
-        "grace_s": limits.DEFAULT_GRACE_S if grace is None else grace,
         "time_limit_s": limit if isinstance(limit, float) else None,
         "time_auto": limit == AUTO,
-        "suspend": SuspendMode(given["suspend"]),
-        "exit_zero": ExitZero(given["exit0"]),
         "signal": stop_signal(given["signal"]),
-        "signal_target": SignalTarget(given["signal_target"]),
         "resume_args": resume_arguments(given["resume_args"]),
-        "move_checkpoints": given["move_checkpoints"],
-        "warm": given["warm"],
-        "failover_after_s": given["failover_after"],
     }

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import click
 from ebbtide_core.model.limits import MAX_ARRAY_TASKS
@@ -42,11 +42,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "--seed", metavar="N", type=int, default=0, help="Of that chance: the same one, the same combinations."
     ),
 )
-
-
-def fields(given: Given) -> dict[str, Any]:
-    """None: these say how many jobs there are, not what each of them is."""
-    return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ebbtide_protos.quantities import abbreviated
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.submitting.directives import Directive
-from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.submitting.topic import Option
 
 FOR_ALL: Final = Path("/etc/ebbtide/templates")
 
@@ -24,11 +24,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Options from a file, before all others: 'ebb templates' lists them.",
     ),
 )
-
-
-def fields(given: Given) -> dict[str, Any]:
-    """None: what stands in a template is read as other options are."""
-    return {}
 
 
 @dataclass(frozen=True, slots=True)

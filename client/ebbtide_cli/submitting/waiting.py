@@ -22,14 +22,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         multiple=True,
         help="Start once that job, or array, has ended, or has ended so; @ is the last one that you submitted.",
     ),
-    click.option("--begin", metavar="TIME", type=BEGIN, help="Not before 18:00, 2026-11-23T09:00 or +2h."),
+    click.option("--begin", "begin_at", metavar="TIME", type=BEGIN, help="Not before 18:00, 2026-11-23T09:00 or +2h."),
 )
 
 
 def fields(given: Given) -> dict[str, Any]:
     """The fields of a `JobSpec` that these options give."""
     after = dict.fromkeys(one for option in given["after"] for one in option)
-    return {
-        "after": tuple(Dependency(JobId(id), AfterKind(kind)) for id, kind in after),
-        "begin_at": given["begin"] or 0.0,
-    }
+    return {"after": tuple(Dependency(JobId(id), AfterKind(kind)) for id, kind in after)}

@@ -6,7 +6,7 @@ from typing import Any
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.model import workdir_snapshot
 from ebbtide_core.model.spec import JobSpec, SpecError
-from ebbtide_protos.snapshots import snapshot_from_message
+from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_master.api.context import Context
@@ -69,7 +69,7 @@ async def _windows(
 
 
 def _checked(message: job_pb2.Snapshot) -> workdir_snapshot.SnapshotRef:
-    snapshot = snapshot_from_message(message)
+    snapshot = SNAPSHOTS.from_message(message)
     try:
         workdir_snapshot.check(snapshot)
     except ValueError as error:

@@ -12,7 +12,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model.output_name import expand
 from ebbtide_core.model.types import GpuId, JobId, NodeId
-from ebbtide_protos.printed import rule_to_message
+from ebbtide_protos.spec import LOG_RULES
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
 from ebbtide_master.convert import order_to_message
@@ -93,7 +93,7 @@ class Sessions:
         self._environments = environments
         self._log_bytes = log_bytes
         self._accounts = accounts
-        self._log_rules = [rule_to_message(rule) for rule in log_rules]
+        self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
         self._by_node: dict[NodeId, AgentSession] = {}
         self._requests = itertools.count(1)
         self.channels = Channels()
@@ -155,7 +155,7 @@ class Sessions:
 
     def set_log_rules(self, log_rules: Sequence[LogRule]) -> None:
         """What is looked for in what jobs print that start from now on."""
-        self._log_rules = [rule_to_message(rule) for rule in log_rules]
+        self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
 
     def perform(self, order: c.Command) -> None:
         """Send an order to its nodes; one that is not connected is reminded when it registers."""
