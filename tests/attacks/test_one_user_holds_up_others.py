@@ -291,7 +291,7 @@ def test_of_very_many_who_wait_for_a_job_only_some_are_looked_at_at_once() -> No
         out = cluster.handle(e.SchedulingDue(), now)
     assert max(parts) <= 101
     assert len(cluster.state.unfinished) == 501
-    assert sum(job.ticket is not None and job.ticket.seated for job in cluster.state.unfinished.values()) == 500
+    assert sum(job.admission is not None and job.admission.admitted for job in cluster.state.unfinished.values()) == 500
     assert sum(job.queued is not None for job in cluster.state.unfinished.values()) == 500
 
 

@@ -256,7 +256,7 @@ async def test_a_process_inside_whose_program_is_where_nobody_answers_holds_up_n
 def socket_to(node: Node) -> sockets.socket:
     """Whoever makes guests comes here."""
     door = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-    door.connect(str(node.place().guest_socket))
+    door.connect(str(node.place().process_socket))
     return door
 
 

@@ -95,7 +95,6 @@ class Machine:
         self.gpus = [f"GPU-{name}-{index}" for index in range(GPUS)]
         self.known: dict[Key, Process | agent_pb2.AttemptStatus] = {}
         self.on_change: Callable[[agent_pb2.AttemptStatus], None] | None = None
-        self.cluster_id = ""
         self.kind = "fake"
         self._rng = rng
         self._forgotten: set[Key] = set()
@@ -103,6 +102,9 @@ class Machine:
         self._pids = 0
 
     # --- orders, as AttemptControl has them ---
+
+    def join(self, cluster_id: str) -> None:
+        """The machine may be of any cluster."""
 
     def renew(self, at: float) -> None:
         """Nothing here has a lease."""

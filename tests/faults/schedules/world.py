@@ -195,7 +195,8 @@ class World:
             name, name, f"boot-{machine.boots}", f"{name}-{self.rng.random()}", 8.0, 64 << 30, "root", address=name
         )
         telemetry: Any = machine
-        link = MasterLink(lambda: Endpoint(name, 1), about, machine, telemetry, self.folder / f"{name}.json")
+        cluster_file = self.folder / f"{name}.json"
+        link = MasterLink(lambda: Endpoint(name, 1), about, machine, machine, telemetry, cluster_file)
         machine.on_change = partial(self._report, link)
         self.agents[name] = asyncio.create_task(link.run(), name=f"agent {name}")
 
