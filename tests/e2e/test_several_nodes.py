@@ -73,6 +73,7 @@ def resumed_without_a_gap(log: str) -> int:
 
 def suspended_and_resumed(cluster: Cluster, job: str) -> None:
     wait_for_training(cluster, job, 1)
+    wait_for("each node has said that its part runs", lambda: cluster.show(job)["state"] == "RUNNING", 90)
     shown = cluster.show(job)
     assert (shown["state"], len(shown["nodes"]), shown["gpus"]["allocated"]) == ("RUNNING", 2, 2)
     cluster.ebb("suspend", "--wait", job)
