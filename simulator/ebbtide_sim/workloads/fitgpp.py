@@ -27,10 +27,6 @@ class Normal:
         """``size`` draws."""
         return truncated_normal(rng, self.mean, self.std, self.low, self.high, size)
 
-    def draw_whole(self, rng: np.random.Generator, size: int) -> Floats:
-        """``size`` draws, each rounded to a whole number."""
-        return np.rint(self.draw(rng, size))
-
 
 @dataclass(frozen=True, slots=True)
 class FitGppDemand:
