@@ -236,13 +236,22 @@ async def measure(master: Master, arguments: argparse.Namespace) -> bool:
             await until(lambda: node.welcomed_at)
             own = (await neighbour.Submit(client_pb2.SubmitRequest(spec=JOB, hold=True))).job_id
 
+            gpuless = changed(gpus_min=job_pb2.Share(denominator=1))
+
             async def start() -> None:
-                await stub.Submit(array(tasks, changed(gpus_min=job_pb2.Share(denominator=1))), **OPTIONS)
+                await stub.Submit(array(tasks, gpuless), **OPTIONS)
                 await until(lambda: len(node.running) == tasks)
+
+            async def start_at_once() -> None:
+                await stub.ResumeNode(client_pb2.NodeRequest(node=NODE), **OPTIONS)
+                await until(lambda: len(node.running) == 2 * tasks)
 
             asker = Neighbour(address, master.token, own)
             try:
                 worst = await beside(asker, "Submit, an array that starts", start)
+                await stub.DrainNode(client_pb2.DrainNodeRequest(node=NODE, deadline_s=3600.0), **OPTIONS)
+                await stub.Submit(array(tasks, gpuless), **OPTIONS)
+                worst = max(worst, await beside(asker, "ResumeNode, an array starts", start_at_once))
                 for _ in range(max(1, arguments.queued // tasks)):
                     id = (await stub.Submit(array(tasks), **OPTIONS)).job_id
                 await beside(asker, "nothing", lambda: asyncio.sleep(CONTROL_S))

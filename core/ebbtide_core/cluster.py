@@ -4,6 +4,7 @@
 its queue or a simulator from its heap, gets the same decisions for the same facts.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
@@ -27,7 +28,7 @@ from ebbtide_core.model.types import JobId, StopCause
 from ebbtide_core.nodes import booking_placement, draining, quiescing, silence
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.reconcile import reconcile, settle_claims, stop
+from ebbtide_core.reconcile import Unplaced, place_more, reconcile, settle_claims, stop
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.state import ClusterState
@@ -61,6 +62,7 @@ class Cluster:
         for name, known in self.policies.items():
             pool = self.state.pools[name]
             pool.ranking = known.ranking(pool)
+        self._unplaced: dict[str, Unplaced] = {name: deque() for name in self.state.pools}
         self._wake_at: float | None = None
         self._doomed = self.state.gates.doomed
 
@@ -177,8 +179,8 @@ class Cluster:
     def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
         """The pass over one pool.
 
-        1. Start those whose claimed room is free.  2. Ask the policy, unless there is nothing that it could do.
-        3. Do what follows from its plan.
+        1. Start those whose claimed room is free.  2. Do more of the last plan if something of it is left.
+        3. Else ask the policy, unless there is nothing that it could do.  4. Do what follows from its plan.
         """
         pool.recheck_at = None
         if pool.settings is None:
@@ -190,13 +192,19 @@ class Cluster:
             pool.freed_nodes.clear()
         if pool.books.booked is not None:
             self._decide(booking_placement.admit(self.state, pool), now, out)
+        unplaced = self._unplaced[pool.name]
+        if unplaced:
+            self._decide(place_more(pool, unplaced), now, out)
+            if unplaced:
+                pool.recheck_at = now
+                return
         if not (pool.queue or pool.elastic or pool.resizing or pool.claims):
             return
         plan = self.policies[pool.name].plan(Snapshot(pool, now))
-        self._decide(reconcile(pool, plan), now, out)
+        self._decide(reconcile(pool, plan, unplaced), now, out)
         for id, reason in plan.waits.items():
             pool.jobs[id].reason = reason
-        pool.recheck_at = plan.recheck_at
+        pool.recheck_at = now if unplaced else plan.recheck_at
 
     def _end_times(self, now: float, out: list[Command]) -> None:
         """Do what is due by itself."""

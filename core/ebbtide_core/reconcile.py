@@ -2,9 +2,14 @@
 
 Each decision is yielded and takes effect before the next is looked at. So whatever a policy asks for, nothing is placed
 on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised twice.
+
+Of very many placements those behind the first follow in later passes (`place_more`), and the policy is asked again once
+none is left: no pass takes longer than others may wait.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ebbtide_core.events import (
     AttemptPlaced,
@@ -26,6 +31,12 @@ from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Eviction, Placement, Plan
 
+PLACED_AT_ONCE: Final = 500
+"""Placements of one pass."""
+
+Unplaced = deque[tuple[Job, Placement, tuple[object, ...]]]
+"""What is left to do of a plan, with what each job was like when it was made."""
+
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
     """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
@@ -38,14 +49,31 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
             yield start(pool, job, room, _stays_sticky(job))
 
 
-def reconcile(pool: PoolState, plan: Plan) -> Iterator[Event]:
-    """The decisions that lead from the pool's state to ``plan``."""
+def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event]:
+    """The decisions that lead from the pool's state to ``plan``; what is more than one pass may do is ``unplaced``."""
     for id, eviction in plan.evictions.items():
         yield from _evict(pool.jobs[id], eviction)
     for id, reason in plan.holds.items():
         yield JobHeld(id, HeldBy.SYSTEM, reason)
-    for id, placement in _room_givers_first(pool, plan):
-        yield from _place(pool, pool.jobs[id], placement)
+    for number, (id, placement) in enumerate(_room_givers_first(pool, plan)):
+        job = pool.jobs[id]
+        if number < PLACED_AT_ONCE:
+            yield from _place(pool, job, placement)
+        else:
+            unplaced.append((job, placement, _as_planned(job)))
+
+
+def place_more(pool: PoolState, unplaced: Unplaced) -> Iterator[Event]:
+    """Do some of what is left of the last plan; jobs that have changed since then are for the next one."""
+    for _ in range(min(PLACED_AT_ONCE, len(unplaced))):
+        job, placement, planned = unplaced.popleft()
+        if job.pool == pool.name and _as_planned(job) == planned:
+            yield from _place(pool, job, placement)
+
+
+def _as_planned(job: Job) -> tuple[object, ...]:
+    """What a plan goes by: whether the job stands in line, what it has, and what it may have."""
+    return job.queued, job.planned, job.gpus_min, job.gpus_max
 
 
 def stop(job: Job, cause: StopCause, reason: str, for_job: JobId | None = None, grace_s: float | None = None) -> Event:

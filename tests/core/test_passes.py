@@ -1,18 +1,19 @@
 """When a policy is asked, and that it is right not to ask it at any other time."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import JobId
+from ebbtide_core.model.types import JobId, parts
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import POLICIES, create_policy
-from ebbtide_core.reconcile import reconcile
+from ebbtide_core.reconcile import PLACED_AT_ONCE, reconcile
 from ebbtide_core.snapshot import Plan, Snapshot
 
-from tests.core.lab import Lab, registration
+from tests.core.lab import Lab, registration, wake_times
 
 
 @dataclass
@@ -47,4 +48,46 @@ def test_no_policy_wants_anything_while_nobody_waits_and_no_size_may_change(name
     state = lab.cluster.state.pools["default"]
     assert len(state.queue) + len(state.elastic) + len(state.claims) == 0
     for later in (0.0, 1e3, 1e6):
-        assert list(reconcile(state, create_policy(name, {}).plan(Snapshot(state, lab.now + later)))) == []
+        plan = create_policy(name, {}).plan(Snapshot(state, lab.now + later))
+        assert list(reconcile(state, plan, deque())) == []
+
+
+def many_jobs_when_a_node_comes(count: int) -> Cluster:
+    """A cluster in which so many jobs without GPUs wait until its node registers, and one pass after that."""
+    cluster = Cluster(create_policy("fitgpp", {}))
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=0, gpus_max=0)
+    for number in range(count):
+        cluster.handle(e.JobSubmitted(JobId(str(number)), spec, "ann"), 1.0)
+    cluster.handle(registration("a"), 2.0)
+    cluster.handle(e.SchedulingDue(), 2.0)
+    return cluster
+
+
+def started(cluster: Cluster) -> list[str]:
+    return [job.id for job in cluster.state.jobs.values() if job.live is not None]
+
+
+def test_of_very_many_jobs_that_can_start_some_start_in_each_pass_and_the_next_pass_is_due_at_once() -> None:
+    count = 2 * PLACED_AT_ONCE + 1
+    cluster = many_jobs_when_a_node_comes(count)
+    assert started(cluster) == [str(number) for number in range(PLACED_AT_ONCE)]
+    passes = 1
+    commands = cluster.handle(e.SchedulingDue(), 2.0)
+    while 2.0 in wake_times(commands):
+        passes += 1
+        assert len(started(cluster)) == min(count, passes * PLACED_AT_ONCE)
+        commands = cluster.handle(e.SchedulingDue(), 2.0)
+    assert passes == 2
+    assert started(cluster) == [str(number) for number in range(count)]
+
+
+def test_a_job_that_is_held_resized_or_cancelled_between_two_passes_of_one_plan_does_not_start_by_it() -> None:
+    count = 2 * PLACED_AT_ONCE
+    cluster = many_jobs_when_a_node_comes(count)
+    held, resized, cancelled = (JobId(str(count - number)) for number in (1, 2, 3))
+    cluster.handle(e.HoldRequested(held), 3.0)
+    cluster.handle(e.ResizeRequested(resized, parts(8), parts(8)), 3.0)
+    cluster.handle(e.CancelRequested(cancelled), 3.0)
+    for _ in range(3):
+        cluster.handle(e.SchedulingDue(), 3.0)
+    assert set(map(str, range(count))) - set(started(cluster)) == {held, resized, cancelled}
