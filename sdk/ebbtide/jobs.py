@@ -141,8 +141,9 @@ class Job:
             self._asked = True
             self._tell_asked()
             self._connection.answer()
-        asked = self._stop.received or self._connection.is_asked_to_leave()
-        self._stop.received = asked
+        if self._connection.is_asked_to_leave():
+            self._stop.received = True  # nobody sets it to False: the signal may come at any moment
+        asked = self._stop.received
         return asked if group is None else group.any(asked)
 
     def catch_signal_again(self) -> None:

@@ -426,6 +426,21 @@ def test_no_step_is_lost_or_repeated_over_a_suspend(tmp_path: Path, listener: Li
     assert [int(line) for line in journal.read_text().split()] == list(range(1, int(more) + 1))
 
 
+def test_a_signal_that_comes_while_the_job_asks_its_supervisor_is_not_lost(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+
+    def no_answer_and_a_signal(connection: channel.Connection) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    with monkeypatch.context() as while_it_asks:
+        while_it_asks.setattr(channel.Connection, "is_asked_to_leave", no_answer_and_a_signal)
+        job.should_suspend()
+    assert job.should_suspend()
+
+
 def test_a_job_that_would_acknowledge_says_so_at_the_first_opportunity(tmp_path: Path, listener: Listener) -> None:
     with run("counting_job.py", "3", str(tmp_path / "journal"), "stop", variables=environment(tmp_path, 1)) as job:
         assert job.wait(DEADLINE_S) == 0

@@ -80,8 +80,8 @@ async def test_without_word_from_the_master_it_saves_and_ends_in_time(agent):
 
 async def test_as_long_as_the_master_is_heard_it_runs(agent):
     async with agent() as node:
-        began = await launch(node, UP, failover_after_s=2.0, grace_s=0.1)
-        while boottime() < began + 2.2:
+        began = await launch(node, UP, failover_after_s=6.0, grace_s=0.1)  # a busy machine is late by seconds
+        while boottime() < began + 6.2:
             await heard_until_it_runs(node)
         assert node.status().phase == RUNNING
 
