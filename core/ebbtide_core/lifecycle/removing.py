@@ -86,14 +86,12 @@ def _is_over(state: ClusterState, event: e.JobRetired | e.JobRemoved) -> bool:
 
 
 def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
-    state.left_out.discard(event.job)
-    state.gates.forget(state.jobs.pop(event.job))
+    state.forget_job(event.job)
 
 
 def _removed(state: ClusterState, event: e.JobRemoved, now: float) -> None:
     task = state.jobs[event.job].task
-    state.left_out.discard(event.job)
-    state.gates.forget(state.jobs.pop(event.job))
+    state.forget_job(event.job)
     state.removed.add(event.job)
     if task is not None and not state.gates.arrays[task.array].tasks:
         state.removed.add(task.array)

@@ -50,6 +50,8 @@ MAX_ARRAY_TASKS: Final = 10_000
 """Of one array; they are accepted together, or not at all."""
 MAX_ARRAY_BYTES: Final = 128 * MIB
 """Of the commands and scripts of all tasks of one array, with `BYTES_PER_ARGUMENT`: the journal has them for each."""
+MAX_TEXT_BYTES_PER_USER: Final = 1024 * MIB
+"""Of the commands and scripts of all jobs of one user that the master knows; it has them in memory."""
 MAX_ARRAY_INDEX: Final = 999_999
 """Six digits; the indices of an array need not be dense."""
 MAX_PARAMS: Final = 16
