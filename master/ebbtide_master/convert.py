@@ -310,6 +310,7 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
         lost_gpu=record.lost_gpu[:MAX_FACT_LENGTH],
         fenced=record.fenced,
         memory_failure=record.memory_failure[:MAX_NOTE_LENGTH],
+        input_failure=record.input_failure[:MAX_NOTE_LENGTH],
         clues=tuple([_CLUES[clue] for clue in dict.fromkeys(record.clues) if clue in _CLUES]),
     )
 

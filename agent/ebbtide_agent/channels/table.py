@@ -12,6 +12,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.channels.input import feed
 from ebbtide_agent.channels.inside import run_inside
 from ebbtide_agent.channels.line import ChannelEnd, ChannelError, Put
 from ebbtide_agent.channels.port import forward
@@ -118,6 +119,8 @@ class ChannelTable:
         match want.WhichOneof("want"):
             case "run":
                 return run_inside(line, place.process_socket, want.run, opened, self._inside.shell(*key))
+            case "input":
+                return feed(line, place.input_socket, opened)
             case "session":
                 return attach(line, place.session_socket, want.session, opened)
             case "port":

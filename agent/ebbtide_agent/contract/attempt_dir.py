@@ -93,6 +93,10 @@ class AttemptDir:
         return self.path / "guests.sock"
 
     @property
+    def input_socket(self) -> Path:
+        return self.path / "input.sock"
+
+    @property
     def session_socket(self) -> Path:
         at_door = self.door / "session.sock"
         return at_door if at_door.exists() else self.path / "session.sock"

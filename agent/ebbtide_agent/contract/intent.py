@@ -94,6 +94,7 @@ class Intent:
     sdk: bool = True  # `import ebbtide` finds the agent's where none is installed
     session: bool = False  # its first process owns a terminal that others attach to
     mem_bytes: int = 0  # of host memory that it may use; 0: it did not ask
+    stdin: bool = False  # its process reads what comes to the attempt's input socket
 
     @property
     def processes(self) -> int:

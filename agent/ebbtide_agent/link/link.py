@@ -223,6 +223,7 @@ class MasterLink:
             labels=self._node.labels,
             taints=self._node.taints,
             protocol=protocol.PROTOCOL,
+            stdin=True,
         )
 
     def _note(self, event: str, reason: str) -> None:

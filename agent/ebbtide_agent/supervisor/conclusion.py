@@ -34,7 +34,8 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
         status.exit.set_return_code(os.EX_TEMPFAIL)  # what a script says by itself that is to be run again
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
-    may_be_gpu = bool(intent.gpus) and _failed(status.exit) and not status.exit.memory_failure
+    known = status.exit.memory_failure or status.exit.input_failure
+    may_be_gpu = bool(intent.gpus) and _failed(status.exit) and not known
     status.exit.out_of_memory = may_be_gpu and gpu_memory.ran_out(place.output)
     if status.exit.stop_requested:
         _note_checkpointed(watch, status.exit, settled.checkpointed, ended_monotonic)

@@ -64,8 +64,11 @@ def start(
     standby: Standby | None = None,
     account: Account | None = None,
     inherited: tuple[int, ...] = (),
+    stdin: int | None = None,
 ) -> Rank:
     """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused.
+
+    Without a `stdin` that is empty.
 
     `standby` is one that is held ready for it, and takes its place if it can. It runs as `account` (None: as this
     process does), and has besides the lock the descriptors that are to be `inherited`. `wait` returns when its program
@@ -82,7 +85,7 @@ def start(
             command,
             environment,
             Entrance(workdir, account, settle),
-            (null, output, output),
+            (null if stdin is None else stdin, output, output),
             (lock, *inherited),
             partial(_refusal, command, workdir),
         )

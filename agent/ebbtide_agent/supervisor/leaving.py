@@ -129,7 +129,7 @@ class LeaveRequest:
         if self._ending.stop_requested_at is None:
             return
         died = bool(self._ending.running or handlers_live)
-        self._exit.killed = died and not self._exit.memory_failure
+        self._exit.killed = died and not (self._exit.memory_failure or self._exit.input_failure)
         if self._exit.killed:
             self._exit.clues += clues.of_killing(self._tree(), {process.pid for process in self._awaited})
         self.cut_short |= self._look.being_written(descendants(self._me), not died)

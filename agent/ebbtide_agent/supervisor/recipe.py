@@ -54,9 +54,10 @@ class Recipe:
     def of(cls, intent: Intent) -> Self | None:
         """What this attempt's processes need; None if they are not to be held ready, or are no Python scripts.
 
-        What `--resume-args` will add is not known before the attempt. What runs as another account is started anew.
+        What `--resume-args` will add is not known before the attempt. What runs as another account, or reads standard
+        input, is started anew.
         """
-        if intent.account is not None:
+        if intent.account is not None or intent.stdin:
             return None
         if not intent.warm or intent.resume_args or intent.script or intent.slurm or not _is_script(intent.command):
             return None

@@ -1,7 +1,7 @@
 """The sockets at which an attempt's supervisor is met: by agents, the job, its guests, and who attaches to a session.
 
-Agents and guests' makers come to the attempt's own directory. What the job's processes reach lies there, too, or, if
-they run as another account than the agent's, behind the attempt's door.
+Agents, which bring its standard input, too, and guests' makers come to the attempt's own directory. What the job's
+processes reach lies there, too, or, if they run as another account than the agent's, behind the attempt's door.
 """
 
 import json
@@ -27,6 +27,7 @@ class Sockets:
     participants: socket.socket  # of the job, which are asked to leave over what they connect to it
     guests: socket.socket
     session: socket.socket | None  # for the first process, if that is one that others attach to
+    input: socket.socket | None  # over which its standard input comes, if it has any
 
 
 def claim(place: AttemptDir, content: dict[str, Any], intent: Intent, supervisor: Identity) -> Sockets | None:
@@ -57,6 +58,7 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
         participants=participants,
         guests=_bind(place.process_socket, socket.SOCK_SEQPACKET, listening=True),
         session=session,
+        input=_bind(place.input_socket, socket.SOCK_SEQPACKET, listening=True) if intent.stdin else None,
     )
 
 

@@ -77,6 +77,7 @@ class Exit:
     out_of_memory: bool = False
     fenced: bool = False
     memory_failure: str = ""
+    input_failure: str = ""
     clues: list[Clue] = field(default_factory=list)
 
     def set_return_code(self, returncode: int) -> None:

@@ -32,6 +32,7 @@ from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.session_processes import SessionEntry
 from ebbtide_agent.supervisor.sockets import claim
+from ebbtide_agent.supervisor.standard_input import InputPipe
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
 from ebbtide_agent.supervisor.waiting import Waiting
@@ -103,13 +104,16 @@ def _supervise(
             started_at = time.time()
             with refusing("cannot start the attempt"):
                 output = Output(intent, place)
-            ranks = _start(intent, place, prepared, held, fence, group, standbys, sockets.session, waiting.until)
+                pipe = InputPipe(intent.account) if intent.stdin else None
+            ranks = _start(intent, place, prepared, held, fence, group, standbys, sockets.session, pipe, waiting.until)
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
             environment = prepared.environments[0]
             door = SessionEntry(sockets.guests, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
-            watch = Watch(intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced)
+            watch = Watch(
+                intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced, pipe
+            )
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())
             status.log_matches = list(output.matches)
@@ -168,6 +172,7 @@ def _start(
     group: ControlGroup | None,
     standbys: list[Standby],
     session: socket.socket | None,
+    pipe: InputPipe | None,
     wait: Callable[[Program], None],
 ) -> list[Rank]:
     """Start all processes, or none; those that are held ready first. Raises Refused."""
@@ -193,6 +198,7 @@ def _start(
                     ready,
                     intent.account,
                     inherited,
+                    None if pipe is None else pipe.reader,
                 )
                 ranks.append(rank)
                 fake_gpus.register(intent, local_rank, rank.identity)
@@ -200,6 +206,8 @@ def _start(
                 os.close(output)
             if session is not None:
                 session.close()
+            if pipe is not None:
+                pipe.handed_over()
             _dismiss(standbys)  # before anything counts or signals what is below this process
             lock.make_durable(held, fence)
     except Refused:

@@ -31,6 +31,7 @@ from ebbtide_agent.supervisor.relay import ProgressRelay
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProcesses
 from ebbtide_agent.supervisor.sockets import Sockets
+from ebbtide_agent.supervisor.standard_input import InputPipe, StandardInput
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
 from ebbtide_agent.swap.sequence import SwapOutcome as Outcome
@@ -68,6 +69,7 @@ class Watch:
         output: Output,
         worker: Worker,
         enforced: bool,
+        pipe: InputPipe | None,
     ) -> None:
         """`enforced`: the kernel keeps the attempt to its memory, as far as it has to be kept."""
         self._output = output
@@ -83,6 +85,9 @@ class Watch:
         self._sweeping = False
         self.control = AgentConnections(self._selector, sockets.control, self._obey)
         self._sessions = SessionProcesses(self._selector, door)
+        self._input = None
+        if sockets.input is not None and pipe is not None:
+            self._input = StandardInput(self._selector, sockets.input, pipe)
         self.ending = AttemptEnding({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
@@ -117,6 +122,8 @@ class Watch:
         self.look.give_up()
         self._memory.close()
         self._sessions.close()
+        if self._input is not None:
+            self._input.close()
         self.leaving.close()
         self._is_over = True
 
@@ -202,6 +209,7 @@ class Watch:
         if not self._sweeping and self._memory.finds_too_much(now):
             self.exit.memory_failure = limits.failure(self._intent)
             self.ending.kill_at = now
+        self._end_without_input(now)
         self.leaving.go_on(now, over=self._sweeping)
         handlers_live = self.leaving.handlers_live()
         due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
@@ -215,6 +223,14 @@ class Watch:
             if self._group is not None:
                 self._group.kill()
             process_tree.kill_below(self._me, forking.on_their_way())
+
+    def _end_without_input(self, now: float) -> None:
+        """Who has read half of its input is not told that this is all."""
+        if self._input is None or self._sweeping or self.exit.stop_requested:
+            return
+        if failure := self._input.failure(now):
+            self.exit.input_failure = failure
+            self.ending.kill_at = now
 
     def _end_with_lease(self) -> None:
         """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
@@ -303,6 +319,8 @@ class Watch:
         moments += [self.look.deadline, self.leaving.next_at]
         if self._swapping.deadline is not None:
             moments.append(self._swapping.deadline)
+        if self._input is not None and not self.exit.stop_requested:
+            moments.append(self._input.lost_at)
         if self._lease is not None:
             moments.append(time.monotonic() + _LEASE_LOOK_S)
         return None if min(moments) == math.inf else max(0.0, min(moments) - time.monotonic())

@@ -34,6 +34,7 @@ class ClientChannel:
         self._room = limits.CHANNEL_WINDOW_BYTES
         self._room_changed = asyncio.Event()
         self._unacknowledged = 0
+        self.consumed = 0  # bytes of what was sent that the other end is done with
         self.opened = channel_pb2.ChannelOpened()
         self.closed: channel_pb2.ChannelClosed | None = None
 
@@ -54,6 +55,7 @@ class ClientChannel:
             message = await self._read()
             match message.WhichOneof("body"):
                 case "consumed":
+                    self.consumed += message.consumed
                     self._room += message.consumed
                     self._room_changed.set()
                 case "closed":

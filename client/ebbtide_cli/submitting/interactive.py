@@ -49,15 +49,15 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
         raise Failure(f"{many}: an array is for 'ebb submit'", USAGE)
     chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
     spec = job_spec(chosen)
-    stays = kind.is_session or not (_said("urgent") or _said("suspend"))
-    if stays and not _said("suspend"):
+    stays = kind.is_session or not (said("urgent") or said("suspend"))
+    if stays and not said("suspend"):
         spec = replace(spec, suspend=SuspendMode.NONE)
-    if not _said("urgent"):
+    if not said("urgent"):
         spec = replace(spec, job_class=JobClass.TRIAL_AND_ERROR)
     if kind.is_session:
         idle = given["idle"]
         spec = replace(spec, idle_limit_s=None if idle == NEVER else idle, warm=False)
-        spec = spec if _said("grace_s") else replace(spec, grace_s=SESSION_GRACE_S)
+        spec = spec if said("grace_s") else replace(spec, grace_s=SESSION_GRACE_S)
     return check(replace(spec, kind=kind))
 
 
@@ -73,6 +73,6 @@ def queue(master: str | None, spec: JobSpec) -> str:
     return reply.job_id
 
 
-def _said(option: str) -> bool:
-    """Whether the user gave it."""
+def said(option: str) -> bool:
+    """Whether the user gave this option of the verb."""
     return click.get_current_context().get_parameter_source(option) not in (None, ParameterSource.DEFAULT)

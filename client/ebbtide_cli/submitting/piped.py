@@ -1,35 +1,58 @@
-"""What is given to `ebb run` on standard input, which no job has: it is refused, or said to be lost."""
+"""Whether something is piped or redirected into `ebb run`, which is then the job's standard input."""
 
 import fcntl
 import os
+import select
 import stat
-import struct
-import termios
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import JobClass, SuspendMode
 
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.checks import check
+from ebbtide_cli.submitting.interactive import said
 
-_STDIN = 0
+STDIN: Final = 0
 
 
-def refuse_input() -> None:
-    """Raise `Failure` if a pipe or file on standard input has something that the job would not get."""
-    if is_input_waiting():
+def is_given() -> bool:
+    """Whether standard input has something for a job, or may have it later; nothing of it is taken.
+
+    A terminal and /dev/null have nothing, nor has what is closed, or at its end.
+    """
+    if sys.stdin is None:  # it was closed, and its number may be something else's by now
+        return False
+    try:
+        facts = os.fstat(STDIN)
+        readable = fcntl.fcntl(STDIN, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+    except OSError:
+        return False
+    if not readable or stat.S_ISDIR(facts.st_mode) or os.isatty(STDIN):
+        return False
+    return not (os.path.samestat(facts, os.stat(os.devnull)) or _is_at_end(facts.st_mode))
+
+
+def _is_at_end(mode: int) -> bool:
+    if stat.S_ISREG(mode):
+        with suppress(OSError):  # it is told when the input is read
+            return not os.pread(STDIN, 1, os.lseek(STDIN, 0, os.SEEK_CUR))
+        return False
+    asked = select.poll()
+    asked.register(STDIN, select.POLLIN)
+    return any(found & select.POLLHUP and not found & select.POLLIN for _, found in asked.poll(0))
+
+
+def with_input(spec: JobSpec) -> JobSpec:
+    """The job, which reads what is given here. `Failure` for an option with which it could begin a second time."""
+    if spec.suspend is not SuspendMode.NONE and not said("suspend"):
+        option = "--te" if spec.job_class is JobClass.TRIAL_AND_ERROR else "--be"
         raise Failure(
-            "run: a job gets no standard input, and something was given: name a file in its command, pipe into "
-            "'ebb exec ID -- CMD' once a job runs, or add </dev/null to do without",
+            f"run: {option}: the job could be suspended, and standard input, which is piped or redirected here, cannot "
+            "be read a second time: add --suspend none, or </dev/null to do without standard input",
             USAGE,
         )
-
-
-def is_input_waiting() -> bool:
-    """Whether a pipe or file on standard input has something to read now, which is left where it is."""
-    try:
-        facts = os.fstat(_STDIN)
-        if stat.S_ISREG(facts.st_mode):
-            return facts.st_size > os.lseek(_STDIN, 0, os.SEEK_CUR)
-        if not (stat.S_ISFIFO(facts.st_mode) or stat.S_ISSOCK(facts.st_mode)):
-            return False
-        (count,) = struct.unpack("i", fcntl.ioctl(_STDIN, termios.FIONREAD, bytes(4)))
-    except OSError:  # it is closed, or cannot be asked
-        return False
-    return bool(count > 0)
+    return check(replace(spec, stdin=True))

@@ -10,6 +10,7 @@ from ebbtide_core.model.types import JobKind
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.channels.feeding import Feeder
 from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
@@ -18,7 +19,7 @@ from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.submitting.piped import is_input_waiting, refuse_input
+from ebbtide_cli.submitting.piped import is_given, with_input
 from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
@@ -34,6 +35,7 @@ from ebbtide_cli.watching import watch_jobs
         "ebb run --gpus 2 --launch ddp -- python train.py --epochs 1",
         "ebb run --cpu-only -- make test",
         "ebb run --be -- python sweep.py",
+        "zcat data.gz | ebb run -- python filter.py > kept",
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
@@ -43,41 +45,44 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).
 
     It is trial-and-error and not preempted, because somebody waits for it; with --be, or --suspend, it is as other
-    jobs are. It has no standard input: what is piped in is refused. Ctrl-C cancels it, a second one kills it, a third
-    one leaves it alone. A lost connection never ends it.
+    jobs are. What is piped or redirected in is its standard input. That is read once: the job then has no
+    second attempt (</dev/null: it has no input). Ctrl-C cancels it, a second one kills it, a third one leaves it alone.
+    A lost connection does not end it, once it has all of its input.
     """
-    refuse_input()
     spec = interactive_spec(given, JobKind.COMMAND, argv)
+    if reads := is_given():
+        spec = with_input(spec)
     check_start(master, spec, waits=bool(spec.after or spec.begin_at))
     try:
         job_id = queue(master, spec)
-        return _follow(master, job_id)
+        return _follow(master, job_id, Feeder(master, job_id) if reads else None)
     except Failure as failure:
         # The exit code is the command's; whatever is not must not look like one.
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise
 
 
-def _follow(master: str | None, job_id: str) -> int:
+def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
     try:
         with _cancelling(master, job_id):
             if not _wait(master, job_id):
+                if feeder is not None:
+                    feeder.start()
                 request = client_pb2.ReadLogsRequest(job_id=job_id, follow=True)
                 for _, data in output(master, request):
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
             job = _end(master, job_id)
     except Unreachable as lost:
-        words = (
-            f"{lost.message}; job {job_id} goes on: 'ebb logs -f {job_id}' follows it, 'ebb cancel {job_id}' ends it"
-        )
+        how = "goes on" if feeder is None or feeder.has_sent_all else "fails soon, as it did not get all of its input"
+        words = f"{lost.message}; job {job_id} {how}: 'ebb logs -f {job_id}' follows it, 'ebb cancel {job_id}' ends it"
         raise Unreachable(words) from None
     except KeyboardInterrupt:
         raise Failure(f"detached; job {job_id} ends by itself: 'ebb show {job_id}'", INTERRUPTED) from None
-    if is_input_waiting():
-        complain("warning: what was given on standard input did not reach the job: it has none")
     status = exit_status(job, OURS)
     if status:
+        if feeder is not None and feeder.trouble:
+            complain(f"standard input: {feeder.trouble}")
         complain(summary(job))
     return status
 

@@ -5,7 +5,7 @@ again. docs/job-contract.md has the same table in words.
 """
 
 import signal as signals  # noqa: TID251 (names and numbers only)
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from ebbtide_core.model.spec import JobSpec
@@ -48,11 +48,28 @@ _COMPLETED = Outcome(Ending.COMPLETED, "completed")
 
 def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str = "") -> Outcome:
     """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
+    outcome = _read_exit(exit, spec, cause, why)
+    return _read_once(outcome) if spec.stdin else outcome
+
+
+def _read_once(outcome: Outcome) -> Outcome:
+    """What a job has read as its standard input is gone: it has no second attempt."""
+    if outcome.ending is Ending.FAILED:
+        return replace(outcome, final=True)
+    if outcome.ending not in (Ending.SUSPENDED, Ending.REQUEUED, Ending.INTERRUPTED):
+        return outcome
+    reason = f"{outcome.reason}; it is not run again: its standard input cannot be read twice"
+    return Outcome(Ending.EXPELLED, reason, clean=False)
+
+
+def _read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str) -> Outcome:
     gone = _given_up(cause, why) if cause is not None else None
     if spec.kind.is_session:
         return gone or _read_session(exit, spec, why)
     if exit.lost:
         return gone or _read_unknown(exit)
+    if exit.input_failure:
+        return gone or Outcome(Ending.FAILED, f"failed: {exit.input_failure}")
     if exit.fenced and cause is None:
         return _read_fenced(exit, spec)
     if failure := exit.swap_failure or exit.mps_failure:

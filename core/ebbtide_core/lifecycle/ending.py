@@ -228,7 +228,7 @@ def _end_refused(
         case RefusalCause.NOT_MOVED:
             job.move_failure, job.returns = refusal.reason, True
             launch_backoff.note(job, refusal, now)
-        case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT:
+        case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
             job.returns = True
         case RefusalCause.NODE:
             job.requeues_in_row += 1

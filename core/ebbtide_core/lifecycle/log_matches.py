@@ -84,7 +84,7 @@ def _has_other(state: ClusterState, job: Job) -> bool:
 
 def read_end(matches: Collection[LogMatched], outcome: Outcome) -> Outcome:
     """What the end of an attempt means, given what it printed: its failure may be final, or no fault of its own."""
-    if outcome.ending is not Ending.FAILED:
+    if outcome.ending is not Ending.FAILED or outcome.final:
         return outcome
     for found in matches:
         if (what := _ELSEWHERE.get(found.match.action)) is not None:

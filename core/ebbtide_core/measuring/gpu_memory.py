@@ -128,8 +128,8 @@ def read_end(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> O
     if not exit.out_of_memory or outcome.ending is not Ending.FAILED or not share:
         return outcome
     what = f"out of GPU memory ({gib(_given(attempt))})"
-    if share >= WHOLE or job.alone_after:
-        return Outcome(Ending.FAILED, what)
+    if share >= WHOLE or job.alone_after or outcome.final:
+        return Outcome(Ending.FAILED, what, final=outcome.final)
     job.alone_after = attempt.number
     return Outcome(Ending.REQUEUED, f"{what}; it is run again, this once, with a GPU of its own")
 

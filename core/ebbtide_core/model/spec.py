@@ -21,6 +21,9 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
 """Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
 
+_ONCE = "means another attempt, and standard input, which is piped or redirected here, cannot be read a second time"
+_WITHOUT_STDIN = "add </dev/null to do without standard input"
+
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
@@ -54,6 +57,8 @@ class JobSpec:
     ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
     ``failover_after_s``: it ends itself when the master was not heard for so long, and then goes on elsewhere; None: it
     never does (see `ebbtide_core.nodes.silence`).
+    With ``stdin`` the command reads what its submitter sends while it runs, which can be read once: there is no second
+    attempt.
     """
 
     command: tuple[str, ...]
@@ -104,6 +109,7 @@ class JobSpec:
     kind: JobKind = JobKind.BATCH
     idle_limit_s: float | None = None
     failover_after_s: float | None = None
+    stdin: bool = False
 
     @property
     def elastic(self) -> bool:
@@ -162,6 +168,7 @@ def validate(spec: JobSpec) -> None:
         check_needs(spec.needs, spec.gpus_max)
     _check_kind(spec)
     _check_failover(spec)
+    _check_stdin(spec)
     if spec.signal not in STOP_SIGNALS:
         raise SpecError("--signal", f"{spec.signal!r} is none of {', '.join(STOP_SIGNALS)}")
 
@@ -248,6 +255,24 @@ def _check_failover(spec: JobSpec) -> None:
         )
     if spec.kind.is_session:
         raise SpecError("--failover-after", f"a {spec.kind.value} cannot go on elsewhere")
+
+
+def _check_stdin(spec: JobSpec) -> None:
+    """What is read once is read by one process, in one attempt."""
+    if not spec.stdin:
+        return
+    if spec.kind.is_session:
+        raise SpecError("stdin", f"a {spec.kind.value} is not given standard input")
+    if spec.suspend is not SuspendMode.NONE:
+        raise SpecError("--suspend", f"{spec.suspend.value} {_ONCE}: it has to be none, or {_WITHOUT_STDIN}")
+    if spec.retries:
+        raise SpecError("--retries", f"{spec.retries} {_ONCE}: drop it, or {_WITHOUT_STDIN}")
+    if spec.failover_after_s is not None:
+        raise SpecError("--failover-after", f"{spec.failover_after_s:g}s {_ONCE}: drop it, or {_WITHOUT_STDIN}")
+    if spec.most_nodes > 1:
+        raise SpecError("--nodes", f"{spec.most_nodes} cannot share standard input: drop it, or {_WITHOUT_STDIN}")
+    if spec.launch is LaunchMode.DDP:
+        raise SpecError("--launch ddp", f"has processes that cannot share standard input: drop it, or {_WITHOUT_STDIN}")
 
 
 def text_size(spec: JobSpec) -> int:

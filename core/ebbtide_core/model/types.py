@@ -168,6 +168,7 @@ class RefusalCause(Enum):
     NOT_MOVED = "checkpoint not moved"
     NO_PATH = "no such path"
     NO_ACCOUNT = "no such account"
+    NO_STDIN = "no standard input"
 
 
 class Checkpointed(Enum):
@@ -360,7 +361,8 @@ class ExitFacts:
     ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
     gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
     ``fenced``: it ended itself, because its lease was over. ``memory_failure``: that host memory was used up, if so.
-    ``clues`` are for `ebbtide_core.lifecycle.unsaved_work`.
+    ``clues`` are for `ebbtide_core.lifecycle.unsaved_work`. ``input_failure``: that its standard input was lost before
+    its end, and it was killed for that.
     """
 
     exit_code: int = 0
@@ -384,3 +386,4 @@ class ExitFacts:
     fenced: bool = False
     memory_failure: str = ""
     clues: tuple[Clue, ...] = ()
+    input_failure: str = ""

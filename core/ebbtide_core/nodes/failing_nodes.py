@@ -21,7 +21,7 @@ USERS: Final = 2
 def note(state: ClusterState, job: Job, attempt: Attempt, ending: Ending, now: float) -> None:
     """What the end of an attempt says of its nodes."""
     lasted = attempt.started is not None and now - attempt.started > SOON_S
-    own_fault = attempt.exit is not None and bool(attempt.exit.memory_failure)
+    own_fault = attempt.exit is not None and bool(attempt.exit.memory_failure or attempt.exit.input_failure)
     for node in attempt.allocation.node_ids:
         if ending is Ending.FAILED and not lasted and not own_fault:
             state.failing.setdefault(node, {})[job.id] = job.user

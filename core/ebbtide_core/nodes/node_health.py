@@ -86,7 +86,7 @@ def readmit(state: ClusterState, job: Job) -> None:
 
 def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
     """Who was refused because a node has not what it needs does not go there again."""
-    if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT):
+    if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT, RefusalCause.NO_STDIN):
         attempt = state.jobs[event.job].attempts[event.attempt - 1]
         yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
     yield from launch_backoff.leave_out(state.jobs[event.job], event)

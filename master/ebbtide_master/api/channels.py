@@ -93,6 +93,8 @@ def _checked(cluster: Cluster, want: channel_pb2.OpenChannel) -> NodeId:
         attempt = _running(job)
     if want.WhichOneof("want") == "session" and job.spec.kind is not JobKind.SHELL:
         raise _conflict(f"job {job.id} is no shell: 'ebb exec {job.id}' starts one in it")
+    if want.WhichOneof("want") == "input" and not job.spec.stdin:
+        raise _conflict(f"job {job.id} has no standard input: only what is piped into 'ebb run' has")
     want.attempt = attempt.number
     return _node(job, attempt, want)
 

@@ -101,6 +101,8 @@ class SubmissionService:
                 yield from events_for_each(cluster, request.job_id, e.RequeueRequested)
                 return
             jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
+            if any(job.spec.stdin for job in jobs):
+                raise RefusedError(_had_stdin(jobs[0]))
             if jobs:
                 self._throttle.submit(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
@@ -169,6 +171,8 @@ def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[li
     """
     bare = replace(spec, env={})
     submission_checks.check_caps(request.max_concurrent, request.max_slots * WHOLE)
+    if request.tasks and spec.stdin:
+        raise SpecError("--array", "its tasks cannot share standard input: add </dev/null to do without")
     if not request.tasks:
         if request.max_concurrent or request.max_slots:
             option = "--max-concurrent" if request.max_concurrent else "--max-slots"
@@ -258,6 +262,10 @@ def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
         return None
     array = cluster.state.gates.arrays[job.task.array]
     return replace(job.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
+
+
+def _had_stdin(job: Job) -> Refusal:
+    return Refusal(RefusalKind.CONFLICT, f"job {job.id} read standard input, which is gone: run it anew with 'ebb run'")
 
 
 def _nothing_failed(cluster: Cluster, id: str) -> Refusal:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ebbtide_core import commands as c
@@ -11,7 +11,7 @@ from ebbtide_core import events as e
 from ebbtide_core.model import limits
 from ebbtide_core.model.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model.output_name import expand
-from ebbtide_core.model.types import GpuId, JobId, NodeId
+from ebbtide_core.model.types import GpuId, JobId, NodeId, RefusalCause
 from ebbtide_protos.spec import LOG_RULES
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
@@ -24,6 +24,7 @@ from ebbtide_master.throttle.fair_queue import own_line
 from ebbtide_master.throttle.places import may_take
 
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
+_NO_STDIN: Final = "the node's agent is of a version that gives jobs no standard input: upgrade it"
 LOG_PAUSE_S: Final = 1.0
 """Between looks at a log that is followed while others take the places of those who are told at once."""
 
@@ -97,6 +98,8 @@ class Sessions:
         self._by_node: dict[NodeId, AgentSession] = {}
         self._requests = itertools.count(1)
         self.channels = Channels()
+        self.refuse: Callable[[e.AttemptRefused], None] = lambda refused: None
+        """Told of a launch that its node cannot carry out, and does not know that."""
 
     # --- who is connected ---
 
@@ -162,7 +165,12 @@ class Sessions:
         if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
             for node in order.nodes:
                 session = self._by_node.get(node)
-                if session is not None and session.registered:
+                if session is None or not session.registered:
+                    continue
+                if isinstance(order, c.Launch) and order.spec.stdin and not session.hello.stdin:
+                    # It would start the job without a word, and with an input that is empty.
+                    self.refuse(e.AttemptRefused(order.job, order.attempt, RefusalCause.NO_STDIN, _NO_STDIN))
+                else:
                     session.send(self._message(order, node))
 
     def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:

@@ -411,6 +411,7 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     CPU_LIMITS_FIELD_NUMBER: _builtins.int
     MEM_LIMITS_FIELD_NUMBER: _builtins.int
+    STDIN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -442,6 +443,8 @@ class Hello(_message.Message):
     """what becomes of a job's --cpus: "enforced", or only "booked"; empty: not known"""
     mem_limits: _builtins.str
     """and of its --mem: "enforced", or "watched" """
+    stdin: _builtins.bool
+    """it can give a job standard input"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuInfo]: ...
     @_builtins.property
@@ -480,10 +483,11 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         cpu_limits: _builtins.str = ...,
         mem_limits: _builtins.str = ...,
+        stdin: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "stdin", b"stdin", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1194,6 +1198,7 @@ class ExitRecord(_message.Message):
     LOST_GPU_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
     MEMORY_FAILURE_FIELD_NUMBER: _builtins.int
+    INPUT_FAILURE_FIELD_NUMBER: _builtins.int
     CLUES_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """of the leader (rank 0), or of `failed_rank` if set; meaningless if `signal` is set"""
@@ -1230,6 +1235,8 @@ class ExitRecord(_message.Message):
     """it was stopped because its lease was over"""
     memory_failure: _builtins.str
     """that host memory was used up and processes of it were killed for that; empty: they were not"""
+    input_failure: _builtins.str
+    """its standard input was lost before its end, and it was killed for that; empty: it was not"""
     @_builtins.property
     def clues(self) -> _containers.RepeatedScalarFieldContainer[Global___Clue.ValueType]:
         """what may explain that it did not save when it was asked to stop"""
@@ -1256,11 +1263,12 @@ class ExitRecord(_message.Message):
         lost_gpu: _builtins.str = ...,
         fenced: _builtins.bool = ...,
         memory_failure: _builtins.str = ...,
+        input_failure: _builtins.str = ...,
         clues: _abc.Iterable[Global___Clue.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "clues", b"clues", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "killed", b"killed", "lost_gpu", b"lost_gpu", "memory_failure", b"memory_failure", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "asked", b"asked", "caught", b"caught", "checkpoint_s", b"checkpoint_s", "checkpointed", b"checkpointed", "clues", b"clues", "delivered", b"delivered", "ended_at", b"ended_at", "exit_code", b"exit_code", "failed_rank", b"failed_rank", "fenced", b"fenced", "input_failure", b"input_failure", "killed", b"killed", "lost_gpu", b"lost_gpu", "memory_failure", b"memory_failure", "mps_failure", b"mps_failure", "out_of_memory", b"out_of_memory", "signal", b"signal", "stop_requested", b"stop_requested", "stop_requested_at", b"stop_requested_at", "swap_failure", b"swap_failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

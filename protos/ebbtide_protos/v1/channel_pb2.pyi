@@ -128,6 +128,7 @@ class OpenChannel(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     node: _builtins.str
     """of the job; empty: its first"""
@@ -143,6 +144,8 @@ class OpenChannel(_message.Message):
     def session(self) -> Global___AttachSession: ...
     @_builtins.property
     def tree(self) -> Global___ReadTree: ...
+    @_builtins.property
+    def input(self) -> Global___FeedInput: ...
     def __init__(
         self,
         *,
@@ -154,12 +157,13 @@ class OpenChannel(_message.Message):
         session: Global___AttachSession | None = ...,
         port: _builtins.int = ...,
         tree: Global___ReadTree | None = ...,
+        input: Global___FeedInput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["port", b"port", "run", b"run", "session", b"session", "tree", b"tree", "want", b"want"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "port", b"port", "run", b"run", "session", b"session", "tree", b"tree", "want", b"want"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "node", b"node", "port", b"port", "run", b"run", "session", b"session", "tree", b"tree", "user", b"user", "want", b"want"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "input", b"input", "job_id", b"job_id", "node", b"node", "port", b"port", "run", b"run", "session", b"session", "tree", b"tree", "user", b"user", "want", b"want"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_want: _TypeAlias = _typing.Literal["run", "session", "port", "tree"]  # noqa: Y015
+    _WhichOneofReturnType_want: _TypeAlias = _typing.Literal["run", "session", "port", "tree", "input"]  # noqa: Y015
     _WhichOneofArgType_want: _TypeAlias = _typing.Literal["want", b"want"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_want) -> _WhichOneofReturnType_want | None: ...
 
@@ -245,6 +249,27 @@ class AttachSession(_message.Message):
 Global___AttachSession: _TypeAlias = AttachSession  # noqa: Y015
 
 @_typing.final
+class FeedInput(_message.Message):
+    """Send what the job's command reads on its standard input, from ChannelOpened.input_taken on: what was on its way when an
+    earlier channel broke is sent again. `end` is the end of the input, and nothing else is: not the end of a channel. Each
+    channel takes the place of the one before. It is closed without an error once nothing more is to be sent: all of it was
+    taken, or nobody reads it any more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeedInput: _TypeAlias = FeedInput  # noqa: Y015
+
+@_typing.final
 class ReadTree(_message.Message):
     """The files as a tar archive, in PAX format."""
 
@@ -305,20 +330,24 @@ class ChannelOpened(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    INPUT_TAKEN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     attempt: _builtins.int
     total_bytes: _builtins.int
     """of a tree"""
+    input_taken: _builtins.int
+    """with FeedInput: bytes of the input that the attempt has"""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         attempt: _builtins.int = ...,
         total_bytes: _builtins.int | None = ...,
+        input_taken: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes", "attempt", b"attempt", "node", b"node", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes", "attempt", b"attempt", "input_taken", b"input_taken", "node", b"node", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__total_bytes: _TypeAlias = _typing.Literal["total_bytes"]  # noqa: Y015
     _WhichOneofArgType__total_bytes: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes"]  # noqa: Y015

@@ -389,6 +389,7 @@ class JobSpec(_message.Message):
     IDLE_LIMIT_S_FIELD_NUMBER: _builtins.int
     NO_SDK_FIELD_NUMBER: _builtins.int
     FAILOVER_AFTER_S_FIELD_NUMBER: _builtins.int
+    STDIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     workdir: _builtins.str
     """absolute"""
@@ -450,6 +451,8 @@ class JobSpec(_message.Message):
     """`import ebbtide` finds nothing but what is installed there"""
     failover_after_s: _builtins.float
     """it ends itself when the master was not heard for so long, and goes on elsewhere"""
+    stdin: _builtins.bool
+    """its command reads what OpenChannel.input brings, once: there is no second attempt"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """argv; no shell is involved"""
@@ -543,10 +546,11 @@ class JobSpec(_message.Message):
         idle_limit_s: _builtins.float | None = ...,
         no_sdk: _builtins.bool = ...,
         failover_after_s: _builtins.float | None = ...,
+        stdin: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_failover_after_s", b"_failover_after_s", "_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "asha", b"asha", "failover_after_s", b"failover_after_s", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "idle_limit_s", b"idle_limit_s", "needs", b"needs", "snapshot", b"snapshot", "time_limit_s", b"time_limit_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failover_after_s", b"_failover_after_s", "_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "failover_after_s", b"failover_after_s", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "idle_ok", b"idle_ok", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "no_sdk", b"no_sdk", "nodes", b"nodes", "notify", b"notify", "output", b"output", "pool", b"pool", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "snapshot", b"snapshot", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failover_after_s", b"_failover_after_s", "_grace_s", b"_grace_s", "_idle_limit_s", b"_idle_limit_s", "_time_limit_s", b"_time_limit_s", "_weight", b"_weight", "after", b"after", "asha", b"asha", "begin_at", b"begin_at", "cold", b"cold", "command", b"command", "cpus", b"cpus", "env", b"env", "exit_zero", b"exit_zero", "failover_after_s", b"failover_after_s", "gpu_mem_bytes", b"gpu_mem_bytes", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "grace_s", b"grace_s", "group", b"group", "idle_limit_s", b"idle_limit_s", "idle_ok", b"idle_ok", "job_class", b"job_class", "kind", b"kind", "launch", b"launch", "log_rules", b"log_rules", "max_nodes", b"max_nodes", "mem_bytes", b"mem_bytes", "move_checkpoints", b"move_checkpoints", "name", b"name", "needs", b"needs", "no_sdk", b"no_sdk", "nodes", b"nodes", "notify", b"notify", "output", b"output", "pool", b"pool", "prefix_ranks", b"prefix_ranks", "priority", b"priority", "python_env", b"python_env", "resume_args", b"resume_args", "retries", b"retries", "script", b"script", "scripts", b"scripts", "signal", b"signal", "signal_target", b"signal_target", "slurm", b"slurm", "snapshot", b"snapshot", "stdin", b"stdin", "suspend", b"suspend", "time_auto", b"time_auto", "time_limit_s", b"time_limit_s", "weight", b"weight", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__failover_after_s: _TypeAlias = _typing.Literal["failover_after_s"]  # noqa: Y015
     _WhichOneofArgType__failover_after_s: _TypeAlias = _typing.Literal["_failover_after_s", b"_failover_after_s"]  # noqa: Y015

@@ -1,0 +1,60 @@
+"""The node's end of a channel that brings an attempt its standard input; see supervisor/standard_input.py."""
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_agent.channels.inside import connect
+from ebbtide_agent.channels.line import ChannelEnd, ChannelError
+from ebbtide_agent.supervisor.standard_input import PACKET_BYTES
+
+_ANSWER_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the supervisor said last: how many bytes of the input it has, and whether it wants no more."""
+
+    taken: int
+    over: bool
+
+
+async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
+    """Pass on what comes until all is taken, or nobody reads it; cancelled, another goes on. Raises ChannelError."""
+    with await connect(path) as supervisor:
+        told = await _hear(supervisor)
+        opened.input_taken = told.taken
+        line.opened(opened)
+        passing = asyncio.create_task(_pass_on(line, supervisor), name="channel input")
+        try:
+            while not told.over:
+                before, told = told.taken, await _hear(supervisor)
+                if told.taken > before:
+                    line.done_with(told.taken - before)
+        finally:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+    return channel_pb2.ChannelClosed()
+
+
+async def _hear(supervisor: socket.socket) -> _Told:
+    answer = b""
+    with suppress(ConnectionError):
+        answer = await asyncio.get_running_loop().sock_recv(supervisor, _ANSWER_BYTES)
+    if not answer:
+        raise ChannelError("the attempt has ended, or its standard input comes from elsewhere now")
+    told = json.loads(answer)
+    return _Told(int(told["taken"]), bool(told["over"]))
+
+
+async def _pass_on(line: ChannelEnd, supervisor: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await line.receive():
+        for start in range(0, len(data), PACKET_BYTES):
+            await loop.sock_sendall(supervisor, b"d" + data[start : start + PACKET_BYTES])
+    await loop.sock_sendall(supervisor, b"e")

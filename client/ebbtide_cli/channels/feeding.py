@@ -1,0 +1,125 @@
+"""This process's standard input, sent to a job: to its end, or until nobody reads it, whatever breaks meanwhile."""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from typing import Final
+
+from ebbtide_core.model import limits
+from ebbtide_protos.v1 import channel_pb2
+
+from ebbtide_cli.channels.line import ClientChannel, apart, channel
+from ebbtide_cli.channels.waiting import try_to_cancel
+from ebbtide_cli.connection import RETRY_S
+from ebbtide_cli.errors import Failure
+from ebbtide_cli.submitting.checks import user_name
+
+LONGEST_PAUSE_S: Final = 2.0
+"""Between tries at most."""
+_STDIN: Final = 0
+
+
+class _InputLost(Exception):
+    """The job cannot have all of it any more; the message says why."""
+
+
+class Feeder:
+    """Sends the input on a thread of its own, while another one shows what the job prints."""
+
+    def __init__(self, master: str | None, job_id: str) -> None:
+        self._master = master
+        self._want = channel_pb2.OpenChannel(job_id=job_id, user=user_name(), input=channel_pb2.FeedInput())
+        self._sent = deque[bytes]()  # what was read and the job may not have: no more than a window and a frame
+        self._taken = 0  # bytes of the input before that
+        self._reading: asyncio.Future[bytes] | None = None
+        self._at_end = False
+        self.has_sent_all = False
+        """Whether the job has all of its input, or wants no more."""
+        self.trouble = ""
+        """What kept it from being sent last; empty if nothing does."""
+
+    def start(self) -> None:
+        """Begin; nobody waits for the end of it, because a read may never return."""
+        threading.Thread(target=self._run, name="standard input", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._send_all())
+        except _InputLost as lost:
+            self.trouble = str(lost)
+            try_to_cancel(self._master, self._want.job_id)
+
+    async def _send_all(self) -> None:
+        pause_s = RETRY_S
+        while not self.has_sent_all:
+            try:
+                await self._send()
+            except Failure as failure:  # it is said if the job fails; who follows the job knows whether to give up
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self.trouble else RETRY_S
+                self.trouble = failure.message
+                await asyncio.sleep(pause_s)
+        # As in a shell's pipeline, who writes to a pipe that nobody reads is to hear of it.
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(null, _STDIN)
+        os.close(null)
+
+    async def _send(self) -> None:
+        """Send it over one channel, as far as that leads. Raises `Failure`, _InputLost."""
+        async with channel(self._master, self._want) as line:
+            self.trouble = ""
+            self._drop(line.opened.input_taken)
+            tasks = [asyncio.create_task(self._pass_on(line)), asyncio.create_task(_listen(line))]
+            sending, listening = tasks
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if not listening.done():
+                    await sending
+                await listening
+                self.has_sent_all = True
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass_on(self, line: ClientChannel) -> None:
+        taken = self._taken
+        for data in list(self._sent):
+            await line.send(data)
+        while data := await self._next():
+            self._drop(taken + line.consumed)
+            self._sent.append(data)
+            await line.send(data)
+        await line.send_end()
+
+    def _drop(self, taken: int) -> None:
+        """Forget what the job has: so many bytes of the input. Raises _InputLost."""
+        if taken < self._taken:
+            raise _InputLost(f"the job has {taken} bytes of it, and should have {self._taken}")
+        while self._taken < taken:
+            if not self._sent:
+                raise _InputLost(f"the job has {taken} bytes of it, and only {self._taken} were sent")
+            first = self._sent.popleft()
+            count = min(len(first), taken - self._taken)
+            self._taken += count
+            if first[count:]:
+                self._sent.appendleft(first[count:])
+
+    async def _next(self) -> bytes:
+        """What comes next; nothing at the end. What is read while the channel breaks is there for the next one."""
+        if self._at_end:
+            return b""
+        if self._reading is None:
+            self._reading = apart(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
+        try:
+            data = await asyncio.shield(self._reading)
+        except OSError as error:
+            raise _InputLost(f"it cannot be read: {error.strerror}") from None
+        self._reading, self._at_end = None, not data
+        return data
+
+
+async def _listen(line: ClientChannel) -> None:
+    """Until the job wants no more. Raises ChannelLost."""
+    async for _ in line.frames():
+        pass
