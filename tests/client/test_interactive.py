@@ -1,12 +1,15 @@
 """Verbs for working by hand, against a scripted master: what is submitted, refused, and returned."""
 
 import os
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
 from ebbtide_cli.channels.terminal import Escapes
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.client.runs import start_ebb
+from tests.client.runs import run_on_terminal, start_ebb
 from tests.client.scripted_master import make_job
 
 
@@ -35,27 +38,90 @@ def test_a_command_is_trial_and_error_stays_where_it_is_and_returns_its_exit_cod
     assert not spec.HasField("idle_limit_s")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "file"])
-def test_what_is_piped_into_a_job_is_refused_and_not_dropped(finished, tmp_path, kind):
-    """A job has no standard input: whoever gives it one is told so, before anything is queued."""
-    given = tmp_path / "input"
-    given.write_text("x\n")
-    with given.open() as file:
-        reading, writing = os.pipe()
-        os.write(writing, b"x\n")
-        with start_ebb("run", "--", "cat", stdin=reading if kind == "pipe" else file) as process:
-            out, err = process.communicate(timeout=60)
+@contextmanager
+def given(tmp_path, kind, content=b"x\n"):
+    """Something to read, in a pipe or a file."""
+    if kind == "file":
+        (tmp_path / "input").write_bytes(content)
+        with (tmp_path / "input").open("rb") as file:
+            yield file
+        return
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    try:
+        yield reading
+    finally:
         os.close(reading)
-        os.close(writing)
-    assert (process.returncode, out) == (2, "")
-    assert err.startswith("ebb: run: a job gets no standard input, and something was given: ")
-    assert not finished.sent("Submit")
 
 
-def test_an_input_at_its_end_is_none(finished, tmp_path):
-    (tmp_path / "input").touch()
-    with (tmp_path / "input").open() as file, start_ebb("run", "--", "true", stdin=file) as process:
-        assert (process.communicate(timeout=60)[0], process.returncode) == ("out\n", 3)
+def run_with(stdin, *options):
+    with start_ebb("run", *options, "--", "cat", stdin=stdin) as process:
+        return process.communicate(timeout=60), process.returncode
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_what_is_piped_or_redirected_in_is_the_jobs_standard_input(finished, tmp_path, kind):
+    """R6: it was dropped without a word, and then refused."""
+    finished.jobs["17"].spec.stdin = True
+    with given(tmp_path, kind) as stdin:
+        (out, err), code = run_with(stdin)
+    assert (code, out) == (3, "out\n"), err
+    assert sent_spec(finished).stdin
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_an_input_at_its_end_is_none(finished, tmp_path, kind):
+    with given(tmp_path, kind, b"") as stdin:
+        (out, _), code = run_with(stdin, "--be")
+    assert (code, out, sent_spec(finished).stdin) == (3, "out\n", False)
+
+
+@pytest.mark.parametrize("redirection", ["</dev/null", "<&-", "0>/dev/zero"])
+def test_what_cannot_be_read_from_is_no_input(finished, redirection):
+    command = f"exec {sys.executable} -m ebbtide_cli.main run --be -- cat {redirection}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, sent_spec(finished).stdin) == (3, "out\n", False)
+
+
+def test_a_terminal_is_no_input(finished):
+    run_on_terminal("run", "--be", "--", "cat", streams=("stdin",))
+    assert not sent_spec(finished).stdin
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--be", "run: --be: the job could be suspended, and standard input, which is piped or redirected here, "),
+        ("--te", "run: --te: the job could be suspended, and standard input, "),
+        ("--suspend checkpoint", "submit: --suspend: checkpoint means another attempt, and standard input, "),
+        ("--retries 2", "submit: --retries: 2 means another attempt, and standard input, "),
+        ("--failover-after 1h", "submit: --failover-after: 3600s means another attempt, and standard input, "),
+        ("--nodes 2 --gpus 2", "submit: --nodes: 2 cannot share standard input: "),
+        ("--launch ddp", "submit: --launch ddp: has processes that cannot share standard input: "),
+    ],
+)
+def test_an_input_does_not_go_with_what_would_need_it_twice_and_both_are_named(finished, tmp_path, options, words):
+    with given(tmp_path, "pipe") as stdin:
+        (out, err), code = run_with(stdin, *options.split())
+    assert (code, out, finished.sent("Submit")) == (2, "", [])
+    assert err.startswith(f"ebb: {words}")
+    assert "</dev/null to do without standard input\n" in err
+
+
+def test_best_effort_that_is_never_suspended_may_have_an_input(finished, tmp_path):
+    finished.jobs["17"].spec.stdin = True
+    with given(tmp_path, "pipe") as stdin:
+        assert run_with(stdin, "--be", "--suspend", "none")[1] == 3
+    assert sent_spec(finished).stdin
+
+
+def test_a_master_that_gives_no_input_is_not_left_with_a_job_that_read_nothing(finished, tmp_path):
+    with given(tmp_path, "pipe") as stdin:
+        (out, err), code = run_with(stdin)
+    assert (code, out) == (125, "")
+    assert "job 17 is cancelled: the master's version gives jobs no standard input: upgrade it" in err
+    assert [request.job_id for request in finished.sent("Cancel")] == ["17"]
 
 
 @pytest.mark.parametrize(

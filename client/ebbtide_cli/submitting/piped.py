@@ -31,7 +31,7 @@ def is_given() -> bool:
         readable = fcntl.fcntl(STDIN, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
     except OSError:
         return False
-    if not readable or stat.S_ISDIR(facts.st_mode) or os.isatty(STDIN):
+    if not readable or os.isatty(STDIN):
         return False
     return not (os.path.samestat(facts, os.stat(os.devnull)) or _is_at_end(facts.st_mode))
 

@@ -25,6 +25,8 @@ from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output
 from ebbtide_cli.watching import watch_jobs
 
+_NO_STDIN = "the master's version gives jobs no standard input: upgrade it, or add </dev/null to do without"
+
 
 @click.command(
     cls=SubmitCommand,
@@ -65,7 +67,7 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
 def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
     try:
         with _cancelling(master, job_id):
-            if not _wait(master, job_id):
+            if not _wait(master, job_id, reads=feeder is not None):
                 if feeder is not None:
                     feeder.start()
                 request = client_pb2.ReadLogsRequest(job_id=job_id, follow=True)
@@ -87,10 +89,13 @@ def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
     return status
 
 
-def _wait(master: str | None, job_id: str) -> bool:
-    """Show why it waits until it runs; whether it is over already."""
+def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
+    """Show why it waits until it runs; whether it is over already. One that ``reads`` and cannot is cancelled."""
     with StatusLine() as line:
         for job in watch_jobs(master, [job_id]):
+            if reads and not job.spec.stdin:
+                try_to_cancel(master, job_id, now=True)
+                raise Failure(f"job {job_id} is cancelled: {_NO_STDIN}")
             if job.HasField("start_time") or finished(job):
                 return finished(job) and not job.attempts
             line.show(f"job {job_id}", state_of(job), f"({job.reason})" if job.reason else "")

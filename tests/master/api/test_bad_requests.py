@@ -175,3 +175,20 @@ async def test_the_journal_is_read_from_any_line_on(tmp_path) -> None:
         for after in (2**31, 2**63 - 1, 2**63, 2**64 - 1):
             stream = master.ask.WatchEvents(client_pb2.WatchEventsRequest(after_sequence=after))
             assert [event async for event in stream] == []
+
+
+# --- standard input, which can be read once ---
+
+
+async def test_tasks_cannot_share_an_input_and_what_had_one_is_not_submitted_again(tmp_path) -> None:
+    async with a_master(tmp_path) as master:
+        reads = {"stdin": True, "suspend": job_pb2.SUSPEND_MODE_NONE}
+        array = request(**reads)
+        array.tasks.add(index=1)
+        words = "--array: its tasks cannot share standard input: add </dev/null to do without"
+        assert await refused(master.ask.Submit(array)) == (INVALID, words)
+        job = (await master.ask.Submit(request(**reads))).job_id
+        await master.ask.Cancel(client_pb2.CancelRequest(job_id=job))
+        again = client_pb2.RequeueRequest(job_id=job, user="ann")
+        words = f"job {job} read standard input, which is gone: run it anew with 'ebb run'"
+        assert await refused(master.ask.Requeue(again)) == (CONFLICT, words)

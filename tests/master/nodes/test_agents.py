@@ -10,7 +10,18 @@ from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes import agents
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from tests.master.world import EXITED, FREED, GIB, REFUSED, RUNNING, STEPPED_ASIDE, a_master, make_hello, make_status
+from tests.master.world import (
+    DEADLINE_S,
+    EXITED,
+    FREED,
+    GIB,
+    REFUSED,
+    RUNNING,
+    STEPPED_ASIDE,
+    a_master,
+    make_hello,
+    make_status,
+)
 
 
 async def test_a_node_is_welcomed_and_shown(tmp_path: Path) -> None:
@@ -366,3 +377,21 @@ async def test_a_quarantined_gpu_that_answers_again_but_is_not_empty_stays_set_a
         await agent.send(heartbeat=beat(2**20))
         assert (await agent.receive("launch")).job_id == waiting
         assert (await master.kinds()).count("GpuHealthChanged") == 2
+
+
+async def test_an_older_agent_is_not_given_a_job_that_reads_standard_input(tmp_path):
+    """It would start the job with an input that is empty, and say nothing of that."""
+    async with a_master(tmp_path) as master:
+        older = await master.agent("n1")
+        job = await master.submit(stdin=True, suspend=job_pb2.SUSPEND_MODE_NONE)
+        words = "the node's agent is of a version that gives jobs no standard input: upgrade it"
+        async with asyncio.timeout(DEADLINE_S):
+            while not (await master.show(job)).excluded_nodes:
+                await asyncio.sleep(0.01)
+        shown = await master.show(job)
+        assert (shown.state, dict(shown.excluded_nodes)) == (job_pb2.JOB_STATE_PENDING, {"n1": words})
+        newer = await master.agent("n2", stdin=True)
+        launch = await newer.receive("launch")
+        assert (launch.job_id, launch.spec.stdin) == (job, True)
+        await older.hang_up()
+        assert "launch" not in older.heard

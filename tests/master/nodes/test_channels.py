@@ -88,6 +88,21 @@ async def test_a_channel_to_what_is_not_there_is_refused(tmp_path):
         assert (code, words) == (grpc.StatusCode.INVALID_ARGUMENT, "paths: 257 are more than the limit of 256")
 
 
+async def test_input_is_for_jobs_that_read_it(tmp_path):
+    async with a_master(tmp_path) as master:
+        agent = await master.agent(stdin=True)
+        job = await master.running(agent)
+        reads = await master.running(agent, stdin=True, suspend=job_pb2.SUSPEND_MODE_NONE)
+        code, words = await Client(master, job, input=channel_pb2.FeedInput()).refused()
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert words == f"job {job} has no standard input: only what is piped into 'ebb run' has"
+        client = Client(master, reads, input=channel_pb2.FeedInput())
+        await client.open()
+        opening = await agent.receive("channel")
+        assert (opening.open.job_id, opening.open.attempt, opening.open.WhichOneof("want")) == (reads, 1, "input")
+        client.call.cancel()
+
+
 async def test_a_client_that_sends_more_than_the_window_is_cut_off(tmp_path):
     async with a_master(tmp_path) as master:
         agent = await master.agent()
