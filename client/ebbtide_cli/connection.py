@@ -70,12 +70,15 @@ def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request
     return method(request, timeout=REPLY_S)
 
 
-def follow(master: str | None, read: Callable[[ClientServiceStub], Iterator[Reply]]) -> Iterator[Reply]:
+def follow(
+    master: str | None, read: Callable[[ClientServiceStub], Iterator[Reply]], *, reached: bool = False
+) -> Iterator[Reply]:
     """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
 
-    The first connection must succeed. ``read`` is called once per connection and has to know where it was.
+    The first connection must succeed, unless the master was ``reached`` a moment ago. ``read`` is called once per
+    connection and has to know where it was.
     """
-    outage = Outage()
+    outage = Outage(reached=reached)
     while True:
         try:
             with connected(master) as stub:
@@ -93,10 +96,11 @@ def follow(master: str | None, read: Callable[[ClientServiceStub], Iterator[Repl
 class Outage:
     """Whether a stream that broke is worth opening again. ``heard`` is to be set when it brought something."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reached: bool = False) -> None:
+        """``reached``: whoever is at the other end was there a moment ago."""
         self.heard = False
         self._opened: float | None = None
-        self._lost_at: float | None = None
+        self._lost_at: float | None = time.monotonic() if reached else None
 
     def begin(self) -> None:
         """The stream is opened now."""

@@ -16,14 +16,17 @@ from ebbtide_cli.output import StatusLine
 from ebbtide_cli.values import format_duration
 
 
-def watch_jobs(master: str | None, job_ids: Sequence[str]) -> Iterator[client_pb2.Job]:
-    """Yield the jobs now, then each again whenever it changes, without end; a restart of the master is bridged."""
+def watch_jobs(master: str | None, job_ids: Sequence[str], *, reached: bool = False) -> Iterator[client_pb2.Job]:
+    """Yield the jobs now, then each again whenever it changes, without end; a restart of the master is bridged.
+
+    From the beginning on if the master was ``reached`` a moment ago.
+    """
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.Job]:
         yield from stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=job_ids))
         raise Unreachable("the master stopped telling about the jobs")
 
-    return follow(master, read)
+    return follow(master, read, reached=reached)
 
 
 def wait_for(

@@ -75,7 +75,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.learned = client_pb2.SubmitReply()
         self.again: client_pb2.Job | None = None
         self.dying = 0
-        self.mute = 0
+        self.mute = self.mute_after_submit = 0
         self.behind_s = 0.0
         self.watched = threading.Event()
         self._streams: list[threading.Event] = []
@@ -117,6 +117,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self._note("Submit", request, context)
         self._cut(context)
         job_id = "" if request.dry_run else "17"
+        self.mute += 0 if request.dry_run else self.mute_after_submit
         reply = client_pb2.SubmitReply(job_id=job_id, warnings=self.warnings)
         reply.MergeFrom(self.learned)
         return reply

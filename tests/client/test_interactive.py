@@ -138,6 +138,14 @@ def test_a_command_is_as_other_jobs_are_if_its_options_say_so(ebb, finished, opt
     assert (sent_spec(finished).suspend, sent_spec(finished).job_class) == (suspend, job_class)
 
 
+@pytest.mark.parametrize("unheard", [1, 2, 3])
+def test_a_master_that_goes_away_just_after_the_submit_is_waited_for(ebb, finished, unheard):
+    """Before a stream has brought anything: the master was there a moment ago."""
+    finished.mute_after_submit = unheard
+    result = ebb("run", "--", "true")
+    assert (result.code, result.out, finished.mute) == (3, "out\n", 0)
+
+
 def test_what_has_no_meaning_for_one_job_is_no_option(ebb, master):
     assert ebb("notebook", "--array", "0-9").complaint == "--array: an array is for 'ebb submit'"
     assert (

@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -21,6 +23,12 @@ COUNTS = "import hashlib, sys; d = sys.stdin.buffer.read(); print(len(d), hashli
 """Prints how many bytes it reads, and their digest, once it has read the end."""
 READS_LATER = (
     "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n" + COUNTS
+)
+
+READS_SLOWLY = (
+    "import hashlib, sys, time\nprint('up', flush=True)\nn, h = 0, hashlib.sha256()\n"
+    "while d := sys.stdin.buffer.read1(2**20): n += len(d); h.update(d); time.sleep(0.003)\n"
+    "print(n, h.hexdigest())"
 )
 
 
@@ -177,6 +185,21 @@ def test_the_input_goes_on_where_it_was_when_who_passes_it_on_is_killed(
         go.touch()
         assert run.end() == (0, counted(data), "")
     assert len(cluster.show(last_job(cluster))["attempts"]) == 1
+
+
+def test_kills_at_random_moments_neither_lose_nor_double_a_byte_of_what_flows(cluster: Cluster) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice, data, node = random.Random(seed), os.urandom(30 * MIB), cluster.node_name()
+    with running(cluster, *python(READS_SLOWLY)) as run, ThreadPoolExecutor(1) as elsewhere:
+        assert run.line() == b"up\n"
+        ended = elsewhere.submit(run.end, data)
+        for victims in dice.choices([["master"], [node], ["master", node]], k=3):
+            time.sleep(dice.uniform(0.0, 0.4))  # the random moment itself
+            for victim in victims:
+                cluster.kill(cluster.daemon(victim))
+            cluster.up()
+        assert ended.result() == (0, counted(data), "")
 
 
 def test_who_feeds_it_is_not_waited_for_when_the_job_is_to_end(cluster: Cluster) -> None:

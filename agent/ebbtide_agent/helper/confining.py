@@ -22,22 +22,27 @@ def confine(account: Account | None, kept: Collection[int], parent: int) -> None
 
     It dies with its parent, whose pid is `parent`. Raises OSError.
     """
-    _forget_signals()
-    _keep_only(kept)
-    os.chdir("/")
+    detach(kept)
     os.environ.clear()
     os.environ.update({"PATH": _PATH, "LANG": "C.UTF-8", **({} if account is None else account.environment)})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     room = _MEMORY_BYTES if most == resource.RLIM_INFINITY else min(most, _MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (room, room))
-    linux.set_process_name(HELPER)
     linux.renounce_new_privileges()
     if account is not None:
         become(account)
     linux.die_with_parent()  # last: who becomes another forgets it
     if os.getppid() != parent:
         os._exit(0)
+
+
+def detach(kept: Collection[int]) -> None:
+    """Be a process that has nothing of its parent's but the `kept` descriptors. Raises OSError."""
+    _forget_signals()
+    _keep_only(kept)
+    os.chdir("/")
+    linux.set_process_name(HELPER)
 
 
 def _forget_signals() -> None:

@@ -1,8 +1,9 @@
 """The standard input of an attempt's process: a pipe, and what comes over a socket for it.
 
-The pipe is closed when the end of the input has been said, and never because a feeder is gone: half of the input must
-not be taken for all of it. A feeder is told how much the attempt has, and goes on from there; the last one to come is
-the one that counts. No more is read from it than one packet, which waits here until the pipe has room.
+The pipe is closed when the end of the input has been said, and never because a feeder is gone, or the supervisor: half
+of the input must not be taken for all of it. A feeder is told how much the attempt has, and goes on from there; the
+last one to come is the one that counts. No more is read from it than one packet, which waits here until the pipe has
+room.
 
 Packets, from the feeder: `d` and bytes of the input, or `e`, its end. To it JSON: `taken`, how many bytes the attempt
 has; `over`, that no more are wanted.
@@ -19,6 +20,8 @@ from contextlib import suppress
 from typing import Final
 
 from ebbtide_agent.accounts.accounts import Account
+from ebbtide_agent.helper.confining import detach
+from ebbtide_agent.helper.forking import Forked
 
 PACKET_BYTES: Final = 64 * 1024
 """Of the input, in one packet at most."""
@@ -27,7 +30,11 @@ LOST_S: Final = 90.0
 
 
 class InputPipe:
-    """The pipe whose one end is a process's standard input."""
+    """The pipe whose one end is a process's standard input.
+
+    A process of its own has the other end open as well, until it is closed here: else it would be closed by the death
+    of this process, which says nothing of the input.
+    """
 
     def __init__(self, account: Account | None) -> None:
         """`account` is the one that the process runs as: it may open its own input anew. Raises OSError."""
@@ -37,8 +44,28 @@ class InputPipe:
             os.fchown(self.reader, account.uid, account.gid)
 
     def handed_over(self) -> None:
-        """The process has its end: this one keeps the other."""
+        """The process has its end: this one keeps the other. Raises OSError."""
         os.close(self.reader)
+        self._guard = Forked(lambda parent: _guard(self.writer))
+
+    def close(self) -> None:
+        """This is the end of the input."""
+        os.close(self.writer)
+        self._guard.kill()
+        self._guard.close()
+
+
+def _guard(writer: int) -> None:
+    """Have it open until nobody has the other end."""
+    detach({writer})
+    _until_nobody_reads(writer, None)
+
+
+def _until_nobody_reads(writer: int, within_ms: int | None) -> bool:
+    """Whether all who could read the pipe have closed it in time."""
+    asked = select.poll()
+    asked.register(writer, 0)
+    return bool(asked.poll(within_ms))
 
 
 class StandardInput:
@@ -49,6 +76,7 @@ class StandardInput:
     ) -> None:
         self._selector = selector
         self._listener = listener
+        self._input = pipe
         self._pipe = pipe.writer
         self._lost_s = lost_s
         self._feeder: socket.socket | None = None
@@ -67,7 +95,7 @@ class StandardInput:
         if now < self.lost_at:
             return ""
         self.lost_at = math.inf
-        if self._nobody_reads():
+        if _until_nobody_reads(self._pipe, 0):
             self._finish()
             return ""
         lost = f"its standard input was lost after {self._taken} bytes, before its end"
@@ -150,19 +178,13 @@ class StandardInput:
         if self._feeder is not None:
             self._news.modify(self._feeder, self._wanted())
 
-    def _nobody_reads(self) -> bool:
-        """Whether all who could read the pipe have closed it."""
-        asked = select.poll()
-        asked.register(self._pipe, 0)
-        return bool(asked.poll(0))
-
     def _finish(self) -> None:
         """Close the pipe: its reader has all, or is gone."""
         if self._over:
             return
         if self._waiting:
             self._selector.unregister(self._pipe)
-        os.close(self._pipe)
+        self._input.close()
         self._waiting, self._over, self.lost_at = b"", True, math.inf
         self._listen()
         self._tell()

@@ -107,13 +107,18 @@ def _print(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def output(master: str | None, request: client_pb2.ReadLogsRequest) -> Iterator[tuple[int, bytes]]:
-    """Yield (attempt, bytes) without repeating anything when the stream had to be opened again."""
+def output(
+    master: str | None, request: client_pb2.ReadLogsRequest, *, reached: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (attempt, bytes) without repeating anything when the stream had to be opened again.
+
+    That may be the first one if the master was ``reached`` a moment ago.
+    """
     place = LogPosition(request)
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
         yield from stub.ReadLogs(place.resumed())
 
-    for chunk in follow_stream(master, read):
+    for chunk in follow_stream(master, read, reached=reached):
         if data := place.take(chunk):
             yield chunk.attempt, data

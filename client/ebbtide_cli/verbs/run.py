@@ -71,7 +71,7 @@ def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
                 if feeder is not None:
                     feeder.start()
                 request = client_pb2.ReadLogsRequest(job_id=job_id, follow=True)
-                for _, data in output(master, request):
+                for _, data in output(master, request, reached=True):
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
             job = _end(master, job_id)
@@ -92,7 +92,7 @@ def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
 def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
     """Show why it waits until it runs; whether it is over already. One that ``reads`` and cannot is cancelled."""
     with StatusLine() as line:
-        for job in watch_jobs(master, [job_id]):
+        for job in watch_jobs(master, [job_id], reached=True):
             if reads and not job.spec.stdin:
                 try_to_cancel(master, job_id, now=True)
                 raise Failure(f"job {job_id} is cancelled: {_NO_STDIN}")
@@ -103,7 +103,7 @@ def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
 
 
 def _end(master: str | None, job_id: str) -> client_pb2.Job:
-    for job in watch_jobs(master, [job_id]):
+    for job in watch_jobs(master, [job_id], reached=True):
         if finished(job):
             return job
     raise Failure(f"job {job_id}: the master stopped telling about it")

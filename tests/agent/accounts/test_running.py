@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.accounts.accounts import MIN_UID, Account
 from ebbtide_agent.contract.attempt_dir import doors_dir
-from ebbtide_protos.v1 import agent_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
+from tests.agent.channels.end import End
 from tests.agent.supervision.conftest import MakeNode
 from tests.agent.supervision.node import EXITED, FREED, REFUSED, Node, order, python
 
@@ -64,6 +65,19 @@ async def test_a_job_runs_as_its_account_with_nothing_of_roots(agent: MakeNode, 
         assert sorted(path for name, path in told["fds"].items() if name not in listed) == sorted(
             ["/dev/null", str(node.place().output), str(node.place().output), lock]
         )
+
+
+async def test_it_may_open_its_own_input_anew(agent: MakeNode, somebody: Account) -> None:
+    """As a shell script does that reads /dev/stdin."""
+    async with agent() as node:
+        launch = order(python("print(open('/dev/stdin').read())"), stdin=True)
+        launch.account = "nobody"
+        await node.attempts.launch(launch)
+        await node.running()
+        end = End(node)
+        await end.feed(end.open(input=channel_pb2.FeedInput()), b"given")
+        status = await node.end()
+        assert (status.exit.exit_code, node.log()) == (0, "given\n")
 
 
 async def test_it_may_read_the_sdk_that_it_is_offered(agent: MakeNode, somebody: Account) -> None:

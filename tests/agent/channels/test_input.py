@@ -1,8 +1,11 @@
 """What is sent to an attempt as its standard input, through a node's channels."""
 
 import os
+import signal
 
+from ebbtide_agent.processes import procfs
 from ebbtide_core.model import limits
+from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End
@@ -62,10 +65,27 @@ async def test_a_process_that_does_not_read_gets_as_much_as_a_pipe_holds_and_is_
         for _ in range(limits.CHANNEL_WINDOW_BYTES // limits.CHANNEL_FRAME_BYTES):
             end.give(channel, data=bytes(limits.CHANNEL_FRAME_BYTES))
         await end.until(lambda: end.consumed(channel))
+        assert end.consumed(channel) == limits.CHANNEL_FRAME_BYTES
         status = await node.stop()
         assert (status.exit.stop_requested, status.exit.input_failure) == (True, "")
-        assert end.consumed(channel) <= limits.CHANNEL_FRAME_BYTES
-        assert (await end.end(channel)).error
+        await end.end(channel)
+
+
+async def test_a_supervisor_that_is_killed_does_not_end_the_input_of_its_process(agent, tmp_path):
+    """It would take half of it for all of it, before anybody could end it."""
+    async with agent() as node:
+        await node.launch(["sh", "-c", "cat > got; touch end"], stdin=True, workdir=str(tmp_path))
+        await node.running()
+        end = End(node)
+        channel = await opened(end)
+        end.give(channel, data=b"half")
+        await end.until(lambda: (tmp_path / "got").exists() and (tmp_path / "got").read_bytes() == b"half")
+        guards = [Identity.of(pid) for pid in procfs.children(node.supervisor().pid)]
+        os.kill(node.supervisor().pid, signal.SIGKILL)
+        status = await node.end()
+        assert status.lost
+        await end.until(lambda: not any(process and process.is_alive() for process in guards))
+        assert not (tmp_path / "end").exists()
 
 
 async def test_a_job_without_input_is_given_none(agent):

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ebbtide_agent.helper import forking
+from ebbtide_agent.helper.confining import HELPER
+from ebbtide_agent.processes import procfs
 from ebbtide_agent.supervisor.standard_input import PACKET_BYTES, InputPipe, StandardInput
 
 LOST_S = 5.0
@@ -25,9 +28,13 @@ class Attempt:
         self._listener.bind(self._path)
         self._listener.listen()
         self._selector = selector
-        self.pipe = InputPipe(None)
-        self.reader = self.pipe.reader
-        self.input = StandardInput(selector, self._listener, self.pipe, LOST_S)
+        pipe, known = InputPipe(None), forking.on_their_way()
+        self.reader = os.dup(pipe.reader)
+        pipe.handed_over()
+        [self.guard] = forking.on_their_way() - known
+        while (stat := procfs.read_stat(self.guard)) is None or stat.command != HELPER:
+            time.sleep(0.001)  # until then it has the reader open, too, which no supervisor has
+        self.input = StandardInput(selector, self._listener, pipe, LOST_S)
 
     def step(self) -> None:
         """Serve whoever waits, until nobody does."""
@@ -67,7 +74,9 @@ def an_attempt(path: Path) -> Iterator[Attempt]:
             assert not selector.get_map()
         finally:
             if attempt.reader >= 0:
-                attempt.pipe.handed_over()
+                os.close(attempt.reader)
+            os.waitpid(attempt.guard, 0)
+            forking.buried(attempt.guard)
 
 
 @pytest.fixture
@@ -102,6 +111,7 @@ def test_the_end_is_what_was_said_to_be_it_and_not_the_end_of_a_connection(attem
         attempt.give(second, b"dc")
         attempt.give(second, b"e")
         assert told(second) == (3, True)
+    os.set_blocking(attempt.reader, True)
     assert attempt.read(10) == b"c"
     assert attempt.read(10) == b""
 
