@@ -37,7 +37,7 @@ _NO_STDIN = "the master's version gives jobs no standard input: upgrade it, or a
         "ebb run --gpus 2 --launch ddp -- python train.py --epochs 1",
         "ebb run --cpu-only -- make test",
         "ebb run --be -- python sweep.py",
-        "zcat data.gz | ebb run -- python filter.py > kept",
+        "tail -n +2 metrics.csv | ebb run --cpu-only -- sort -t , -k 2",
     ),
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
