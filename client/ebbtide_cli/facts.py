@@ -235,6 +235,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
         "kind": KINDS[spec.kind],
         "idle_limit_s": _optional(spec, "idle_limit_s"),
         "failover_after_s": _optional(spec, "failover_after_s"),
+        "stdin": spec.stdin,
     }
 
 

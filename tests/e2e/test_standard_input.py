@@ -120,14 +120,15 @@ def test_a_terminal_or_nothing_is_no_input(cluster: Cluster) -> None:
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"0", b"")
 
 
-@pytest.mark.parametrize("command", ["head -1", "exec 0<&-; sleep 0.5; echo y", "echo y"])
+@pytest.mark.parametrize("command", ["head -1; exit 3", "exec 0<&-; sleep 0.5; echo y; exit 3", "echo y; exit 3"])
 def test_who_reads_a_part_or_nothing_ends_as_it_does_in_a_pipeline(cluster: Cluster, command: str) -> None:
     """`ebb run` ends with its job, and what writes to it then gets SIGPIPE."""
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         with running(cluster, "--", "sh", "-c", command, stdin=endless.stdout) as run:
             assert endless.stdout
             endless.stdout.close()
-            assert run.end() == (0, b"y\n", "")
+            code, out, err = run.end()
+            assert (code, out, err.count("\n")) == (3, b"y\n", 1), err
         assert endless.wait(30) == -signal.SIGPIPE
 
 

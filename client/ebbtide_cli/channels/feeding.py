@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from typing import Final
 
@@ -17,6 +18,8 @@ from ebbtide_cli.submitting.checks import user_name
 
 LONGEST_PAUSE_S: Final = 2.0
 """Between tries at most."""
+LASTING_S: Final = 30.0
+"""For so long it cannot be sent before that is told as what failed the job."""
 _STDIN: Final = 0
 
 
@@ -36,8 +39,16 @@ class Feeder:
         self._at_end = False
         self.has_sent_all = False
         """Whether the job has all of its input, or wants no more."""
-        self.trouble = ""
-        """What kept it from being sent last; empty if nothing does."""
+        self._lost = ""
+        self._failing: tuple[float, str] | None = None  # since when it cannot be sent, and why
+
+    @property
+    def trouble(self) -> str:
+        """Why the job did not get its input, if that is so; that it has just ended is no reason."""
+        if self._lost or self._failing is None:
+            return self._lost
+        since, why = self._failing
+        return why if time.monotonic() - since > LASTING_S else ""
 
     def start(self) -> None:
         """Begin; nobody waits for the end of it, because a read may never return."""
@@ -47,7 +58,7 @@ class Feeder:
         try:
             asyncio.run(self._send_all())
         except _InputLost as lost:
-            self.trouble = str(lost)
+            self._lost = str(lost)
             try_to_cancel(self._master, self._want.job_id)
 
     async def _send_all(self) -> None:
@@ -56,8 +67,9 @@ class Feeder:
             try:
                 await self._send()
             except Failure as failure:  # it is said if the job fails; who follows the job knows whether to give up
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self.trouble else RETRY_S
-                self.trouble = failure.message
+                pause_s = RETRY_S if self._failing is None else min(2 * pause_s, LONGEST_PAUSE_S)
+                since = time.monotonic() if self._failing is None else self._failing[0]
+                self._failing = since, failure.message
                 await asyncio.sleep(pause_s)
         # As in a shell's pipeline, who writes to a pipe that nobody reads is to hear of it.
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -67,7 +79,7 @@ class Feeder:
     async def _send(self) -> None:
         """Send it over one channel, as far as that leads. Raises `Failure`, _InputLost."""
         async with channel(self._master, self._want) as line:
-            self.trouble = ""
+            self._failing = None
             self._drop(line.opened.input_taken)
             tasks = [asyncio.create_task(self._pass_on(line)), asyncio.create_task(_listen(line))]
             sending, listening = tasks

@@ -153,3 +153,8 @@ def test_python_scripts_and_modules_may_be_held_ready(tmp_path, command):
 )
 def test_nothing_else_may_be(tmp_path, command):
     assert Recipe.of(intent(tmp_path, command=command)) is None
+
+
+def test_what_reads_standard_input_may_not_be(tmp_path):
+    """What is held ready has an empty one, and would take that for the whole."""
+    assert Recipe.of(intent(tmp_path, command=["python", "a.py"], stdin=True)) is None
