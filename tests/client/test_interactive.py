@@ -62,7 +62,7 @@ def run_with(stdin, *options):
 
 @pytest.mark.parametrize("kind", ["pipe", "file"])
 def test_what_is_piped_or_redirected_in_is_the_jobs_standard_input(finished, tmp_path, kind):
-    """R6: it was dropped without a word, and then refused."""
+    """It was dropped without a word once."""
     finished.jobs["17"].spec.stdin = True
     with given(tmp_path, kind) as stdin:
         (out, err), code = run_with(stdin)
