@@ -27,6 +27,7 @@ from ebbtide_master.api.notices import with_notices
 from ebbtide_master.api.request_checks import check_rank, check_user
 from ebbtide_master.api.snapshots import check_snapshot
 from ebbtide_master.api.views import submit_reply
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import PAUSE, Facts, Parts, RefusedError
 from ebbtide_master.store.journal import Store
 
@@ -88,6 +89,7 @@ class SubmissionService:
         """
         check_submission(request, self._store)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
+        asking = caller()
 
         def facts(cluster: Cluster) -> Facts:
             jobs = jobs_named(cluster, request.job_id)
@@ -104,6 +106,7 @@ class SubmissionService:
             if any(job.spec.stdin for job in jobs):
                 raise RefusedError(_had_stdin(jobs[0]))
             if jobs:
+                self._throttle.add_jobs(asking, len(jobs))
                 self._throttle.submit(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 self._environments.note_again(chosen[0], jobs[0].id)

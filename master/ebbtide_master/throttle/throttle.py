@@ -90,11 +90,15 @@ class Throttle:
 
     def change(self, caller: Caller, jobs: int = 0) -> None:
         """Count what changes something, and the ``jobs`` that it submits. Raises `TooFastError`."""
-        mine, now = self._of(caller), self._now()
-        if jobs and (wait_s := mine.jobs.take(jobs, now)):
-            raise TooFastError(f"{caller.user} submits too many jobs at a time ({jobs} more)", wait_s)
-        if wait_s := mine.calls.take(1, now):
+        if jobs:
+            self.add_jobs(caller, jobs)
+        if wait_s := self._of(caller).calls.take(1, self._now()):
             raise TooFastError(f"{caller.user} submits or changes too much at a time", wait_s)
+
+    def add_jobs(self, caller: Caller, jobs: int) -> None:
+        """Count jobs that a change submits, where only its method knows how many. Raises `TooFastError`."""
+        if wait_s := self._of(caller).jobs.take(jobs, self._now()):
+            raise TooFastError(f"{caller.user} submits too many jobs at a time ({jobs} more)", wait_s)
 
     def work(self, user: str) -> asyncio.Semaphore:
         """To be held while a call of that user is worked on: a few are at a time, whatever waits."""

@@ -69,6 +69,16 @@ async def test_an_array_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
         await master.ask.Submit(submit(8), metadata=ANN)
 
 
+async def test_an_array_that_is_requeued_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
+    slow = Config(bounds=Bounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
+    async with a_master(tmp_path, config=slow) as master:
+        array = (await master.ask.Submit(submit(8), metadata=EVE)).job_id
+        await master.ask.Cancel(client_pb2.CancelRequest(job_id=array), metadata=EVE)
+        code, words = await refused(master.ask.Requeue(client_pb2.RequeueRequest(job_id=array), metadata=EVE))
+        assert (code, words[:52]) == (EXHAUSTED, "eve submits too many jobs at a time (8 more): try ag")
+        assert len((await master.ask.ListJobs(client_pb2.ListJobsRequest(all=True), metadata=EVE)).jobs) == 8
+
+
 async def test_one_users_jobs_do_not_fill_the_queue(tmp_path: Path) -> None:
     async with a_master(tmp_path, config=Config(bounds=Bounds(queued=5))) as master:
         await master.ask.Submit(submit(5), metadata=EVE)
