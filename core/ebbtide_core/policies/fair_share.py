@@ -15,8 +15,9 @@ whose turn is later. What the shares leave over goes to any job that could be pr
 """
 
 import math
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice, pairwise
 from typing import ClassVar, Final, Literal
@@ -29,7 +30,8 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.policies.groups import BOUND, Groups, ShareGroup, faded
 from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import may_be_preempted, nodes_of, preempt
+from ebbtide_core.policies.preemption import choose, may_be_preempted, nodes_of
+from ebbtide_core.policies.preemption import claim as claim_room
 from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -89,11 +91,15 @@ class FairShare(Policy):
 
 @dataclass(frozen=True, slots=True)
 class SizeStep:
-    """A size that a job may have: the ``parts`` more than before, and whether it ``has`` them already."""
+    """A size that a job may have: the ``parts`` more than before, and whether it ``has`` them already.
+
+    By such a step a job starts, or ``grows``.
+    """
 
     job: Job
     parts: int
     has: bool
+    grows: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -119,19 +125,63 @@ class ShareClaim:
 
 def divide(capacity: int, claims: list[ShareClaim]) -> None:
     """Set the shares of all: demand x weight x a common factor, but no more than the demand, nor less than least."""
-    turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
+    factor = common_factor(capacity, claims, [claim.least for claim in claims])
     for claim in claims:
+        claim.left = _share_by(factor, claim, claim.least)
+
+
+def _share_by(factor: float, claim: ShareClaim, least: int) -> float:
+    return max(least, min(claim.demand, claim.demand * claim.weight * factor))
+
+
+def common_factor(capacity: int, claims: list[ShareClaim], leasts: list[int]) -> float:
+    """By which demand x weight is to be multiplied so that the shares, at least ``leasts``, fill ``capacity``."""
+    turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
+    for claim, least in zip(claims, leasts, strict=True):
         slope = claim.demand * claim.weight
-        turns += [(claim.least / slope, slope * claim.count), (1 / claim.weight, -slope * claim.count)]
-    factor, slope, total = 0.0, 0.0, float(sum([claim.least * claim.count for claim in claims]))
+        turns += [(least / slope, slope * claim.count), (1 / claim.weight, -slope * claim.count)]
+    least_of_all = sum([claim.count * least for claim, least in zip(claims, leasts, strict=True)])
+    factor, slope, total = 0.0, 0.0, float(least_of_all)
     for turn, change in sorted(turns):
         if total + slope * (turn - factor) >= capacity:
-            factor += max(0.0, capacity - total) / slope if slope else 0.0
-            break
+            return factor + (max(0.0, capacity - total) / slope if slope else 0.0)
         total += slope * (turn - factor)
         factor, slope = turn, slope + change
-    for claim in claims:
-        claim.left = max(claim.least, min(claim.demand, claim.demand * claim.weight * factor))
+    return factor
+
+
+@dataclass(frozen=True, slots=True)
+class _Balance:
+    """How fairly GPUs are shared: which parts of its share each group has, all jobs at their smallest size.
+
+    A part is ranked by what its group would lack without it, in terms of its smallest job and rounded up, then by
+    weight and age, as in `Turn`. Of two ways to share GPUs, the fairer one has the first part in which they differ; of
+    two in which groups have the same, the one with the oldest job. That is an order: neither the shares nor the ranks
+    depend on which jobs run. So a policy that preempts only towards what is fairer comes to rest.
+    """
+
+    groups: Groups
+    shares: Mapping[str, tuple[ShareClaim, float]]
+    has: Counter[str]
+    units: dict[str, int] = field(default_factory=dict)
+
+    def is_fairer(self, job: Job, victims: list[Job]) -> bool:
+        """Whether it is fairer that ``job`` runs in the place of ``victims``."""
+        own, more = self.groups.key(job), Counter[str]()
+        more[own] += job.gpus_min
+        for victim in victims:
+            more[self.groups.key(victim)] -= victim.gpus_min
+        lost = [self._rank(key, self.has[key] + parts) for key, parts in more.items() if parts < 0]
+        if more[own] > 0:
+            return all(self._rank(own, self.has[own]) < rank for rank in lost)
+        return not lost and all(job.sequence < victim.sequence for victim in victims)
+
+    def _rank(self, key: str, parts: int) -> Turn:
+        """The rank of the next part of a group that has ``parts``."""
+        claim, share = self.shares[key]
+        if key not in self.units:
+            self.units[key] = min(job.gpus_min for _, job in claim.group.jobs)
+        return _rank(claim, share - parts, self.units[key])
 
 
 class _Pass:
@@ -142,23 +192,31 @@ class _Pass:
         self.draft = draft
         self.groups: Groups = draft.snapshot.ranking
         nodes = draft.snapshot.nodes
-        self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
+        self.capacity = self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
         self.all_here = len(nodes) == len(draft.snapshot.books.nodes)
         self.grants: dict[JobId, int] = {}
         self.newcomers: list[Job] = []
         """Those of them who wait, in the order in which they were granted theirs."""
         self.turns: dict[JobId, tuple[Turn, SizeStep]] = {}
         """The turns and first steps of those of them whom others may ask to wait."""
+        self.claims: list[ShareClaim] = []
+        """Those among which all is divided: they stand for all groups."""
+        self.others: list[ShareClaim] = []
+        """Those of the `_other` groups of a kind."""
+        self.weights = 0.0
+        """Of all groups together."""
+        self.shares: dict[str, tuple[ShareClaim, float]] = {}
+        """The `_lasting_shares` once they were asked for."""
         self._grant_all()
 
     def _grant_all(self) -> None:
         claims = self._claims()
-        weights = sum([claim.weight * claim.count for claim in claims])
+        self.weights = sum([claim.weight * claim.count for claim in claims])
         for claim in claims:
-            first = claim.next
-            if first is not None and first.parts * weights <= self.room * claim.weight:
-                claim.least = max(claim.least, first.parts)
+            if claim.next is not None:
+                claim.least = max(claim.least, self._least(claim, claim.next.parts))
         divide(self.room, claims)
+        self.claims = [*claims]
         for claim in claims:
             self._grant_bound(claim)
         self._grant_by_remainder(claims)
@@ -167,6 +225,10 @@ class _Pass:
             if claim.granted and claim.next and claim.next.job.queued is not None:
                 reason = f"waiting: the jobs of its {self.policy.per} have their share of {count_text(claim.granted)}"
                 self.draft.waits[claim.next.job.id] = reason
+
+    def _least(self, claim: ShareClaim, first: int) -> int:
+        """The least share of a group the first job of which needs ``first``; 0 if that is more than an equal share."""
+        return first if first * self.weights <= self.capacity * claim.weight else 0
 
     def _claims(self) -> list[ShareClaim]:
         """The claims of all groups; where nobody has room and nobody had any, those of one kind have one."""
@@ -206,13 +268,13 @@ class _Pass:
         elastic = []
         for (where, _, _), job in group.jobs:
             if where != BOUND and self._is_here(job):
-                yield SizeStep(job, job.gpus_min, job.planned is not None)
+                yield SizeStep(job, job.gpus_min, job.planned is not None, grows=False)
                 if job.elastic:
                     elastic.append(job)
         for job in elastic:
             has = _share(job)
             for smaller, larger in pairwise(job.sizes()):
-                yield SizeStep(job, larger - smaller, larger <= has)
+                yield SizeStep(job, larger - smaller, larger <= has, grows=True)
 
     def _had_lately(self, group: ShareGroup) -> float:
         """The GPUs that the user had on average, what they have now included."""
@@ -265,8 +327,7 @@ class _Pass:
     def _passes_over(self, claim: ShareClaim) -> bool:
         """Go on to one of the next jobs that fits, and could be preempted: the one whose turn it is, is too large."""
         for step in islice(claim.steps, LOOK_AHEAD):
-            known = step.job.id in self.grants or step.parts == step.job.gpus_min
-            if known and step.job.preemptible and step.parts <= self.room:
+            if not self._is_premature(step) and step.job.preemptible and step.parts <= self.room:
                 if (passed := _first(claim).job).queued is not None:
                     reason = f"waiting: larger than what is left of the share of its {self.policy.per}"
                     self.draft.waits[passed.id] = reason
@@ -275,10 +336,7 @@ class _Pass:
         return False
 
     def _give_way(self, claims: list[ShareClaim]) -> None:
-        """Have smaller jobs make room for the first one of a group if it is its turn before theirs.
-
-        It comes to rest: whoever takes a place, here or by a whole job, is before those who lose theirs in `Turn`.
-        """
+        """Have smaller jobs make room for the first one of a group if it is its turn before theirs."""
         smallest = min([step.parts for _, step in self.turns.values()], default=0)
         passed = [
             (_turn(claim, first), claim)
@@ -297,12 +355,18 @@ class _Pass:
     def _takes_turn(self, turn: Turn, claim: ShareClaim) -> bool:
         """Grant the first step of ``claim`` in the place of smaller ones that come later; False if it is too large."""
         first = _first(claim)
+        if self._is_premature(first):
+            return False
         smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
         if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
             return False
         self._revoke(sorted(smaller, key=_when, reverse=True), first.parts)
         self.turns[first.job.id] = turn, first
         return self._grant(claim, first)
+
+    def _is_premature(self, step: SizeStep) -> bool:
+        """Whether a job would grow by ``step`` that is not granted its smallest size, or no longer."""
+        return step.grows and step.job.id not in self.grants
 
     def _revoke(self, entries: list[tuple[Turn, SizeStep]], parts: int) -> None:
         """Take back grants from the first of ``entries`` on until there is room, less those that are not needed."""
@@ -324,6 +388,7 @@ class _Pass:
             return None
         other = replace(claim, group=group, steps=self._steps(group), left=left, granted=0)
         other.next = next(other.steps)
+        self.others.append(other)
         return other
 
     def _grant(self, claim: ShareClaim, step: SizeStep) -> bool:
@@ -392,8 +457,50 @@ class _Pass:
         over = [other for other in allowed if other.id not in self.grants]
         later = [other for other in allowed if self._is_later(other, job)]
         smaller = [other for other in later if _share(other) <= job.gpus_min]
-        reason = f"preempted by job {job.id}, to which this share belongs"
-        return bool(preempt(draft, job, [over, smaller], reason))
+        choice = choose(draft, job, [over, smaller])
+        if choice is None:
+            return False
+        balance = self._balance()  # without it, two jobs could preempt each other for ever: see there
+        if not balance.is_fairer(job, choice[0]):
+            levels = [[other for other in level if balance.is_fairer(job, [other])] for level in (over, smaller)]
+            choice = choose(draft, job, levels)
+            if choice is None or not balance.is_fairer(job, choice[0]):
+                return False
+        claim_room(draft, job, choice, f"preempted by job {job.id}, to which this share belongs")
+        return True
+
+    def _balance(self) -> _Balance:
+        """What the groups have of their shares as the draft is now."""
+        groups, draft = self.groups, self.draft
+        has = Counter[str]()
+        for key, group in groups.with_room.items():
+            for (where, _, _), job in group.with_room():
+                if where != BOUND and job.id not in draft.evictions and self._is_here(job):
+                    has[key] += job.gpus_min
+        for job in map(draft.snapshot.job, draft.placements):
+            if job.planned is None:
+                has[groups.key(job)] += job.gpus_min
+        if not self.shares:
+            self.shares = self._lasting_shares()
+        return _Balance(groups, self.shares, has)
+
+    def _lasting_shares(self) -> dict[str, tuple[ShareClaim, float]]:
+        """The shares, less what is bound, if the first job of a group were its oldest one: they last, whichever run."""
+        leasts = [self._lasting_least(claim) for claim in self.claims]
+        factor = common_factor(self.capacity, self.claims, leasts)
+        leasts += [self._lasting_least(claim) for claim in self.others]
+        return {
+            claim.group.key: (claim, _share_by(factor, claim, least) - claim.bound)
+            for claim, least in zip([*self.claims, *self.others], leasts, strict=True)
+        }
+
+    def _lasting_least(self, claim: ShareClaim) -> int:
+        """The least share of a group if its first job were the oldest one that can be preempted, or waits."""
+        entries = [*claim.group.with_room()]
+        entries += claim.group.jobs[len(entries) : len(entries) + 1]  # the oldest one that waits
+        jobs = [job for (where, _, _), job in entries if where != BOUND and self._is_here(job)]
+        bound = min(claim.bound, claim.demand)
+        return max(bound, self._least(claim, min(jobs, key=_sequence).gpus_min)) if jobs else bound
 
     def _is_later(self, other: Job, job: Job) -> bool:
         """Whether it is the turn of ``other``, which may run as well, after that of ``job``."""
@@ -432,8 +539,16 @@ def _first(claim: ShareClaim) -> SizeStep:
 
 def _turn(claim: ShareClaim, step: SizeStep) -> Turn:
     """When it would be the turn of ``claim``, whoever runs already."""
-    lacks = math.ceil(round(claim.left / step.parts, SAME))
+    return _rank(claim, claim.left, step.parts)
+
+
+def _rank(claim: ShareClaim, left: float, parts: int) -> Turn:
+    lacks = math.ceil(round(left / parts, SAME))
     return (-lacks, -round(claim.weight, SAME), claim.group.number)
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence
 
 
 def _when(entry: tuple[Turn, *tuple[object, ...]]) -> Turn:

@@ -18,18 +18,23 @@ Choice = tuple[list[Job], Nodes]
 
 
 def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> list[Job]:
-    """Evict as few as possible for ``job`` because of ``reason``, and place it there; nobody if all cannot help.
+    """Evict as few as possible for ``job`` because of ``reason``, and place it there; nobody if all cannot help."""
+    choice = choose(draft, job, levels)
+    if choice is None:
+        return []
+    claim(draft, job, choice, reason)
+    return choice[0]
+
+
+def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
+    """Which jobs, as few as possible, step aside so that ``job`` fits; None if all cannot help.
 
     Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
     the first that will do, then the fewest on one node, or on all for a gang; each of them is needed. Jobs that
     never proved that they can suspend are the last of their level.
     """
     levels = (sorted(level, key=_unproved) for level in levels)
-    choice = _of_all_nodes(draft, job, levels) if draft.trial.is_gang(job) else _of_one_node(draft, job, levels)
-    if choice is None:
-        return []
-    claim(draft, job, choice, reason)
-    return choice[0]
+    return _of_all_nodes(draft, job, levels) if draft.trial.is_gang(job) else _of_one_node(draft, job, levels)
 
 
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
