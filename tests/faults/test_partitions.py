@@ -89,6 +89,7 @@ class World:
         """Its pid, as soon as it runs; what was seen before is forgotten."""
         await self.until(f"job {job} runs", lambda: self.state(job) == "RUNNING")
         self.states.clear()
+        self.attempts = {len(self.master.cluster.state.jobs[JobId(job)].attempts)}
         return (await self.master.show(job)).pid
 
 
