@@ -1,1 +1,4 @@
-"""The pure core: model, events, commands, the cluster state machine and the policies. No I/O, no clock, no await."""
+"""Contains the pure core: model, events, commands, the cluster's state machine and the policies.
+
+It does no I/O, reads no clock and awaits nothing.
+"""

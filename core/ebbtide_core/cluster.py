@@ -1,7 +1,7 @@
-"""The cluster: one object, one way in.
+"""Takes in events, runs scheduling passes, and returns commands.
 
-``handle(event, now)`` takes a fact and returns what the world is asked to do. Whoever drives it, the live master from
-its queue or a simulator from its heap, gets the same decisions for the same facts.
+``Cluster.handle(event, now)`` is the only way in. The live master calls it with the events of its queue, a simulator
+with those of its heap; both get the same decisions for the same events.
 """
 
 from collections import deque
@@ -35,20 +35,22 @@ from ebbtide_core.state import ClusterState
 
 DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
-"""Sums of Unix times are off by less than this: at the very end of its time, a job may seem to have run shorter."""
+"""Seconds. Sums of Unix times are off by less, so a job at the end of its time limit may seem to have run shorter."""
 
 GIVEN_UP_AT_ONCE: Final = 100
-"""Jobs that can never start; the others follow at once, but others have their turn before."""
+"""Jobs that can never start and are cancelled in one call of `Cluster.handle`. The rest follow in calls that come right
+after, so that other events have their turn in between."""
 
 
 class InvariantError(AssertionError):
-    """The cluster's own books are wrong: a bug that must not go on unseen."""
+    """The cluster's own books are wrong, which is a bug that must not stay hidden."""
 
 
 class Cluster:
-    """Jobs, nodes and policies; see the module. ``trusting``: see `ebbtide_core.state.ClusterState`.
+    """The jobs, the nodes and the policies of all pools.
 
-    ``policy`` is that of the pool `DEFAULT_POOL`; those of the others are as ``settings`` say.
+    ``policy`` schedules the pool `DEFAULT_POOL`; ``settings`` name the policies of the other pools. ``trusting`` is
+    explained at `ebbtide_core.state.ClusterState`.
     """
 
     def __init__(
@@ -67,9 +69,9 @@ class Cluster:
         self._doomed = self.state.gates.doomed
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in ``event`` at Unix time ``now``; return what is asked of the world, in order.
+        """Take in ``event`` at Unix time ``now``; return the commands that follow from it, in order.
 
-        Raises `InvariantError` or `InvalidTransitionError` if the books went wrong.
+        Raises `InvariantError` or `InvalidTransitionError` if the books are wrong afterwards.
         """
         out: list[Command] = []
         if type(event) is e.SchedulingDue:
@@ -89,35 +91,36 @@ class Cluster:
         return out
 
     def replay(self, event: Event, now: float) -> None:
-        """Take in an event of the journal again: only the state changes."""
+        """Apply an event of the journal to the state; decide nothing and return no commands."""
         apply(self.state, event, now)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
-        """Go by other ``settings`` from now on, of the same pools; as a restart with them would, but for who has what.
+        """Use other ``settings``, with the same pools, from now on.
 
-        It is no fact: settings are no part of the state, and a replay goes by those of its own time.
+        The effect is that of a restart with them, except that jobs keep the room and the places in a quota that they
+        have. Settings are not part of the state, so this is no event: a replay uses the settings of its own time.
         """
         self.state.settings = settings
         self.state.change_quotas(settings.quotas, now)
         self.state.look_again()
 
     def refusal(self, event: Event) -> Refusal | None:
-        """Why a user's request cannot be granted, or None. Asked before the request becomes an event."""
+        """Return why a user's request cannot be granted, or None. Call this before the request becomes an event."""
         refuse = RULES[type(event)].refuse
         return None if refuse is None else refuse(self.state, event)
 
     def story(self, job: JobId) -> list[tuple[float, Event]]:
-        """The last events of a job, oldest first; the journal has all of them."""
+        """Return the last events of a job with their Unix times, oldest first; the journal has all of them."""
         return list(self.state.jobs[job].story)
 
     def job(self, job: JobId) -> Job | None:
-        """The job of that id; not to be changed."""
+        """Return the job with that id, or None; callers must not change it."""
         return self.state.jobs.get(job)
 
     # --- the parts of handle ---
 
     def _take(self, event: Event, now: float, out: list[Command]) -> None:
-        """Apply ``event`` and all that follows from it."""
+        """Apply ``event`` and the events that follow from it."""
         state = self.state
         news, change, command, decide = STEPS[type(event)]
         if news is not None and not news(state, event):
@@ -139,10 +142,11 @@ class Cluster:
             self._take(event, now, out)
 
     def _schedule(self, now: float, out: list[Command]) -> None:
-        """One scheduling pass.
+        """Run one scheduling pass.
 
-        1. End what has run out of time.  2. Wait for the nodes that a restarted master has not heard yet.
-        3. Do the rest for each pool in which something changed, or whose policy asked for it; the only one every time.
+        1. End the attempts whose time is over.  2. Stop here while a restarted master has not heard from all nodes.
+        3. Schedule each pool in which something changed, or whose policy asked for a pass by now. A cluster with only
+        one pool schedules it in every pass.
         """
         state = self.state
         if state.goes_on:
@@ -169,7 +173,7 @@ class Cluster:
             self._wake_by(min(times), now, out)
 
     def _review_bookings(self, now: float, out: list[Command]) -> None:
-        """Have those leave who are in the way of bookings, and stand in line who is not kept out by them."""
+        """Stop the jobs that are in the way of bookings, and put into the queue those that no booking keeps out."""
         self._decide(booking_placement.review(self.state, now), now, out)
         booking_placement.shut_out(self.state, now)
         self.state.look_again()
@@ -177,10 +181,10 @@ class Cluster:
             self._wake_by(time, now, out)
 
     def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
-        """The pass over one pool.
+        """Schedule one pool.
 
-        1. Start those whose claimed room is free.  2. Do more of the last plan if something of it is left.
-        3. Else ask the policy, unless there is nothing that it could do.  4. Do what follows from its plan.
+        1. Start the jobs whose claimed room is free.  2. Do more of the last plan if something of it is left.
+        3. Otherwise ask the policy, unless it could do nothing.  4. Carry out its plan.
         """
         pool.recheck_at = None
         if pool.settings is None:
@@ -207,7 +211,7 @@ class Cluster:
         pool.recheck_at = now if unplaced else plan.recheck_at
 
     def _end_times(self, now: float, out: list[Command]) -> None:
-        """Do what is due by itself."""
+        """End the delays, drains, deadlines and waits whose time has come."""
         state = self.state
         state.end_delays(now)
         state.overdue = False
@@ -232,7 +236,7 @@ class Cluster:
             state.awaited.clear()
 
     def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
-        """Ask to be woken at ``time`` unless that was asked for already."""
+        """Ask to be woken at ``time`` unless an earlier wake-up is on its way."""
         if self._wake_at is None or self._wake_at <= now or time < self._wake_at:
             self._wake_at = time
             out.append(WakeAt(time))

@@ -1,4 +1,4 @@
-"""Requests, in the imperative: all that the core asks of the world."""
+"""Defines the commands: everything that the core asks the world to do."""
 
 from ebbtide_core.events import Event
 from ebbtide_core.model.frozen import frozen
@@ -8,19 +8,19 @@ from ebbtide_core.model.types import Allocation, JobId, NodeId
 
 @frozen
 class Record:
-    """Journal the event; nothing else of the same batch may leave before it is durable."""
+    """Write the event to the journal; no other command of the same batch may leave the master before it is durable."""
 
     event: Event
 
 
 @frozen
 class Launch:
-    """Start an attempt: each of ``nodes`` its part of ``allocation``; asking again changes nothing.
+    """Start an attempt: each of ``nodes`` starts its part of ``allocation``. Repeating the command changes nothing.
 
-    With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies: it had progress that would be lost.
-    With ``source``, the first of ``nodes`` copies the newest checkpoint from that node before, or refuses.
-    It is for ``user`` that it is started, who submitted it.
-    The ranks of several nodes meet at ``address``, the first node's, and ``port``, which is 0 until it has chosen one.
+    With ``needs_checkpoint`` a node refuses if no checkpoint of the job verifies, because the job's progress would be
+    lost. With ``source``, the first of ``nodes`` copies the newest checkpoint from that node first, or refuses.
+    ``user`` submitted the job. The ranks of several nodes meet at ``address``, which is the first node's, and ``port``,
+    which is 0 until that node has chosen one.
     """
 
     nodes: tuple[NodeId, ...]
@@ -37,10 +37,10 @@ class Launch:
 
 @frozen
 class Stop:
-    """End an attempt on ``nodes``: its stop signal, the grace period, SIGKILL.
+    """End an attempt on ``nodes``: send its stop signal, wait for ``grace_s`` seconds, then send SIGKILL.
 
-    With ``swaps``, how often it has left its GPU so far, move it to host memory instead, and end it if that fails.
-    If the job ``goes_on`` afterwards, its next process may be held ready.
+    If ``swaps`` is not None, move the attempt to host memory instead, and end it if that fails; ``swaps`` is how often
+    it has left its GPU so far. If the job ``goes_on`` afterwards, the node may hold its next process ready.
     """
 
     nodes: tuple[NodeId, ...]
@@ -53,7 +53,7 @@ class Stop:
 
 @frozen
 class Resume:
-    """Move an attempt, which has left its GPU ``swaps`` times, back to it."""
+    """Move an attempt, which has left its GPU ``swaps`` times, from host memory back to its GPU."""
 
     nodes: tuple[NodeId, ...]
     job: JobId
@@ -63,7 +63,7 @@ class Resume:
 
 @frozen
 class Forget:
-    """The attempt's end is recorded; ``nodes`` may drop its state."""
+    """Allow ``nodes`` to drop the attempt's state, because its end is in the journal."""
 
     nodes: tuple[NodeId, ...]
     job: JobId
@@ -72,7 +72,7 @@ class Forget:
 
 @frozen
 class WakeAt:
-    """Handle `SchedulingDue` at ``time``; a later request for an earlier time adds to it."""
+    """Send the core a `SchedulingDue` at Unix time ``time``; a later command with an earlier time adds another one."""
 
     time: float
 

@@ -1,4 +1,4 @@
-"""The rules of all areas by event, and what is asked of them."""
+"""Joins the rules of all areas, and finds the rule of an event."""
 
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from ebbtide_core.nodes import booking_placement, draining, foreign_use, node_he
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
-# Each rule fits its own event, which no type can say of all of them: here, and nowhere else, that is left out.
+# Each rule takes its own type of event, and no type can say that of all rules together. Only this tuple is untyped.
 ALL: Final[tuple[Rule[Any], ...]] = (
     *attempts.RULES,
     *booking_placement.RULES,
@@ -62,10 +62,10 @@ ALL: Final[tuple[Rule[Any], ...]] = (
 
 RULES: Final = {rule.event: rule for rule in ALL}
 STEPS: Final = {rule.event: (rule.news, rule.apply, rule.command, rule.decide) for rule in ALL}
-"""What `ebbtide_core.cluster.Cluster` does with every event, at hand with one look-up."""
+"""The functions that `ebbtide_core.cluster.Cluster` calls for each event; one look-up finds all of them."""
 
 
 def apply(state: ClusterState, event: Event, now: float) -> None:
-    """Change ``state`` by ``event``, which is news."""
+    """Apply ``event``, which is news, to ``state``."""
     if (change := RULES[type(event)].apply) is not None:
         change(state, event, now)

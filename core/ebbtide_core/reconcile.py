@@ -1,10 +1,11 @@
-"""From what should be to what to do: turns a plan into decisions, and trusts no plan.
+"""Turns a plan into decisions, and checks every step of the plan.
 
-Each decision is yielded and takes effect before the next is looked at. So whatever a policy asks for, nothing is placed
-on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised twice.
+Each decision is yielded and takes effect before the next one is checked. So whatever a policy asks for, no job is
+placed on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised
+twice.
 
-Of very many placements those behind the first follow in later passes (`place_more`), and the policy is asked again once
-none is left: no pass takes longer than others may wait.
+A pass carries out at most `PLACED_AT_ONCE` placements of a plan, so that no pass makes other events wait for long. The
+rest follow in later passes (`place_more`); the policy is asked again once none is left.
 """
 
 from collections import deque
@@ -32,14 +33,14 @@ from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Eviction, Placement, Plan
 
 PLACED_AT_ONCE: Final = 500
-"""Placements of one pass."""
+"""Placements that one pass carries out at most."""
 
 Unplaced = deque[tuple[Job, Placement, tuple[object, ...]]]
-"""What is left to do of a plan, with what each job was like when it was made."""
+"""The placements of a plan that are not done yet, each with the state of its job when the plan was made."""
 
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
-    """Start those whose claimed room has become free, or who now fit elsewhere; drop claims on what is gone."""
+    """Start the jobs whose claimed room is free now, or that fit on other freed nodes; drop claims on what is gone."""
     freed_nodes, pool.freed_nodes = pool.freed_nodes, set()
     for job in list(pool.claims.values()):
         planned = job.planned
@@ -50,7 +51,7 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
 
 
 def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event]:
-    """The decisions that lead from the pool's state to ``plan``; what is more than one pass may do is ``unplaced``."""
+    """Yield the decisions that carry out ``plan``; append to ``unplaced`` what is too much for one pass."""
     for id, eviction in plan.evictions.items():
         yield from _evict(pool.jobs[id], eviction)
     for id, reason in plan.holds.items():
@@ -64,7 +65,7 @@ def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event
 
 
 def place_more(pool: PoolState, unplaced: Unplaced) -> Iterator[Event]:
-    """Do some of what is left of the last plan; jobs that have changed since then are for the next one."""
+    """Carry out some of the ``unplaced`` placements; skip jobs that changed since the plan, for the next plan."""
     for _ in range(min(PLACED_AT_ONCE, len(unplaced))):
         job, placement, planned = unplaced.popleft()
         if job.pool == pool.name and _as_planned(job) == planned:
@@ -72,12 +73,12 @@ def place_more(pool: PoolState, unplaced: Unplaced) -> Iterator[Event]:
 
 
 def _as_planned(job: Job) -> tuple[object, ...]:
-    """What a plan goes by: whether the job stands in line, what it has, and what it may have."""
+    """Return what a plan assumes about a job: its place in the queue, its room, and its range of sizes."""
     return job.queued, job.planned, job.gpus_min, job.gpus_max
 
 
 def stop(job: Job, cause: StopCause, reason: str, for_job: JobId | None = None, grace_s: float | None = None) -> Event:
-    """The decision to end the job's live attempt."""
+    """Return the decision to end the job's live attempt; ``grace_s`` None means the job's own grace period."""
     live = job.live
     assert live is not None
     grace = job.spec.grace_s if grace_s is None else grace_s
@@ -92,7 +93,7 @@ def _evict(job: Job, eviction: Eviction) -> Iterator[Event]:
 
 
 def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Placement]]:
-    """Those that shrink, then those that start, then those that grow: the order in which room appears."""
+    """Order the placements: shrinking jobs first, then starting, then growing ones, as room appears in that order."""
     if len(plan.placements) <= 1:  # as nearly always
         return plan.placements.items()
 
@@ -106,19 +107,19 @@ def _room_givers_first(pool: PoolState, plan: Plan) -> Iterable[tuple[JobId, Pla
 
 
 def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
-    # Who cannot go anywhere else is not moved, whatever the plan.
+    # A job with a pinned allocation cannot go anywhere else, whatever the plan says.
     wanted = job.pinned_allocation or placement.allocation
     if not (wanted == job.planned or _may_have(pool, job, wanted)):
         return
     if pool.books.anti_affinity is not None and pool.anti_affinity.forbid(job, wanted, pool.books.nodes):
-        return  # two who are kept apart were placed in the same pass; the next one knows better
+        return  # the plan put two jobs with anti-affinity on one GPU; the next pass sees the first one there
     if job.planned is None and job.waiting and pool.books.open(wanted):
         yield start(pool, job, wanted, placement.sticky)
         return
     if wanted == job.planned or not _fits_instead(pool, job, wanted):
         return
     if job.running and job.held_by is not None:
-        return  # it would step aside, and not come back
+        return  # a resize would suspend the job, and its hold would keep it from coming back
     if job.running:
         live = job.attempts[-1]
         before, after = count_text(live.allocation.share), count_text(wanted.share)
@@ -134,7 +135,7 @@ def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
 
 
 def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = False) -> Event:
-    """The decision to start the job on ``allocation``, which is free."""
+    """Return the decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
         job.checkpoint_root_id
@@ -151,7 +152,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
 
 
 def _fits_instead(pool: PoolState, job: Job, wanted: Allocation) -> bool:
-    """Whether nobody else has a promise on any of ``wanted``."""
+    """Return whether no other job is promised any of ``wanted``."""
     usable = pool.books.usable
     own = {piece.node: piece for piece in job.planned.nodes} if job.planned is not None else {}
     return all(
@@ -161,19 +162,19 @@ def _fits_instead(pool: PoolState, job: Job, wanted: Allocation) -> bool:
 
 
 def _may_have(pool: PoolState, job: Job, allocation: Allocation) -> bool:
-    """Whether it is open to ``job``, and not kept for another user, now or before ``job`` could have left."""
+    """Return whether ``job`` may use ``allocation``, and no booking of another user begins before it could leave."""
     booked = pool.books.booked
     return allows(job, pool.books, allocation) and (booked is None or booked.forbid(job, allocation) is None)
 
 
 def _stays_sticky(job: Job) -> bool:
-    """Whether a sticky attempt went for a drill only."""
+    """Return whether the last attempt was sticky and left only for a drill."""
     last = job.attempt
     return last is not None and last.sticky and last.stop is not None and last.stop.cause is StopCause.DRILLED
 
 
 def _exists(pool: PoolState, planned: Allocation) -> bool:
-    """Whether the nodes and GPUs of claimed room can still be used."""
+    """Return whether the nodes and GPUs of claimed room can still be used."""
     for piece in planned.nodes:
         node = pool.books.nodes.get(piece.node)
         if node is None or node.lost or node.drain is not None or not all(node.offers(gpu) for gpu in piece.gpus):
@@ -182,7 +183,7 @@ def _exists(pool: PoolState, planned: Allocation) -> bool:
 
 
 def _free_room(pool: PoolState, job: Job, planned: Allocation, freed_nodes: set[NodeId]) -> Allocation | None:
-    """The claimed room if it is free, else as much elsewhere that has become free."""
+    """Return the claimed room if it is free, else as many GPUs on ``freed_nodes`` if they are free, else None."""
     books = pool.books
     if books.free_now(planned):
         return planned

@@ -1,7 +1,7 @@
-"""What a rule is: all that the core knows of one kind of event, in one place.
+"""Defines `Rule`, which holds everything that the core knows about one type of event.
 
-Each area has a table ``RULES`` of the events that are its own, and `ebbtide_core.dispatch` joins them. A type checker
-sees every function together with the event that it is given.
+Each area has a table ``RULES`` for its own events, and `ebbtide_core.dispatch` joins the tables. A type checker sees
+each function together with the type of event that it takes.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,32 +21,32 @@ J = TypeVar("J", bound=JobEvent)
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[E]):
-    """What happens when an ``event`` comes, in the order of the fields; what is None does not happen.
+    """The functions that are called for an ``event``, in the order of the fields; None means that nothing is called.
 
-    Only ``apply`` changes the state, and it decides nothing: the state is the fold of it over the journal. All others
-    only look at the state, ``command`` and ``decide`` as it is once the event was applied.
+    Only ``apply`` changes the state, and it decides nothing: the state is the fold of ``apply`` over the journal. The
+    other functions only read the state; ``command`` and ``decide`` read it after the event was applied.
     """
 
     event: type[E]
     _: KW_ONLY
     refuse: Callable[[ClusterState, E], Refusal | None] | None = None
-    """Why a user's request cannot be granted; asked before the request becomes an event."""
+    """Returns why a user's request cannot be granted, or None; called before the request becomes an event."""
     news: Callable[[ClusterState, E], bool] | None = None
-    """Whether an event that may come twice, late, or about what is over is news; what is no news changes nothing."""
+    """Returns whether an event is news. Events that may come twice, or too late, need this; no news changes nothing."""
     again: Callable[[ClusterState, E], Iterable[Command]] | None = None
-    """What the world is asked to do because of an event that is no news."""
+    """Returns the commands that follow from an event that is no news."""
     apply: Callable[[ClusterState, E, float], None] | None = None
-    """What the event changes, at which Unix time."""
+    """Changes the state by the event, which came at the given Unix time."""
     command: Callable[[ClusterState, E], Iterable[Command]] | None = None
-    """What the world is asked to do because of it."""
+    """Returns the commands that follow from the event."""
     decide: Callable[[ClusterState, E], Iterable[Event]] | None = None
-    """The events that follow from it; each is taken in before the next is asked for."""
+    """Returns the events that follow from the event; each is taken in before the next is asked for."""
     say: Callable[[E], str]
-    """One line that says what the event was; jobs and nodes are named only where it is not about them."""
+    """Returns one line that says what happened; it does not name the job or node that the event is about."""
 
 
 def about_job(apply: Callable[[ClusterState, Job, J, float], None]) -> Callable[[ClusterState, J, float], None]:
-    """Wrap ``apply``, so that it is given the job, and the job's story, state and place in the queue follow."""
+    """Wrap ``apply`` so that it gets the job, and update the job's story, state and place in the queue."""
 
     def apply_to_job(state: ClusterState, event: J, now: float) -> None:
         job = state.jobs.get(event.job)
@@ -64,4 +64,4 @@ def about_job(apply: Callable[[ClusterState, Job, J, float], None]) -> Callable[
 
 
 def only_told(state: ClusterState, job: Job, event: JobEvent, now: float) -> None:
-    """Change nothing but the job's story; what follows are events of their own."""
+    """Change nothing but the job's story; everything else that follows is done by events of its own."""

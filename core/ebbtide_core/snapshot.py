@@ -1,4 +1,4 @@
-"""What a policy sees, and what it answers."""
+"""Defines what a policy reads, a `Snapshot`, and what it answers, a `Plan`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -16,9 +16,10 @@ from ebbtide_core.resources.pools import PoolState
 
 
 class Snapshot:
-    """A read-only view of one pool at ``now``: indexes that are kept up to date, never copies.
+    """A read-only view of one pool at Unix time ``now``. It shows indexes that are kept up to date, and copies nothing.
 
-    Room is seen as it will be once everything that was asked to stop has stopped, less what is kept for preemptors.
+    It shows the room that there will be once every attempt that was asked to stop has stopped, without the room that
+    is kept for preemptors.
     """
 
     def __init__(self, pool: PoolState, now: float) -> None:
@@ -27,71 +28,74 @@ class Snapshot:
         self.books: Books = pool.books
         self.nodes: dict[NodeId, Node] = pool.books.usable
         self.where = pool.where
-        """In which pool this is, in words; empty if there is no other."""
+        """The pool in words, such as `` in pool a``; empty if the cluster has only one pool."""
         self.has_curves = bool(pool.rates.curves)
         """Whether the speed of any script was measured at several sizes."""
 
     def job(self, job: JobId) -> Job:
-        """The job of that id; not to be changed."""
+        """Return the job with that id; policies must not change it."""
         return self._pool.jobs[job]
 
     @property
     def queue(self) -> Queue:
-        """The jobs that may be placed, as the policy wanted them ordered; not to be changed."""
+        """The jobs that may be placed, in the order that the policy defines; policies must not change it."""
         return self._pool.queue
 
     @property
     def ranking(self) -> Any:
-        """The index that the policy defined for itself; not to be changed."""
+        """The index that the policy defined for itself; policies must not change it."""
         return self._pool.ranking
 
     def waiting(self) -> Iterator[Job]:
-        """The jobs that may be placed, in queue order."""
+        """Iterate over the jobs that may be placed, in queue order."""
         return iter(self._pool.queue)
 
     def planned(self) -> list[Job]:
-        """The jobs with room promised to them: running and not asked to stop, or waiting for room to be freed."""
+        """Return the jobs that are promised room: running and not asked to stop, or waiting for room to be freed."""
         return sorted(self._pool.planned.values(), key=_sequence)
 
     def planned_on(self, node: NodeId) -> list[Job]:
-        """Those of one node."""
+        """Return the jobs that are promised room on ``node``."""
         return sorted((self._pool.jobs[id] for id in self.nodes[node].planned), key=_sequence)
 
     def remaining(self, job: Job) -> Estimate | None:
-        """The work that ``job`` still has to do, as far as it is known."""
+        """Return the work that ``job`` still has to do, or None if it is not known."""
         return remaining(job, self.now, self._pool.history, self._pool.speedup)
 
     def reservation(self, job: Job) -> float | None:
-        """Until which running time ``job`` would reserve if it started now, in seconds; None if it does not reserve."""
+        """Return the running time in seconds at which the reservation of ``job`` would end if it started now.
+
+        Return None if it does not reserve.
+        """
         if not job.spec.time_auto:
             return None
         return next_reservation(self._pool.history.run_times(job), job.running_s(self.now))[0]
 
     @property
     def speedup(self) -> Speedup:
-        """How fast a job gets with its share of GPUs if nothing was measured of its script."""
+        """The speed of a job by its share of GPUs, for scripts of which nothing was measured."""
         return self._pool.speedup
 
     @property
     def came_back(self) -> Mapping[JobId, Job]:
-        """The unfinished jobs that came back from a suspension, so that it is known what a restart costs them."""
+        """The unfinished jobs that came back from a suspension, so that their restart cost is known."""
         return self._pool.came_back
 
     def speedup_of(self, job: Job) -> Speedup:
-        """How fast ``job`` gets with its share of GPUs, as it was measured of its script."""
+        """Return the speed of ``job`` by its share of GPUs, as measured of its script if it was measured."""
         return (self._pool.curve(job) if self.has_curves else None) or self._pool.speedup
 
     def most_of_use(self, job: Job) -> int:
-        """The greatest size of ``job``, or the greatest that is of use to it, if that was measured of its script."""
+        """Return the largest size that is of use to ``job``, in parts, or its largest size if no curve was measured."""
         curve = self._pool.curve(job) if self.has_curves else None
         return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
 
     def elastic(self) -> list[Job]:
-        """The jobs with room promised to them whose GPU count may vary."""
+        """Return the jobs that are promised room and whose GPU count may vary."""
         return sorted(self._pool.elastic.values(), key=_sequence)
 
     def out_of_range(self) -> list[Job]:
-        """Running jobs with more or fewer GPUs than they may have, because a user changed that."""
+        """Return the running jobs that have more or fewer GPUs than they may have, because a user changed the range."""
         return list(self._pool.resizing.values())
 
 
@@ -101,9 +105,10 @@ def _sequence(job: Job) -> int:
 
 @frozen
 class Placement:
-    """That a job should run on ``allocation``, and why.
+    """A policy's request to run a job on ``allocation``, with the reason in words.
 
-    With ``claim``, what is being freed of it is kept for the job. A ``sticky`` attempt is never preempted (`Hybrid`).
+    With ``claim``, the part of ``allocation`` that is being freed is kept for the job. A ``sticky`` attempt is never
+    preempted (`Hybrid`).
     """
 
     allocation: Allocation
@@ -114,7 +119,7 @@ class Placement:
 
 @frozen
 class Eviction:
-    """That a job should not run, so that ``for_job`` can."""
+    """A policy's request to stop a job so that ``for_job`` can run (None: for no job in particular)."""
 
     reason: str
     for_job: JobId | None
@@ -122,10 +127,10 @@ class Eviction:
 
 @frozen
 class Plan:
-    """What should run where. Jobs that it does not name stay as they are.
+    """A policy's answer: which jobs should run where. Jobs that it does not name stay as they are.
 
-    ``holds`` are the jobs that shall not start again by themselves, and why. ``waits`` says why a job still waits;
-    ``recheck_at`` when the policy wants to look again if nothing else happens.
+    ``holds`` are the jobs that the system holds, and why. ``waits`` says why a job still waits. ``recheck_at`` is the
+    Unix time at which the policy wants to be asked again if nothing else happens.
     """
 
     placements: Mapping[JobId, Placement] = field(default_factory=dict)

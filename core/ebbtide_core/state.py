@@ -1,4 +1,4 @@
-"""All of the cluster's state, and the few ways in which it changes."""
+"""Holds the whole state of the cluster, and the few functions that change it."""
 
 import heapq
 from collections import Counter, deque
@@ -21,24 +21,24 @@ from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import Common, PoolState
 
 REFRESHED_AT_ONCE: Final = 100
-"""Jobs that something follows for, of one event."""
+"""Jobs that are refreshed at once when one event changes something for very many."""
 
 
 class ClusterState:
-    """Jobs, nodes and pools; changed only by what rules apply (`ebbtide_core.rule`).
+    """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as one that has proved that it can suspend. ``queues`` are those of the pools
-    of ``settings``.
+    With ``trusting``, every job counts as proved: the policies assume that it can suspend. ``queues`` are those of the
+    pools in ``settings``, by name.
     """
 
     known_since = 0.0
-    """Jobs that had ended before that Unix time may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
+    """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
     valid: JobSpec | None = None
-    """The spec that was found valid last: the tasks of an array have the same."""
+    """The spec that was validated last. All tasks of an array have the same spec, so it is validated once."""
     booking_lines: BookingLines | None = None
-    """The jobs that wait for GPUs, as long as there are bookings."""
+    """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
-    """Whether a time has come of which no pass knows yet: what is due with it is still to be done."""
+    """Whether an event ended delays before a pass did, so that the next pass still has to do what is due."""
 
     def __init__(
         self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
@@ -48,14 +48,14 @@ class ClusterState:
         self._common = common = Common(speedup)
         self.jobs = common.jobs
         self.nodes = common.nodes
-        """All of them, of whatever pool."""
+        """All nodes, of all pools."""
         self.problems = common.problems
         self.pools = {name: PoolState(name, known, queues[name], common) for name, known in settings.pools.items()}
-        """By name; those that jobs or nodes are in though they are configured no more, too."""
+        """The pools by name. A pool that is no longer configured stays here while jobs or nodes belong to it."""
         for pool in self.pools.values() if len(self.pools) > 1 else ():
             pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
-        self.submissions, self.text_bytes = 0, Counter[str]()  # these are of commands and scripts, by user
+        self.submissions, self.text_bytes = 0, Counter[str]()  # text_bytes: commands and scripts, by user
         self.operations, self.requests = dict[str, JobId](), dict[str, str]()
         self.speedup = speedup
         self.history = common.history
@@ -63,53 +63,53 @@ class ClusterState:
         self.anti_affinity = common.anti_affinity
         self.curve = common.curve
         self.halvings: dict[JobId, SuccessiveHalving] = {}
-        """The arrays under successive halving that are not over (see `ebbtide_core.lifecycle.successive_halving`)."""
+        """The unfinished arrays under successive halving (see `ebbtide_core.lifecycle.successive_halving`)."""
         self.halvings_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.bookings = common.bookings
         self.shut_out: dict[JobId, Job] = {}
-        """Those who wait for nothing but bookings of others; they stand in no line, so that they hold up nobody."""
+        """The jobs that only other users' bookings keep from starting; they are in no queue, so they block no job."""
         self.aside: dict[JobId, bool] = {}
-        """Those who left a GPU because of others and have no other yet; whether they are kept out of the queue."""
+        """The jobs that left a GPU because of interference and have no room yet; True keeps a job out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
-        """What users have had of GPUs past the cluster, as far as it is counted; see `nodes.foreign_use`."""
+        """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
-        """Nodes that are silent; jobs for which one is left out (`nodes.launch_backoff`); who is refreshed later."""
-        self.failing: dict[NodeId, dict[JobId, str]] = {}  # who failed there at once, in a row, and whose it is
+        """Silent nodes; jobs for which a node is left out (`nodes.launch_backoff`); jobs that are refreshed later."""
+        self.failing: dict[NodeId, dict[JobId, str]] = {}  # jobs that failed there right away, in a row, by user
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
-        """Nodes that are to be empty at a time."""
+        """Nodes that are drained by a deadline."""
         self.unheard: set[NodeId] = set()
-        """Nodes that have not said what they have since the journal was restored: until then nothing is placed."""
+        """Nodes that have not reported their attempts since the journal was restored; until then nothing is placed."""
         self.leasing: set[NodeId] = set()
-        """Lost nodes with attempts that end themselves."""
+        """Lost nodes with attempts that end by themselves when their lease is over."""
         self.doubted: frozenset[NodeId] = frozenset()
         """Nodes whose silence may be the master's fault (see `ebbtide_core.nodes.silence`)."""
         self.recovery_ends = 0.0
-        self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # who is to be asked to leave because of that
+        self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # jobs to stop for it, and whether to kill them
         self.set_aside, self.removed = dict[JobId, str](), set[JobId]()
-        """Those of which the journal is damaged, and how (`unreadable_jobs`); jobs and arrays that were removed."""
+        """Jobs whose part of the journal is damaged, and why (`unreadable_jobs`); jobs and arrays that were removed."""
         self.epoch = 0
         self.peaks: dict[Script, deque[int]] = {}
-        """Bytes that runs of a script used of a GPU of which they had no more than one (see `measuring.gpu_memory`)."""
+        """Peak GPU memory in bytes of the last runs of a script on one GPU at most (see `measuring.gpu_memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
 
     # --- pools ---
 
     def pool(self, name: str) -> PoolState:
-        """The pool of that name; one that is not configured is made to be there, and starts nothing."""
+        """Return the pool with that name; create one that is not configured, in which nothing starts."""
         pool = self.pools.get(name)
         if pool is None:
             pool = self.pools[name] = PoolState(name, None, Queue(by_arrival), self._common)
         return pool
 
     def pool_of(self, node: Node) -> PoolState:
-        """The pool that ``node`` is in."""
+        """Return the pool that ``node`` is in."""
         return self.pools[node.facts.pool]
 
     def refresh_node(self, node: Node) -> None:
-        """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        """Update the books after ``node`` changed: its resources, or whether it can be reached."""
         pool, roots = self.pool_of(node), set(self._common.roots)
         pool.books.refresh(node)
         pool.changed = True
@@ -117,28 +117,28 @@ class ClusterState:
             self.look_again()
 
     def look_again(self) -> None:
-        """Have every policy asked again."""
+        """Have the next pass ask the policy of every pool again."""
         for pool in self.pools.values():
             pool.changed = True
 
     # --- jobs ---
 
     def add_job(self, job: Job) -> None:
-        """Take in a new job."""
+        """Add a new job."""
         self.pool(job.pool)
         self.jobs[job.id] = self.unfinished[job.id] = job
         self.submissions += 1
         self.text_bytes[job.user] += text_size(job.spec)
 
     def forget_job(self, id: JobId) -> None:
-        """Know the job, which is over and holds nothing, no more."""
+        """Forget the job, which is over and holds nothing."""
         job = self.jobs.pop(id)
         self.text_bytes[job.user] -= text_size(job.spec)
         self.left_out.discard(id)
         self.gates.forget(job)
 
     def newest(self, job: JobId, attempt: int) -> Attempt | None:
-        """The attempt of that number, if it is its job's newest."""
+        """Return the attempt with that number if it is its job's newest, else None."""
         known = self.jobs.get(job)
         if known is None or not known.attempts:
             return None
@@ -146,15 +146,15 @@ class ClusterState:
         return newest if newest.number == attempt else None
 
     def skip_id(self, id: JobId) -> None:
-        """See to it that no new job gets the number of a job that is not in this journal."""
+        """Keep the number of ``id``, a job that is not in this journal, from being given to a new job."""
         number = id.partition(".")[0]
-        if number.isdecimal() and len(number) <= limits.MAX_ID_DIGITS:  # else nobody gave that number
+        if number.isdecimal() and len(number) <= limits.MAX_ID_DIGITS:  # else no master gave that number
             self.submissions += max(0, int(number) + 1 - int(self.gates.next_id(self.submissions)))
 
     def refresh(self, job: Job, now: float) -> None:
-        """Derive what follows from a job's facts: its state, and in which indexes it is.
+        """Derive the job's state from its facts, and update the indexes that it belongs to.
 
-        Called after every event about it, so only changes may cost.
+        This runs after every event about a job, so only changes may cost time.
         """
         if job.moves_to and job.holding is None and job.ending is None:
             self._change_pool(job)
@@ -196,7 +196,7 @@ class ClusterState:
                 self._refresh_all(self.gates.ended(job), now)
 
     def _change_pool(self, job: Job) -> None:
-        """Have ``job``, which holds nothing and is promised nothing, in the pool where it is to go."""
+        """Move ``job``, which holds nothing and is promised nothing, to the pool `Job.moves_to`."""
         old, new = self.pools[job.pool], self.pools[job.moves_to]
         if job.queued is not None:
             old.queue.remove(job.queued, job)
@@ -205,24 +205,24 @@ class ClusterState:
         if old.came_back.pop(job.id, None) is not None:
             new.came_back[job.id] = job
         self.aside.pop(job.id, None)
-        # It comes last of its like there: it was not preempted by anybody of that pool.
+        # It loses its place at the head of the queue, because no job of the new pool preempted it.
         job.pool, job.moves_to, job.returns = job.moves_to, "", False
 
     def _pass_gates(self, admission: AdmissionRecord, now: float) -> None:
-        """Have the job at the gates where it belongs, and the others who get past them by that in the queue."""
-        if self._delayed and self._delayed[0][0] <= now:  # whose time has come was there before
+        """Update the gates for a job, and refresh the other jobs that pass the gates, or get another bound, by that."""
+        if self._delayed and self._delayed[0][0] <= now:  # jobs whose time has come were there before this one
             self.overdue = True
             self.end_delays(now)
         others, job = self.gates.update(admission, now), admission.job
         if admission.bound != job.gpus_max:
-            self.leave_queue(job)  # the queue groups by what is needed
+            self.leave_queue(job)  # because the queue groups jobs by their demand
             job.gpus_max, job.range_changed = admission.bound, True
             if job.claiming and job.planned is not None and job.planned.share > admission.bound:
                 self.unplan(job)
         self._refresh_all(others, now)
 
     def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:
-        """Of very many, those behind the first follow later (`go_on`): no event takes longer than others may wait."""
+        """Refresh the first `REFRESHED_AT_ONCE` jobs; leave the rest to `go_on`, so that no event takes too long."""
         first = iter(jobs)
         for job in islice(first, REFRESHED_AT_ONCE):
             self.refresh(job, now)
@@ -230,24 +230,24 @@ class ClusterState:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to do of what followed from an event."""
+        """Whether something that followed from an event is still to be done."""
         bookings = self.bookings
         of_bookings = bookings and (bookings.more_to_move or bookings.more_to_line_up)
         return bool(self._later or self.leaving or of_bookings or (self.shut_out and bookings.more_to_line_up))
 
     def go_on(self, now: float) -> None:
-        """Do some of what is left of what followed from events."""
+        """Refresh some of the jobs that were left for later."""
         for _ in range(min(REFRESHED_AT_ONCE, len(self._later))):
             job = self._later.popleft()
-            if job.id in self.jobs:  # it may be retired by now
+            if job.id in self.jobs:  # the job may be forgotten by now
                 self.refresh(job, now)
 
     def change_array(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> None:
-        """Give the array of that id other limits (see `ebbtide_core.admission.gates`)."""
+        """Give the array with that id other limits (see `ebbtide_core.admission.gates`)."""
         self._refresh_all(self.gates.change(id, max_concurrent, max_slots, now), now)
 
     def change_quotas(self, quotas: Quotas, now: float) -> None:
-        """Have other quotas, also for jobs that are there already; who has room keeps it (see `admission.gates`)."""
+        """Use other quotas, also for jobs that are there already; jobs with room keep it (see `admission.gates`)."""
         before, gates = self.gates.quotas, self.gates
         if before == quotas:
             return
@@ -262,19 +262,19 @@ class ClusterState:
                 theirs = [job for job in jobs if job.user == user and job.admission is not None]
                 gates.regroup(user, theirs)
                 changed |= {job.id: job for job in theirs}
-        # Those with room have their seats before anybody else gets one.
+        # Jobs with room get their places in the quota before other jobs do.
         order = sorted(changed.values(), key=lambda job: (job.planned is None and job.holding is None, job.sequence))
         self._refresh_all(order, now)
 
     def enter_gates(self, job: Job, task: Task | None) -> None:
-        """Give a new job, for which there is a gate, its ticket."""
+        """Give a new job, which some gate concerns, its admission record."""
         job.task = task
         self.gates.enter(job, task)
         if job.spec.begin_at:
             heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
 
     def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
-        """Have ``job`` in the queue where it belongs, or not at all."""
+        """Put ``job`` into its place in the queue if it ``waits``, else take it out."""
         wanted = queue.order(job) if waits else None
         if wanted is not None and job.not_before > now:
             self.look_at(job, job.not_before)
@@ -290,13 +290,13 @@ class ClusterState:
     # --- speed ---
 
     def speed(self, attempt: Attempt) -> float:
-        """The work that ``attempt`` does per second, by what was known when it was placed."""
+        """Return the work that ``attempt`` does per second, by the curve that was known when it was placed."""
         return (attempt.speedup or self.speedup)(attempt.allocation.share)
 
-    # --- who is kept apart ---
+    # --- anti-affinity ---
 
     def add_anti_affinity(self, one: Job, other: Job, until: float) -> None:
-        """Do not put the scripts of the two on one GPU until then; look at all again at that time."""
+        """Keep the scripts of the two jobs off one GPU until Unix time ``until``, and wake a pass at that time."""
         self.anti_affinity.remember(one, other, until)
         for pool in self.pools.values():
             pool.books.anti_affinity = self.anti_affinity
@@ -304,11 +304,11 @@ class ClusterState:
 
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether any two scripts are."""
+        """Whether any two scripts must not share a GPU."""
         return any(pool.books.anti_affinity is not None for pool in self.pools.values())
 
     def end_anti_affinity(self, now: float) -> None:
-        """Let those be together again whose time is up."""
+        """Drop the anti-affinities whose time is over."""
         if not self.anti_affinity.forget(now):
             for pool in self.pools.values():
                 pool.books.anti_affinity, pool.changed = None, True
@@ -316,7 +316,7 @@ class ClusterState:
     # --- room ---
 
     def place(self, job: Job, allocation: Allocation) -> None:
-        """The job gets an attempt on ``allocation``, instead of what was planned before."""
+        """Give ``allocation`` to the job's new attempt, in place of what was planned before."""
         self.unplan(job)
         if self.aside:
             self.aside.pop(job.id, None)
@@ -326,7 +326,10 @@ class ClusterState:
         pool.planned[job.id] = job
 
     def vacate(self, job: Job) -> None:
-        """The newest attempt of the job is proven over; if nobody asked for that, it gives up its room only now."""
+        """Free the room of the job's newest attempt, which is proven over.
+
+        An attempt that ended without a request to stop also gives up its planned room only now.
+        """
         attempt, pool = job.attempts[-1], self.pools[job.pool]
         if attempt.stop is None and attempt.exited is None:
             pool.books.vacate(job.id, attempt.allocation)
@@ -334,11 +337,11 @@ class ClusterState:
             del pool.planned[job.id]
         else:
             pool.books.free(job.id, attempt.allocation)
-        if pool.claims:  # nobody else asks
+        if pool.claims:  # only claims read freed_nodes
             pool.freed_nodes.update(attempt.allocation.node_ids)
 
     def promise(self, job: Job, allocation: Allocation) -> None:
-        """Keep ``allocation`` for the job, instead of what was planned before."""
+        """Keep ``allocation`` for the job, in place of what was planned before."""
         pool = self.pools[job.pool]
         if job.planned is not None:
             _release(pool, job.id, job.planned)
@@ -347,7 +350,7 @@ class ClusterState:
         pool.planned[job.id] = pool.claims[job.id] = job
 
     def unplan(self, job: Job) -> None:
-        """Plan nothing for the job any more."""
+        """Release the room that is planned for the job, if there is any."""
         if job.planned is not None:
             pool = self.pools[job.pool]
             _release(pool, job.id, job.planned)
@@ -356,25 +359,25 @@ class ClusterState:
             pool.claims.pop(job.id, None)
 
     def jobs_on_gpus(self, node: Node) -> list[Job]:
-        """Those of them that hold GPUs of it: a node has few of these, and perhaps very many others."""
+        """Return the jobs that hold GPUs of ``node``: they are few, while very many jobs may hold only CPUs there."""
         return [self.jobs[id] for id in sorted(node.on_gpus)]
 
     def jobs_on(self, node: Node) -> list[Job]:
-        """The jobs with an attempt on ``node`` that is not proven over."""
+        """Return the jobs with an attempt on ``node`` that is not proven over."""
         return [self.jobs[id] for id in sorted(node.attempts)]
 
     # --- times ---
 
     def set_deadline(self, job: Job, time: float) -> None:
-        """Remember that the job's time limit ends at ``time`` if it runs on."""
+        """Have a pass look at the running job at Unix time ``time``, when its time limit, say, is reached."""
         heapq.heappush(self._deadlines, (time, job.id))
 
     def look_at(self, job: Job, time: float) -> None:
-        """See to it that something is due at ``time``, because of ``job``."""
+        """Have a pass refresh ``job`` at Unix time ``time``."""
         heapq.heappush(self._delayed, (time, job.id))
 
     def leave_queue(self, job: Job) -> None:
-        """Take ``job`` out of the queue, so that what it needs may change; `refresh` puts it back."""
+        """Take ``job`` out of the queue, so that its demand may change; `refresh` puts it back."""
         if job.queued is not None:
             pool = self.pools[job.pool]
             pool.queue.remove(job.queued, job)
@@ -383,19 +386,22 @@ class ClusterState:
                 pool.ranking.update(job)
 
     def is_due(self, now: float) -> bool:
-        """Whether something is due by itself."""
+        """Return whether the time of a delay, a deadline or the recovery has come."""
         time = self.next_time()
         return self.overdue or (time is not None and time <= now)
 
     def due_deadlines(self, now: float) -> list[Job]:
-        """The jobs whose time limit may have ended, on silent nodes, too; asked for once each."""
+        """Return the running jobs with a deadline that has come, also those on silent nodes; return each once."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._deadlines)[1]))
         return [job for job in due if job is not None and job.running]
 
     def end_delays(self, now: float) -> None:
-        """Let the jobs whose back-off is over, or whose time has come, stand in the queue, the oldest first."""
+        """Refresh the jobs whose back-off is over or whose begin time has come, in order of submission.
+
+        Nodes that were left out for them until now are open to them again.
+        """
         due = []
         while self._delayed and self._delayed[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
@@ -406,7 +412,7 @@ class ClusterState:
         self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
 
     def admit(self, job: Job, node: NodeId) -> None:
-        """Let ``job`` go once more to a node that was left out; if a launch fails there again, it is left out again."""
+        """Open a left-out node to ``job`` again; after one more failed launch there it is left out again."""
         self.leave_queue(job)
         job.excluded -= {node}
         job.excluded_because.pop(node, None)
@@ -416,7 +422,7 @@ class ClusterState:
             self.left_out.discard(job.id)
 
     def next_time(self) -> float | None:
-        """When something is due next by itself."""
+        """Return the Unix time of the next delay, deadline or end of recovery; None if there is none."""
         if not (self._delayed or self._deadlines or self.awaited):
             return None
         times = [heap[0][0] for heap in (self._delayed, self._deadlines) if heap]
@@ -431,7 +437,7 @@ def _release(pool: PoolState, job: JobId, planned: Allocation) -> None:
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
-    """Have ``job`` in the index, or not."""
+    """Add ``job`` to the index, or remove it."""
     if wanted:
         index[job.id] = job
     else:
@@ -439,7 +445,7 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
 
 
 def _out_of_range(job: Job) -> bool:
-    """Whether the newest attempt has a GPU count that the job may not have any more."""
+    """Return whether the newest attempt has a GPU count that is outside the job's range."""
     return not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max
 
 
