@@ -1,8 +1,8 @@
-"""Facts, in the past tense: the only way anything gets into the core.
+"""Defines the events: facts in the past tense, and the only input of the core.
 
-A durable event is journalled before anything that follows from it leaves the master; the cluster's state is the fold of
-the durable events. What the core itself decides (`AttemptPlaced`, `StopRequested`, `RoomClaimed`, …) is recorded as a
-fact too, so that recovery never runs a policy again.
+A durable event is in the journal before anything that follows from it leaves the master; the cluster's state is the
+fold of the durable events. The core's own decisions (`AttemptPlaced`, `StopRequested`, `RoomClaimed`, …) are events,
+too, so that recovery never runs a policy again.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ from ebbtide_core.model.types import (
 )
 
 EVERY_NODE: Final = NodeId("")
-"""Stands for all nodes of an attempt, in what is said of it as a whole."""
+"""The ``node`` of an event about an attempt as a whole, on all of its nodes."""
 
 
 # --- the master's own life -------------------------------------------------------------------------------------------
@@ -82,14 +82,14 @@ EVERY_NODE: Final = NodeId("")
 
 @frozen
 class MasterStarted(Event):
-    """A master took over: no node is connected, and nothing is placed before the nodes were heard again."""
+    """A master took over. No node is connected yet, and nothing is placed before the nodes are heard again."""
 
     epoch: int
 
 
 @frozen
 class Quiesced(Event):
-    """Everything is to stop, and nothing is to start; ``kill`` leaves out the grace periods."""
+    """Every attempt is to stop, and none is to start; ``kill`` leaves out the grace periods."""
 
     kill: bool = False
 
@@ -101,18 +101,21 @@ class Unquiesced(Event):
 
 @frozen
 class SchedulingDue(Event):
-    """Something changed, or a time came that a policy had named: look at everything again."""
+    """A scheduling pass is due, because something changed or a time came that the core had asked for."""
 
     durable: ClassVar[bool] = False
 
 
-# --- wishes of users -------------------------------------------------------------------------------------------------
+# --- requests of users -----------------------------------------------------------------------------------------------
 
 
 @frozen
 class JobSubmitted(Event):
-    """A job was accepted, perhaps as a task; ``operation_id`` makes a repeated submit find it, or its array, again.
-    ``request`` is a digest of what was asked for then; empty: not known."""
+    """A job was accepted, perhaps as a task of an array.
+
+    With its ``operation_id`` a repeated submit finds the job, or its array, again. ``request`` is a digest of what that
+    submit asked for; empty if not known. ``again_of`` is the job that `ebb requeue` submitted again as this one.
+    """
 
     job: JobId
     spec: JobSpec
@@ -126,7 +129,7 @@ class JobSubmitted(Event):
 
 @frozen
 class SuspendRequested(Event):
-    """A user wants the job to step aside until they resume it."""
+    """A user wants the job to step aside until a user resumes it. ``waited`` is what it was waiting for, in words."""
 
     job: JobId
     waited: str = ""
@@ -141,7 +144,7 @@ class ResumeRequested(Event):
 
 @frozen
 class ResizeRequested(Event):
-    """A user gives the job another range of GPUs, in parts."""
+    """A user gives the job another range of GPUs; both bounds are in parts."""
 
     job: JobId
     gpus_min: int
@@ -150,7 +153,7 @@ class ResizeRequested(Event):
 
 @frozen
 class JobChanged(Event):
-    """A user gave the job another priority or weight, or both; what it had is for its story."""
+    """A user gave the job another priority or weight, or both; the old values are kept for the job's story."""
 
     job: JobId
     priority: int
@@ -162,7 +165,7 @@ class JobChanged(Event):
 
 @frozen
 class JobMoved(Event):
-    """A user wants the job in another pool; the one where it was is for its story."""
+    """A user wants the job in another pool; ``old_pool`` is kept for the job's story."""
 
     job: JobId
     pool: str
@@ -172,14 +175,14 @@ class JobMoved(Event):
 
 @frozen
 class DrillRequested(Event):
-    """A user wants the running job to step aside and to come back at once, to see whether it can."""
+    """A user wants the running job to step aside and come back at once, to see whether it can."""
 
     job: JobId
 
 
 @frozen
 class CancelRequested(Event):
-    """A user gives the job up; ``now`` leaves out the grace period."""
+    """A user cancels the job; ``now`` leaves out the grace period."""
 
     job: JobId
     now: bool = False
@@ -188,7 +191,7 @@ class CancelRequested(Event):
 
 @frozen
 class HoldRequested(Event):
-    """A user does not want the job to start (again) until they release it; a running attempt goes on."""
+    """A user holds the job: it does not start again until a user releases it; a running attempt goes on."""
 
     job: JobId
     waited: str = ""
@@ -196,7 +199,7 @@ class HoldRequested(Event):
 
 @frozen
 class ReleaseRequested(Event):
-    """A user or the system's hold is over."""
+    """A user ends a hold, of a user or of the system."""
 
     job: JobId
 
@@ -210,7 +213,7 @@ class JobRetired(Event):
 
 @frozen
 class JobRemoved(Event):
-    """A user removes a finished job: it is known no more, and nodes remove what they have of it."""
+    """A user removes a finished job: the cluster forgets it, and nodes remove its files."""
 
     job: JobId
     user: str = ""
@@ -223,8 +226,8 @@ class JobRemoved(Event):
 class NodeRegistered(Event):
     """A node connected. ``known`` are the attempts that it has, ended ones included.
 
-    With ``share_with_foreign``, shares of GPUs are offered beside processes of no job (see
-    `ebbtide_core.resources.foreign_processes`). ``labels`` and ``taints`` are what its administrator says of it (see
+    With ``share_with_foreign``, the node offers shares of GPUs that foreign processes use, too (see
+    `ebbtide_core.resources.foreign_processes`). Its administrator sets its ``labels`` and ``taints`` (see
     `ebbtide_core.model.constraints`).
     """
 
@@ -247,12 +250,13 @@ class NodeRegistered(Event):
 
 @frozen
 class AttemptStarted(Event):
-    """The job's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
+    """The attempt's process runs; ``resumed_step`` is the step of the checkpoint that it was given.
 
-    ``swaps`` is how often it has left its GPU for host memory before, and come back. ``node`` says whose part of an
-    attempt on several nodes this is about, here and below; empty: all of it. ``port`` is where the ranks meet, if the
-    node chose one. ``sharing`` is how it shares its GPU with others, if it does. ``edited`` are scripts that were
-    changed since the job was submitted. ``leased``: it ends by itself when the master is not heard for too long.
+    ``swaps`` is how often the attempt has left its GPU for host memory and come back. ``node`` is the node whose part
+    of an attempt on several nodes this event, like those below, is about; empty: the whole attempt. ``port`` is where
+    the ranks meet, if the node chose one. ``sharing`` is how the attempt shares its GPU, None if it does not.
+    ``edited`` are scripts that were changed since the job was submitted. A ``leased`` attempt ends by itself when its
+    node does not hear the master for too long.
     """
 
     job: JobId
@@ -269,7 +273,7 @@ class AttemptStarted(Event):
 
 @frozen
 class FirstStepMade(Event):
-    """The attempt has made its first step; ``start`` is how it came there."""
+    """The attempt has made its first step; ``start`` says how long that took."""
 
     job: JobId
     attempt: int
@@ -278,7 +282,7 @@ class FirstStepMade(Event):
 
 @frozen
 class ProgressReported(Event):
-    """The job said how far it is."""
+    """The job reported its progress."""
 
     durable: ClassVar[bool] = False
     job: JobId
@@ -288,7 +292,7 @@ class ProgressReported(Event):
 
 @frozen
 class CheckpointPublished(Event):
-    """A checkpoint is complete on disk."""
+    """A checkpoint of the job is complete on disk."""
 
     job: JobId
     attempt: int
@@ -297,7 +301,7 @@ class CheckpointPublished(Event):
 
 @frozen
 class AttemptExited(Event):
-    """No process of the attempt is left. With ``freed``, its GPUs are free, too, and no `AttemptFreed` follows."""
+    """No process of the attempt is left. With ``freed``, its GPUs are free as well, and no `AttemptFreed` follows."""
 
     job: JobId
     attempt: int
@@ -309,7 +313,7 @@ class AttemptExited(Event):
 
 @frozen
 class AttemptFreed(Event):
-    """The attempt's GPUs are free again, but for ``dirty_gpus``, and ``dirty_reasons`` says why each is not."""
+    """The attempt's GPUs are free again, except ``dirty_gpus``; ``dirty_reasons`` says why, one text for each."""
 
     job: JobId
     attempt: int
@@ -318,16 +322,16 @@ class AttemptFreed(Event):
     dirty_reasons: tuple[str, ...] = ()
 
     def why_dirty(self, gpu: GpuId) -> str:
-        """Why one of ``dirty_gpus`` is not free, in words."""
+        """Return why ``gpu``, one of ``dirty_gpus``, is not free, in words."""
         known = dict(zip(self.dirty_gpus, self.dirty_reasons, strict=False))
         return known.get(gpu) or "its memory was not released"
 
 
 @frozen
 class AttemptSwapped(Event):
-    """The attempt lies in host memory for the ``swaps``-th time, and its GPU is free.
+    """The attempt was moved to host memory for the ``swaps``-th time, in ``seconds``, and its GPU is free.
 
-    That took ``seconds``. After a `ReturnRequested` it says that the attempt could not come back; ``note`` says why.
+    After a `ReturnRequested` this event means that the attempt could not come back to its GPU; ``note`` says why.
     """
 
     job: JobId
@@ -356,8 +360,8 @@ class AttemptRefused(Event):
 class AttemptPlaced(Event):
     """The job gets a new attempt on ``allocation``, which is free; a ``sticky`` one is never preempted (`Hybrid`).
 
-    With ``reserved_s`` it has to ask again once it has run for that long, all attempts together. ``waited`` is for what
-    it had been waiting, in words, here and below.
+    ``reserved_s`` is the running time, in seconds over all attempts, at which its reservation ends; None: it has none.
+    ``waited`` is what the job had been waiting for, in words, here and below.
     """
 
     job: JobId
@@ -371,7 +375,7 @@ class AttemptPlaced(Event):
 
 @frozen
 class ReturnRequested(Event):
-    """The attempt, which lies in host memory, is to go on on its GPU, which is free; else as `AttemptPlaced`."""
+    """The attempt, which is in host memory, may return to its GPU, which is free; fields as in `AttemptPlaced`."""
 
     job: JobId
     attempt: int
@@ -383,7 +387,7 @@ class ReturnRequested(Event):
 
 @frozen
 class StopRequested(Event):
-    """The attempt is asked to end within ``grace_s``; ``for_job`` gets its place."""
+    """The attempt is asked to end within ``grace_s`` seconds; ``for_job`` gets its room, if it is not None."""
 
     job: JobId
     attempt: int
@@ -395,7 +399,7 @@ class StopRequested(Event):
 
 @frozen
 class WorkResumed(Event):
-    """The job got to work again after a suspension: ``step`` is the first that it reported since."""
+    """The job works again after a suspension: ``step`` is the first that it reported since."""
 
     job: JobId
     attempt: int
@@ -404,7 +408,7 @@ class WorkResumed(Event):
 
 @frozen
 class RoomClaimed(Event):
-    """What is being freed of ``allocation`` is kept for the job."""
+    """``allocation``, some of which is still being freed, is kept for the job."""
 
     job: JobId
     allocation: Allocation
@@ -414,7 +418,7 @@ class RoomClaimed(Event):
 
 @frozen
 class ClaimDropped(Event):
-    """The job no longer waits for the room that it had claimed."""
+    """The job gives up the room that it had claimed."""
 
     job: JobId
     reason: str
@@ -422,7 +426,7 @@ class ClaimDropped(Event):
 
 @frozen
 class JobHeld(Event):
-    """The system will not start the job again by itself."""
+    """The system holds the job: it starts again only after a user releases it."""
 
     job: JobId
     by: HeldBy
@@ -476,7 +480,7 @@ JobEvent = (
     | LogMatched
     | GpusExcluded
 )
-"""Events that are about one job."""
+"""The events about one job."""
 
 NodeEvent = (
     NodeRegistered
@@ -494,11 +498,11 @@ NodeEvent = (
     | StrayEndRequested
     | AttemptOrphaned
 )
-"""Events that are about one node."""
+"""The events about one node."""
 
 EVENT_TYPES: dict[str, type[Event]] = {
     name: kind
     for name, kind in list(globals().items())
     if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
 }
-"""Every event by the name under which journals have it."""
+"""Every event type by its name in the journal."""

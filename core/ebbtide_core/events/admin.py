@@ -1,4 +1,4 @@
-"""Facts about how a cluster is administered; part of `ebbtide_core.events`."""
+"""Defines the events about the administration of a cluster; part of `ebbtide_core.events`."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -6,9 +6,10 @@ from ebbtide_core.model.frozen import frozen
 
 @frozen
 class ConfigurationRead(Event):
-    """The master goes by these ``sections`` of its configuration anew, because ``user`` asked for it; empty: a signal.
+    """The master read its configuration again, and ``sections`` of it changed.
 
-    It changes no state: like the configuration itself, what follows from it is no part of a journal.
+    ``user`` asked for it; empty: a signal did. The event changes no state, because the configuration is not part of a
+    journal.
     """
 
     sections: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Events of arrays, of dependencies, and of jobs that go back to the queue."""
+"""Defines the events about arrays, dependencies, and jobs that go back to the queue."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -22,7 +22,7 @@ class JobRequeued(Event):
 
 @frozen
 class DependencyFailed(Event):
-    """The job can never start: what it depends on ended otherwise. It is given up."""
+    """The job is cancelled, because the job or array that it depends on did not end as it should."""
 
     job: JobId
     reason: str
@@ -30,7 +30,10 @@ class DependencyFailed(Event):
 
 @frozen
 class ArrayChanged(Event):
-    """A user gave the array other limits: jobs, and parts of GPUs, at a time; 0 is none. The old are for its story."""
+    """A user gave the array other limits of jobs, and of parts of GPUs, at a time; 0 means no limit.
+
+    ``old_concurrent`` and ``old_slots`` are kept for the array's story.
+    """
 
     job: JobId
     max_concurrent: int

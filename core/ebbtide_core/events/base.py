@@ -1,4 +1,4 @@
-"""What all events are; see `ebbtide_core.events`."""
+"""Defines the base class of all events (see `ebbtide_core.events`)."""
 
 from typing import ClassVar
 
@@ -7,6 +7,6 @@ from ebbtide_core.model.frozen import frozen
 
 @frozen
 class Event:
-    """Base of all events."""
+    """The base class of all events; ``durable`` says whether the event is written to the journal."""
 
     durable: ClassVar[bool] = True

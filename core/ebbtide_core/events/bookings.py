@@ -1,4 +1,4 @@
-"""Facts about bookings: GPUs that are kept for one user from one time to another (see `resources.bookings`)."""
+"""Defines the events about bookings: GPUs that are kept for one user for a time (see `resources.bookings`)."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -15,9 +15,10 @@ class BookedGpu:
 
 @frozen(kw_only=True)
 class BookingMade(Event):
-    """From Unix time ``since`` until ``until``, ``gpus`` are for jobs of ``user`` only.
+    """From Unix time ``since`` until ``until``, only jobs of ``user`` may use ``gpus``.
 
-    ``by`` is who made it, ``window`` are its times in words. Its ``gpu_type`` and ``on_node`` are what was asked for.
+    ``by`` is the user who made the booking, and ``window`` its times in words. ``gpu_type`` and ``on_node`` are what
+    that user asked for.
     """
 
     booking: str
@@ -34,7 +35,7 @@ class BookingMade(Event):
 
 @frozen
 class BookingMoved(Event):
-    """The booking has other GPUs from now on; ``reason`` says why."""
+    """The booking has these ``gpus`` from now on; ``reason`` says why."""
 
     booking: str
     gpus: tuple[BookedGpu, ...]
@@ -43,7 +44,7 @@ class BookingMoved(Event):
 
 @frozen
 class BookingCancelled(Event):
-    """``by`` does not want the booking any more."""
+    """The user ``by`` cancelled the booking."""
 
     booking: str
     by: str = ""

@@ -1,6 +1,6 @@
-"""Events to JSON and back, driven by their type hints: the journal's format.
+"""Turns events into JSON and back, by their type hints; this is the journal's format.
 
-Old journals must keep loading: a new field needs a default, and a removed one is skipped when read.
+Old journals must keep loading, so a new field needs a default, and the decoder skips fields that no longer exist.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 from ebbtide_core.events import EVENT_TYPES, Event
 
 Json = Any
-"""What ``json.dumps`` takes."""
+"""A value that ``json.dumps`` takes."""
 
 
 class UnknownEventError(ValueError):
@@ -22,7 +22,7 @@ class UnknownEventError(ValueError):
 
 
 def encode(value: object) -> Json:
-    """Turn an event, or any part of one, into what ``json.dumps`` takes."""
+    """Turn an event, or any part of one, into a value that ``json.dumps`` takes."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -38,7 +38,10 @@ def encode(value: object) -> Json:
 
 
 def decode_event(kind: str, body: Json) -> Event:
-    """Rebuild the event of class name ``kind`` from what `encode` made of it."""
+    """Rebuild the event of class name ``kind`` from the value that `encode` made of it.
+
+    Raises `UnknownEventError` if no event has that name.
+    """
     if kind not in EVENT_TYPES:
         raise UnknownEventError(kind)
     event_type: object = EVENT_TYPES[kind]
@@ -55,7 +58,7 @@ def _field_names(kind: object) -> tuple[str, ...]:
 
 @cache
 def _decoder(kind: object) -> Callable[[Json], object]:
-    """The function that rebuilds a value of type ``kind``."""
+    """Return the function that rebuilds a value of type ``kind``."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if isinstance(kind, typing.NewType):

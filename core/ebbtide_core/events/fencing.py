@@ -1,6 +1,6 @@
-"""What is decided about nodes that are silent, and about attempts that the books do not have as running.
+"""Defines the events about silent nodes, and about strays: attempts that a node has and the books do not.
 
-`ebbtide_core.events` has these, too.
+They are part of `ebbtide_core.events`.
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ from ebbtide_core.model.types import GpuId, JobId, NodeId
 
 
 class StrayKind(Enum):
-    """Why an attempt on a node is a stray: the journal never knew of it, or it counts as over."""
+    """Why an attempt on a node is a stray: the journal does not know it, or it counts as over."""
 
     UNKNOWN = "unknown"
     OVER = "over"
@@ -19,7 +19,7 @@ class StrayKind(Enum):
 
 @frozen(kw_only=True)
 class NodeConfirmedDead(Event):
-    """Nothing of what was on the node runs any more: somebody says so, or the fence hook, which made sure of it."""
+    """Nothing runs on the node any more: ``user`` confirms it, or the fence hook has proven it (``by_hook``)."""
 
     node: NodeId
     user: str = ""
@@ -28,7 +28,7 @@ class NodeConfirmedDead(Event):
 
 @frozen
 class NodeRemoved(Event):
-    """Somebody removes a lost node that has nothing: it is known no more, until it registers again."""
+    """A user removes a lost node that has no attempts: the cluster forgets it until it registers again."""
 
     node: NodeId
     user: str = ""
@@ -36,7 +36,7 @@ class NodeRemoved(Event):
 
 @frozen
 class FenceFailed(Event):
-    """The fence hook did not prove that the node is dead; it is tried again after ``again_s`` seconds of silence."""
+    """The fence hook did not prove that the node is dead; it runs again after ``again_s`` seconds of silence."""
 
     node: NodeId
     reason: str
@@ -45,7 +45,10 @@ class FenceFailed(Event):
 
 @frozen
 class SilenceDoubted(Event):
-    """So many of the nodes went silent together that it is the master that may be cut off: nothing is made of it."""
+    """``nodes``, out of ``of`` known ones, fell silent together: the master may be the one that is cut off.
+
+    Until `SilenceBelieved` no lease counts as over, and none of ``nodes`` is fenced.
+    """
 
     nodes: tuple[NodeId, ...]
     of: int
@@ -53,17 +56,17 @@ class SilenceDoubted(Event):
 
 @frozen
 class SilenceBelieved(Event):
-    """Nodes that are silent count as silent by themselves again; ``user`` said so, or enough are back."""
+    """Silent nodes count as silent by themselves again, because ``user`` said so, or because enough nodes are back."""
 
     user: str = ""
 
 
 @frozen(kw_only=True)
 class StrayFound(Event):
-    """A node has an attempt that it should not have: it is set aside, and its ``gpus`` are not given away.
+    """A node has an attempt that it should not have: the attempt is set aside, and no job gets its ``gpus``.
 
-    One that is ``over`` holds nothing any more; then only its number is taken. An ``orphan`` has processes on the node,
-    and the agent has no record of it.
+    A stray that is ``over`` holds nothing any more; then no new attempt gets its number. An ``orphan`` has processes on
+    the node, and the agent has no record of it.
     """
 
     node: NodeId
@@ -77,9 +80,9 @@ class StrayFound(Event):
 
 @frozen(kw_only=True)
 class StrayGone(Event):
-    """Nothing of the stray is left, but for ``dirty_gpus``, and ``dirty_reasons`` says why each is not free.
+    """Nothing of the stray is left, except on ``dirty_gpus``; ``dirty_reasons`` says why each is not free.
 
-    ``asked``: it was asked to end.
+    ``asked`` says whether the stray was asked to end.
     """
 
     node: NodeId
@@ -92,7 +95,7 @@ class StrayGone(Event):
 
 @frozen(kw_only=True)
 class StrayEndRequested(Event):
-    """Somebody wants the stray to end within ``grace_s``."""
+    """A user wants the stray to end within ``grace_s`` seconds."""
 
     node: NodeId
     job: JobId
@@ -103,7 +106,7 @@ class StrayEndRequested(Event):
 
 @frozen
 class AttemptOrphaned(Event):
-    """The node has processes of the attempt, and its agent lost all that it knew of it: it cannot tell how it ends."""
+    """The node has processes of the attempt, but its agent lost its record, and cannot tell how the attempt ends."""
 
     node: NodeId
     job: JobId

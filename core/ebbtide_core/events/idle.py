@@ -1,4 +1,4 @@
-"""Facts about jobs that have GPUs and do not use them (see `ebbtide_core.lifecycle.idling`)."""
+"""Defines the events about jobs that have GPUs and do not use them (see `ebbtide_core.lifecycle.idling`)."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -9,7 +9,7 @@ from ebbtide_core.model.types import JobId
 class JobIdle(Event):
     """The attempt has used none of its GPUs since Unix time ``since``.
 
-    It is suspended at ``suspend_at`` unless it does so again before; None: it is only told of.
+    It is suspended at Unix time ``suspend_at`` unless it uses them again before; None: it is only reported.
     """
 
     job: JobId

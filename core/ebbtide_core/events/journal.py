@@ -1,4 +1,4 @@
-"""What happens to the journal itself; see `ebbtide_core.events`."""
+"""Defines the events about the journal itself: its restore and its compaction (see `ebbtide_core.events`)."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -6,9 +6,9 @@ from ebbtide_core.model.frozen import frozen
 
 @frozen
 class JournalRestored(Event):
-    """The journal up to here was put back from a backup of Unix time ``taken``.
+    """The journal up to here was restored from a backup of Unix time ``taken``.
 
-    ``skipped`` ids are not given out: they may be those of jobs that were submitted since.
+    The next ``skipped`` ids of jobs are not given out: jobs that were submitted after the backup may have them.
     """
 
     taken: float
@@ -17,17 +17,17 @@ class JournalRestored(Event):
 
 @frozen
 class JobsForgotten(Event):
-    """So many jobs were submitted here of which nothing else is known any more; see `lifecycle.forgetting`."""
+    """``count`` jobs were submitted here, and nothing else is known of them (see `lifecycle.forgetting`)."""
 
     count: int
 
 
 @frozen
 class RunForgotten(Event):
-    """A job that is forgotten was over: what is still known of it is known of its user's script.
+    """A forgotten job ended here; this event keeps what is known of its user's script from it.
 
-    ``work_s`` (seconds on one GPU) and ``ran_s`` are None unless it completed, ``peak_bytes`` of one GPU 0 if not
-    known; ``tells``: it computed for long enough for that to be all that it needs.
+    ``work_s`` (seconds on one GPU) and ``ran_s`` are None unless the job completed. ``peak_bytes`` is what it used of
+    one GPU, 0 if not known; ``tells`` says that it computed for long enough to have reached its peak.
     """
 
     user: str
@@ -40,7 +40,7 @@ class RunForgotten(Event):
 
 @frozen
 class RateForgotten(Event):
-    """The speed of a job that is forgotten; see `ebbtide_core.events.RateMeasured`."""
+    """The measured speed of the forgotten job ``was``; other fields are as in `ebbtide_core.events.RateMeasured`."""
 
     was: str
     user: str
@@ -55,7 +55,7 @@ class RateForgotten(Event):
 
 @frozen
 class JournalCompacted(Event):
-    """``count`` jobs that had ended before Unix time ``before`` were forgotten."""
+    """Compaction removed ``count`` jobs from the journal, all of which had ended before Unix time ``before``."""
 
     before: float
     count: int

@@ -1,4 +1,4 @@
-"""Facts about a job's output, and what is decided because of them; part of `ebbtide_core.events`."""
+"""Defines the events about a job's output, and the decision that follows from it; part of `ebbtide_core.events`."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -8,7 +8,7 @@ from ebbtide_core.model.types import GpuId, JobId, NodeId
 
 @frozen
 class LogMatched(Event):
-    """A rule was found in what the attempt printed on ``node``."""
+    """A log rule matched a line that the attempt printed on ``node``."""
 
     job: JobId
     attempt: int
@@ -18,7 +18,7 @@ class LogMatched(Event):
 
 @frozen
 class GpusExcluded(Event):
-    """The job is not to get these ``gpus`` of ``node`` again."""
+    """The job must not get these ``gpus`` of ``node`` again."""
 
     job: JobId
     node: NodeId

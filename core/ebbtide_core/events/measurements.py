@@ -1,4 +1,4 @@
-"""Facts about what jobs were measured to use, and how fast they get on (see `measuring.gpu_memory` and `.rates`)."""
+"""Defines the events about the measured GPU memory and speed of jobs (see `measuring.gpu_memory` and `.rates`)."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -7,7 +7,7 @@ from ebbtide_core.model.types import GpuId, JobId
 
 @frozen
 class MemoryOverran(Event):
-    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, by its node's measure."""
+    """The attempt uses ``used_bytes`` of a GPU of which it was given ``allowed_bytes``, as its node measured."""
 
     job: JobId
     attempt: int
@@ -18,9 +18,9 @@ class MemoryOverran(Event):
 
 @frozen
 class RateMeasured(Event):
-    """The attempt makes so many steps per second on ``share`` parts of GPUs: the median of ``samples`` windows.
+    """The attempt makes ``steps_per_s`` on ``share`` parts of GPUs; that is the median of ``samples`` windows.
 
-    ``alone`` says that nobody else was on its GPUs then; ``model`` is what kind of GPUs they are.
+    It was on ``nodes`` nodes, and ``alone`` on its GPUs or beside other attempts; ``model`` is the model of the GPUs.
     """
 
     job: JobId
@@ -35,9 +35,9 @@ class RateMeasured(Event):
 
 @frozen
 class InterferenceFound(Event):
-    """The job is to leave the ``others`` with whom it shares a GPU: together, they get on worse than one by one.
+    """The job must leave the GPU that it shares with ``others``: together they are slower than one after the other.
 
-    ``speeds`` are those of the job and of the others, in this order, relative to what they are alone there.
+    ``speeds`` are those of the job and of the others, in this order, each relative to its speed alone on that GPU.
     """
 
     job: JobId
@@ -49,7 +49,7 @@ class InterferenceFound(Event):
 
 @frozen
 class GpuMemoryChanged(Event):
-    """The job needs ``mem_bytes`` of each GPU from now on, and as many GPUs as said, in parts; ``reason`` says why."""
+    """The job needs ``mem_bytes`` of each GPU and ``gpus_min`` to ``gpus_max`` parts of GPUs from now on."""
 
     job: JobId
     mem_bytes: int

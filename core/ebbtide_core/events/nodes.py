@@ -1,6 +1,6 @@
-"""What happens to nodes, and that they are taken out of service, for all jobs or for one.
+"""Defines the events about nodes: what happens to them, and that all jobs, or one, must not use them any more.
 
-`ebbtide_core.events` has these, too.
+They are part of `ebbtide_core.events`.
 """
 
 from typing import ClassVar
@@ -12,7 +12,7 @@ from ebbtide_core.model.types import ForeignProcess, GpuId, JobId, NodeId
 
 @frozen
 class NodeDisconnected(Event):
-    """The stream to a node broke; it may be back in a moment."""
+    """The stream to a node broke; the node may be back in a moment."""
 
     durable: ClassVar[bool] = False
     node: NodeId
@@ -20,9 +20,9 @@ class NodeDisconnected(Event):
 
 @frozen
 class NodeLost(Event):
-    """A node has been silent for too long; what ran there may still run.
+    """A node has been silent for too long; attempts there may still run.
 
-    ``acknowledged`` is when this master last told it that it was heard (Unix seconds; 0: this one never did).
+    ``acknowledged`` is the Unix time at which this master last told the node that it was heard; 0: it never did.
     """
 
     node: NodeId
@@ -32,7 +32,7 @@ class NodeLost(Event):
 
 @frozen
 class GpuHealthChanged(Event):
-    """A GPU became unusable, or usable again. If it is ``gone``, so is what computed on it."""
+    """A GPU became unusable, or usable again. If it is ``gone``, the work of the attempts on it is lost, too."""
 
     node: NodeId
     gpu: GpuId
@@ -43,7 +43,7 @@ class GpuHealthChanged(Event):
 
 @frozen
 class ForeignUseChanged(Event):
-    """All processes of no job that are on a GPU now; none: the last has left."""
+    """The foreign processes on a GPU changed; ``processes`` are all that are there now."""
 
     node: NodeId
     gpu: GpuId
@@ -52,10 +52,10 @@ class ForeignUseChanged(Event):
 
 @frozen(kw_only=True)
 class NodeDrained(Event):
-    """Somebody takes the node out of service: nothing new starts there.
+    """A user takes the node out of service: nothing new starts there.
 
-    ``deadline`` is the Unix time by which those that can go on elsewhere are to have left; None: they run to their
-    end. With ``force``, all others are ended by then, too. Said again, it replaces what was said before.
+    ``deadline`` is the Unix time by which the jobs that can go on elsewhere must have left; None: they run to their
+    end. With ``force``, all other jobs are ended by then, too. A later drain of the same node replaces this one.
     """
 
     node: NodeId
@@ -67,7 +67,7 @@ class NodeDrained(Event):
 
 @frozen
 class NodeResumed(Event):
-    """Somebody puts the node into service again."""
+    """A user puts the node into service again."""
 
     node: NodeId
     user: str = ""
@@ -75,7 +75,7 @@ class NodeResumed(Event):
 
 @frozen
 class NodeExcluded(Event):
-    """The job is not to run on the node any more, and ``reason`` says why; until a user releases it."""
+    """The job must not run on the node any more, until a user releases the job; ``reason`` says why."""
 
     job: JobId
     node: NodeId

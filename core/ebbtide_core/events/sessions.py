@@ -1,4 +1,4 @@
-"""Events about sessions, which somebody uses."""
+"""Defines the event about sessions that no user uses."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -7,7 +7,10 @@ from ebbtide_core.model.types import JobId
 
 @frozen
 class SessionUnused(Event):
-    """Nobody uses it ``since`` then (Unix seconds; 0: it is used again), and it is ended in ``left_s``, or now."""
+    """The session has been unused since Unix time ``since`` (0: it is used again).
+
+    It is ended in ``left_s`` seconds, or now if that is 0.
+    """
 
     job: JobId
     attempt: int

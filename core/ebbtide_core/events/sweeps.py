@@ -1,4 +1,4 @@
-"""Events of arrays under successive halving (see `ebbtide_core.lifecycle.successive_halving`)."""
+"""Defines the events of arrays under successive halving (see `ebbtide_core.lifecycle.successive_halving`)."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -7,7 +7,7 @@ from ebbtide_core.model.types import JobId
 
 @frozen
 class RungReached(Event):
-    """The task has come to its next rung, which is at ``steps``, with this value; None: it is no number."""
+    """The task reached its next rung, at ``steps`` steps, with this value of the metric; None: it is not a number."""
 
     job: JobId
     attempt: int
@@ -17,7 +17,7 @@ class RungReached(Event):
 
 @frozen
 class TaskPromoted(Event):
-    """The task may go on from the last rung that it has reached."""
+    """The task may go on from the last rung that it reached."""
 
     job: JobId
     reason: str
@@ -25,7 +25,7 @@ class TaskPromoted(Event):
 
 @frozen
 class TaskStopped(Event):
-    """The task, which waits at a rung, is given up: it can never be among the best there."""
+    """The task, which waits at a rung, is stopped, because it can never be among the best there."""
 
     job: JobId
     reason: str

@@ -1,4 +1,4 @@
-"""The fact that a job left when it was asked to, and that not all of its work is known to be saved."""
+"""Defines the event that a job left when it was asked to, and that not all of its work is known to be saved."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -7,9 +7,10 @@ from ebbtide_core.model.types import Checkpointed, JobId
 
 @frozen
 class WorkUnsaved(Event):
-    """The attempt left when it was asked to, and ``lost`` says what will be repeated, or may be; empty: nobody knows.
+    """The attempt left when it was asked to, and not all of its work is known to be saved.
 
-    ``checkpointed`` says whether it saved, and ``hint`` what may help it to next time; empty: nothing is known.
+    ``checkpointed`` says whether it saved. ``lost`` says which work will be, or may be, repeated, and ``hint`` what may
+    help the job to save next time; both are empty if nothing is known.
     """
 
     job: JobId

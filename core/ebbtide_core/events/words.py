@@ -1,23 +1,23 @@
-"""Words that the sentences about several events share."""
+"""Makes the phrases that the sentences about several events share."""
 
 from ebbtide_core.model.types import NodeId
 
 
 def by(user: str) -> str:
-    """The user that asked for it, if it was one."""
+    """Return `` by USER``, or nothing if no user asked for it."""
     return f" by {user}" if user else ""
 
 
 def on(node: NodeId) -> str:
-    """The node of an attempt on several nodes that it is about; empty if it is about all of them."""
+    """Return `` on node NODE``, or nothing if the event is about all nodes of the attempt."""
     return f" on node {node}" if node else ""
 
 
 def until_then(waited: str) -> str:
-    """Why the job had waited, if it had to."""
+    """Return the bracketed reason for which the job had waited, or nothing if there is none."""
     return f" (until then: {waited})" if waited else ""
 
 
 def count_gpus(count: int) -> str:
-    """A number of whole GPUs."""
+    """Return ``1 GPU`` or ``N GPUs``."""
     return f"{count} GPU{'' if count == 1 else 's'}"

@@ -1,1 +1,1 @@
-"""Holds one job and its attempts, derives the job's state, and reads how an attempt ended."""
+"""Holds one job and its attempts, derives the job's state, and interprets how an attempt ended."""

@@ -1,4 +1,4 @@
-"""Arrays: many jobs of one command, submitted together, with ids such as ``17.3``."""
+"""Holds arrays: many jobs of one command that are submitted together, with ids such as ``17.3``."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Array:
-    """The tasks of one array by index, without those that are forgotten, and how many are in which state."""
+    """The tasks of one array by index, except forgotten ones, and how many of all tasks are in each state.
+
+    ``max_slots`` is in parts of GPUs; 0 means no limit.
+    """
 
     id: JobId
     user: str
@@ -25,17 +28,17 @@ class Array:
 
     @property
     def unfinished(self) -> int:
-        """How many tasks are not finished."""
+        """The number of tasks that are not finished."""
         return sum(count for state, count in self.states.items() if state not in FINISHED)
 
     @property
     def not_ok(self) -> int:
-        """How many ended otherwise than by completing."""
+        """The number of tasks that failed or were cancelled."""
         return self.states[JobState.FAILED] + self.states[JobState.CANCELLED]
 
 
 def ranges(indices: Iterable[int]) -> str:
-    """Indices as a user writes them: ``0-2,5``."""
+    """Write indices as a user does: ``0-2,5``."""
     numbers = sorted(set(indices))
     if not numbers:
         return ""
@@ -46,7 +49,7 @@ def ranges(indices: Iterable[int]) -> str:
 
 
 def selected(array: Array, indices: str) -> "list[Job]":
-    """The tasks that ``2``, ``2-5`` or nothing stands for, in order of their indices."""
+    """Return the tasks that ``indices`` names, in order: ``2`` one task, ``2-5`` a range, an empty text all tasks."""
     low, _, high = indices.partition("-")
     first = int(low) if low else 0
     last = int(high) if high else (first if low else None)

@@ -1,13 +1,13 @@
-"""Scripts of a job that were changed between its submit and a start: nothing is refused for it, but it is said."""
+"""Says which scripts of a job were edited between its submit and a start. The job starts all the same."""
 
 from collections.abc import Sequence
 
 
 def running(edited: Sequence[str]) -> str:
-    """Why a job is in the state that it is in while it runs."""
+    """Return the reason that a running job shows."""
     return f"running; {changed(edited)}" if edited else "running"
 
 
 def changed(edited: Sequence[str]) -> str:
-    """``train.py was edited since submit``."""
+    """Return ``train.py was edited since submit``."""
     return f"{', '.join(edited)} {'was' if len(edited) == 1 else 'were'} edited since submit"

@@ -1,7 +1,8 @@
-"""An attempt on several nodes: what each of them said of its part, and what that makes of the attempt.
+"""Derives the state of an attempt on several nodes, a gang, from the reports of its members.
 
-The first node is launched alone. Once it runs, it has chosen where the ranks meet, and the others are launched. Nodes
-that were not launched have nothing to end. The attempt is over when every member has ended, and free when all are.
+The part on the first node is launched alone. Once it runs, that node has chosen where the ranks meet, and the others
+are launched. A node that was not launched has nothing to end. The attempt is over when every member has ended, and free
+when every member is free.
 """
 
 from dataclasses import replace
@@ -14,12 +15,15 @@ from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
 
 
 def gather(attempt: Attempt) -> None:
-    """Note that the first of several nodes is launched."""
+    """Note that the part on the first node is launched."""
     attempt.members[attempt.allocation.nodes[0].node] = GangMember()
 
 
 def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
-    """Note that one member runs; whether all do now. With the first, the others are launched unless it shall stop."""
+    """Note that one member runs; return whether all members run now.
+
+    When the first member runs, the others count as launched, unless the attempt was asked to stop.
+    """
     attempt.members[event.node].started = True
     if event.node == attempt.allocation.node_ids[0]:
         attempt.pid, attempt.resumed_step, attempt.port = event.pid, event.resumed_step, event.port
@@ -31,7 +35,7 @@ def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
 
 
 def note_end(attempt: Attempt, event: AttemptExited | AttemptRefused, now: float) -> None:
-    """Note that one member has ended; if it failed and nobody had asked it to stop, it breaks up the gang."""
+    """Note that one member has ended; if it failed and was not asked to stop, note that it broke up the gang."""
     member = attempt.members[event.node]
     member.ended = now
     if isinstance(event, AttemptRefused):
@@ -43,24 +47,24 @@ def note_end(attempt: Attempt, event: AttemptExited | AttemptRefused, now: float
 
 
 def is_over(attempt: Attempt) -> bool:
-    """Whether every member has ended."""
+    """Return whether every member has ended."""
     return all(member.ended is not None for member in attempt.members.values())
 
 
 def is_free(attempt: Attempt) -> bool:
-    """Whether what every member held is proven free."""
+    """Return whether the resources of every member are proven free."""
     return all(member.freed for member in attempt.members.values())
 
 
 def refusal(attempt: Attempt) -> AttemptRefused | None:
-    """Why the attempt never ran, if one of its nodes did not start its part."""
+    """Return the refusal of a node that did not start its part, so that the attempt never ran; None if none refused."""
     return next((member.refusal for member in attempt.members.values() if member.refusal is not None), None)
 
 
 def exit_of(attempt: Attempt) -> ExitFacts:
-    """How the attempt ended. Who broke it up speaks for it, else the first node; the others' evidence is added.
+    """Return how the attempt ended: as the member that broke it up, or else as the first node's, with evidence of all.
 
-    The members save together: one that was asked to stop, or killed, or wrote a checkpoint, stands for all.
+    The members save together: one that was asked to stop, was killed, or wrote a checkpoint, stands for all.
     """
     exits = [member.exit for member in attempt.members.values() if member.exit is not None]
     breaker = attempt.members[attempt.broken_by].exit if attempt.broken_by is not None else None
@@ -89,7 +93,7 @@ def _best(found: set[Checkpointed]) -> Checkpointed:
 
 
 def why_broken(attempt: Attempt) -> str:
-    """What broke it up, in words."""
+    """Return which node broke up the attempt, and how, in words."""
     node = attempt.broken_by
     assert node is not None
     member = attempt.members[node]
@@ -101,13 +105,13 @@ def why_broken(attempt: Attempt) -> str:
 
 
 def followed_late(attempt: Attempt, now: float) -> bool:
-    """Whether the first node ended well, and others have not followed in time."""
+    """Return whether the first member ended so long ago (`limits.GANG_FOLLOW_S`) that the others are late."""
     first = attempt.members.get(attempt.allocation.node_ids[0])
     return first is not None and first.ended is not None and now >= first.ended + limits.GANG_FOLLOW_S
 
 
 def leader_ended_well(attempt: Attempt) -> bool:
-    """Whether the first node's part ended by itself, with success."""
+    """Return whether the first member ended by itself, with success."""
     first = attempt.members[attempt.allocation.node_ids[0]]
     return first.ended is not None and _ended_well(first)
 
@@ -121,13 +125,13 @@ def _ended_well(member: GangMember) -> bool:
 
 
 def has_started(attempt: Attempt, node: NodeId) -> bool:
-    """Whether ``node`` said that its part runs, or ran."""
+    """Return whether ``node`` reported that its part runs, or ran."""
     member = attempt.members.get(node)
     return attempt.first_started is not None or (member is not None and member.started)
 
 
 def has_ended(attempt: Attempt, node: NodeId) -> bool:
-    """Whether no process of its part is left on ``node``; so it is where none was launched."""
+    """Return whether no process of the attempt is left on ``node``; true where no part was launched."""
     if attempt.exited is not None:
         return True
     if not attempt.members:
@@ -137,7 +141,7 @@ def has_ended(attempt: Attempt, node: NodeId) -> bool:
 
 
 def has_freed(attempt: Attempt, node: NodeId) -> bool:
-    """Whether what it held on ``node`` is proven free; so it is where nothing was launched."""
+    """Return whether what the attempt held on ``node`` is proven free; true where no part was launched."""
     if attempt.freed is not None:
         return True
     if not attempt.members:

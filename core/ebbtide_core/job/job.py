@@ -1,4 +1,4 @@
-"""What the cluster knows of one job, its ticket for the gates included, and the states that follow from it."""
+"""Holds what the cluster knows of one job, with its attempts and its admission record, and derives the job's state."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,16 +32,16 @@ from ebbtide_core.model.types import (
 )
 
 ITS_TURN: Final = "waiting for its turn in the queue"
-"""Why a job waits of which its policy had nothing to say yet."""
+"""The reason of a waiting job for which its policy has given no other reason yet."""
 
 
 class InvalidTransitionError(RuntimeError):
-    """An event led from a state to one that cannot follow; carries the job's story."""
+    """An event led from one state to another that cannot follow it; the message has the job's story."""
 
 
 @dataclass(slots=True)
 class StopOrder:
-    """That an attempt was asked to end."""
+    """A request to an attempt to end, made at Unix time ``requested``; ``for_job`` gets the room, if any job does."""
 
     cause: StopCause
     grace_s: float
@@ -52,7 +52,7 @@ class StopOrder:
 
 @dataclass(slots=True)
 class GangMember:
-    """One node's part of an attempt on several. ``ended`` is Unix seconds, None if it may have processes."""
+    """One node's part of an attempt on several nodes. ``ended`` is a Unix time, None while it may have processes."""
 
     started: bool = False
     ended: float | None = None
@@ -65,19 +65,20 @@ class GangMember:
 class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
-    ``reserved_s`` is the running time, of all attempts together, at which its reservation ends, if it has one.
-    ``kept`` is what a swappable one has besides its ``allocation``, until it ends (see `ebbtide_core.lifecycle.swaps`).
-    It lies in host memory since ``swapped``, for the ``swaps``-th time, with ``swapped_bytes``, and is to come back
-    since ``returning``; until that it is ``off_gpu``. ``started`` is then None, and becomes the time at which it was
-    back; ``first_started`` stays.
-    ``overran``: it used more GPU memory than it was given. It runs and has used none of its GPUs since ``idle_since``,
-    and is suspended for it at ``idle_until``. ``edited``: scripts that had changed when it started. Nobody uses it
-    since ``unused_since``, 0 if somebody does.
-    ``members`` are the nodes that were launched, if it has several (see `ebbtide_core.job.gang`); ``broken_by`` is the
-    one whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU with others.
-    Its work is counted by ``speedup``, if that was known of its script when it was placed; ``meter`` is how fast it
-    gets on, as far as this master has heard. ``matches`` are the lines of its output that a rule was found in. On the
-    nodes ``leased`` it ends itself when its lease is over; ``orphaned``: its agent lost all that it knew of it.
+    ``reserved_s`` is the running time, in seconds over all attempts, at which its reservation ends, if it has one.
+    ``kept`` is what a swappable attempt holds besides its ``allocation`` until it ends (see
+    `ebbtide_core.lifecycle.swaps`). ``swapped`` is when it was moved to host memory, for the ``swaps``-th time, with
+    ``swapped_bytes``; ``returning`` is when it was asked to come back, and until then it is ``off_gpu``. ``started`` is
+    None meanwhile, and then the time at which it was back; ``first_started`` stays.
+    ``overran`` says that it used more GPU memory than it was given. It has used none of its GPUs since ``idle_since``,
+    and is suspended for that at ``idle_until``. ``edited`` are the scripts that had changed when it started.
+    ``unused_since`` is when a user last used the session, 0 if one does.
+    ``members`` are the nodes of a gang that were launched (see `ebbtide_core.job.gang`); ``broken_by`` is the node
+    whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU.
+    ``speedup`` is the curve that counts its work, if one was known of its script when it was placed. ``meter`` measures
+    its speed from the reports that this master has heard. ``matches`` are the lines of its output that a log rule
+    matched. On the nodes ``leased`` it ends by itself when its lease is over. ``orphaned`` says that its agent lost its
+    record.
     """
 
     number: int
@@ -119,7 +120,7 @@ class Attempt:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes where processes of it may live until it has exited."""
+        """The nodes where the attempt may have processes, as long as it has not exited."""
         if not self.members:
             return self.allocation.node_ids
         return tuple([node for node, member in self.members.items() if member.ended is None])
@@ -129,12 +130,12 @@ class Attempt:
 class Suspension:
     """One time that a job stepped aside. Times are Unix seconds, None if not yet.
 
-    ``checkpoint_s`` and ``checkpoint_bytes`` are what it took to save, None if nothing is known to be saved. It was
-    ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet), and ``working`` once it
-    reported its first step after that, ``working_step``. ``left_step`` is the last step that it had reported when it
-    ended, ``kept_step`` that of its newest checkpoint that verified, if any; ``lost`` and ``hint`` are those of a
-    `WorkUnsaved`, if there was one. ``save_s`` and ``restart_s`` are what `ebbtide_core.estimates.restart_costs` makes
-    of all this.
+    ``checkpoint_s`` and ``checkpoint_bytes`` are the duration and size of its save, None if it is not known to have
+    saved. Later the job was ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet),
+    and ``working`` again once it reported its first step, ``working_step``. ``left_step`` is the last step that it had
+    reported when it ended, ``kept_step`` the step of its newest checkpoint that verified, if any. ``lost`` and ``hint``
+    are those of its `WorkUnsaved` event, if there was one. `ebbtide_core.estimates.restart_costs` derives ``save_s``
+    and ``restart_s``, in seconds.
     """
 
     requested: float
@@ -162,30 +163,31 @@ class Suspension:
 
 @dataclass(slots=True)
 class Job:
-    """A job and everything that happened to it. Only the cluster changes it; others read.
+    """A job and everything that happened to it. Only the cluster changes it; all others read.
 
-    ``planned`` is the room promised to it: its running attempt's, or what is being freed for its next one.
-    ``pinned_allocation`` is the only room that it can have, while it has an attempt that cannot go anywhere else. While
-    it waits for that, it holds up nobody: it is asked first as soon as it is free.
-    ``held_s`` is for how long its user held it while it did not run, up to ``held_since`` if that goes on.
+    ``planned`` is the room promised to it: that of its running attempt, or what is being freed for its next one.
+    ``pinned_allocation`` is the only room that it can have while it has an attempt that cannot go anywhere else. A job
+    that waits for its pinned allocation blocks no other job, and is asked first once that is free.
+    ``held_s`` is how long, in seconds, its user held it while it did not run, without the time since ``held_since``.
     ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see
-    `ebbtide_core.estimates.work`). ``priority``, ``weight`` and ``gpu_mem_bytes`` are those of now; its ``spec`` has
-    those that it was submitted with. ``move_failure`` is why its checkpoint could not be copied to another node since
-    it last ran, if it could not. ``suspended`` says that its last attempt stepped aside; ``returns``, that it goes to
-    the head of the queue. ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.estimates.restart_costs`),
-    None before its first suspension; ``proved`` says that it has saved when it was asked to step aside, or went on
-    after the last step before. ``gpu_mem_from`` says where ``gpu_mem_bytes`` come from, if not from its ``spec``;
-    ``gpu_mem_peak_bytes`` is the most that ended attempts used of one GPU, 0 if not known; ``overruns`` are the
-    attempts that used too much, and ``alone_after`` the one that ran out of memory, so that it was run once more with a
-    GPU of its own, 0 for none. ``pool`` is the one that it is in now, ``moves_to`` the one where it goes once it holds
+    `ebbtide_core.estimates.work`). ``priority``, ``weight`` and ``gpu_mem_bytes`` are the current values; ``spec`` has
+    those of the submit. ``move_failure`` says why its checkpoint could not be copied to another node since it last ran,
+    if so. ``suspended`` says that its last attempt stepped aside, ``returns`` that it goes to the head of the queue.
+    ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.estimates.restart_costs`), None before its first
+    suspension. ``proved`` says that it saved when it was asked to step aside, or went on from its last step afterwards.
+    ``gpu_mem_from`` says where ``gpu_mem_bytes`` comes from, if not from ``spec``. ``gpu_mem_peak_bytes`` is the most
+    that ended attempts used of one GPU, 0 if not known. ``overruns`` counts the attempts that used more than they were
+    given; ``alone_after`` is the number of the attempt that ran out of GPU memory, so that the job ran once more with a
+    GPU of its own, 0 for none. ``pool`` is its current pool, ``moves_to`` the pool that it moves to once it holds
     nothing, if any.
-    ``task`` says which of which array it is, if it is in one; ``admission`` is what holds it back
-    (`ebbtide_core.admission.gates`). It was submitted as ``again_of`` another job, or again as another, by ``ebb
-    requeue``.
-    ``rates`` is what was recorded of its speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by
-    steps, as a task under successive halving; None is no number (see `ebbtide_core.lifecycle.successive_halving`).
-    ``constrained``: not every node will do (see `ebbtide_core.resources.eligibility`). It is kept from the nodes that
-    are ``excluded`` since it was submitted, and ``excluded_because`` says why, of each; and from its ``excluded_gpus``.
+    ``task`` says which task of which array it is, if it is one; ``admission`` is its record at the gates
+    (`ebbtide_core.admission.gates`), None if no gate concerns it. `ebb requeue` submitted the job ``again_of`` again as
+    this one, or this one again as ``again_as``.
+    ``rates`` is its recorded speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by steps, as a task
+    under successive halving; None is not a number (see `ebbtide_core.lifecycle.successive_halving`).
+    ``constrained`` says that it cannot use every node (see `ebbtide_core.resources.eligibility`). The nodes
+    ``excluded`` are closed to it since its submit, each for the reason ``excluded_because``, and so are
+    ``excluded_gpus``.
     """
 
     id: JobId
@@ -259,7 +261,7 @@ class Job:
 
     @property
     def live(self) -> Attempt | None:
-        """The attempt that may have processes."""
+        """The attempt that may have processes, None if there is none."""
         if not self.attempts:
             return None
         newest = self.attempts[-1]
@@ -267,7 +269,7 @@ class Job:
 
     @property
     def holding(self) -> Attempt | None:
-        """The attempt whose GPUs are not known to be free."""
+        """The attempt whose GPUs are not known to be free, None if there is none."""
         if not self.attempts:
             return None
         newest = self.attempts[-1]
@@ -275,35 +277,35 @@ class Job:
 
     @property
     def off_gpu(self) -> bool:
-        """Whether it lies in host memory, and waits to come back."""
+        """Whether its attempt is in host memory, and waits to come back."""
         live = self.live
         return live is not None and live.off_gpu
 
     @property
     def preemptible(self) -> bool:
-        """Whether a policy may suspend it."""
+        """Whether a policy may suspend the job."""
         return self.spec.suspend is not SuspendMode.NONE
 
     @property
     def elastic(self) -> bool:
-        """Whether its GPU count may vary."""
+        """Whether the job's GPU count may vary."""
         return self.gpus_max > self.gpus_min
 
     @property
     def claiming(self) -> bool:
-        """Whether ``planned`` is room that is kept for its next attempt."""
+        """Whether ``planned`` is room that is kept for the job's next attempt."""
         live = self.live
         return self.planned is not None and (live is None or live.stop is not None)
 
     @property
     def running(self) -> bool:
-        """Whether an attempt lives that nobody asked to stop."""
+        """Whether the job has a live attempt that was not asked to stop."""
         live = self.live
         return live is not None and live.stop is None
 
     @property
     def waiting(self) -> bool:
-        """Whether it could be placed as far as the job itself is concerned."""
+        """Whether nothing about the job itself keeps it from being placed."""
         if self.ending is not None or self.held_by is not None:
             return False
         if not self.attempts or self.attempts[-1].freed is not None:
@@ -312,26 +314,26 @@ class Job:
         return self.off_gpu and order is not None and not order.cause.final
 
     def sizes(self) -> list[int]:
-        """The GPU counts that it may have, in parts, ascending: fractions 1/n below one GPU, then whole GPUs."""
+        """Return the GPU counts that the job may have, in parts, ascending: 1/n below one GPU, then whole GPUs."""
         low, high = self.gpus_min, self.gpus_max
         fractions = [WHOLE // n for n in range(WHOLE // low if 0 < low < WHOLE else 1, 1, -1)]
         wholes = range(max(low, WHOLE), high + 1, WHOLE)
         return [size for size in (*fractions, *wholes) if low <= size <= high] or [low]
 
     def running_s(self, now: float) -> float:
-        """Seconds in which it ran, over all attempts."""
+        """Return for how many seconds the job ran until ``now``, over all attempts."""
         live = self.live
         current = now - live.started if live is not None and live.started is not None else 0.0
         return self.ran_s + max(0.0, current)
 
     def waiting_s(self, now: float) -> float:
-        """Seconds since it was submitted in which it did not run, though its user did not hold or suspend it."""
+        """Return for how many seconds since its submit the job neither ran nor was held or suspended by its user."""
         until = self.ended if self.ended is not None else now
         held_s = self.held_s + (until - self.held_since if self.held_since is not None else 0.0)
         return max(0.0, until - self.submitted - self.running_s(now) - held_s)
 
     def note_held(self, now: float) -> None:
-        """Add up for how long its user held it while it did not run."""
+        """Count the time in which a user holds the job and it does not run."""
         live = self.live
         rests = self.held_by is HeldBy.USER and (live is None or live.started is None)
         if rests and self.held_since is None:
@@ -342,7 +344,10 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Cap:
-    """How many jobs, with how many parts of GPUs, may have a seat at a time; None is no limit. And how many have."""
+    """A limit on the jobs, and on their parts of GPUs, that are admitted at a time (None: no limit), and their counts.
+
+    ``elastic`` are the admitted elastic jobs by sequence.
+    """
 
     max_jobs: int | None = None
     max_parts: int | None = None
@@ -351,33 +356,33 @@ class Cap:
     elastic: "dict[int, AdmissionRecord]" = field(default_factory=dict)
 
     def fits(self, cost: int) -> bool:
-        """Whether there is a seat for one more job, of ``cost`` parts."""
+        """Return whether one more job, of ``cost`` parts, may be admitted."""
         if self.max_jobs is not None and self.jobs >= self.max_jobs:
             return False
         return self.max_parts is None or self.parts + cost <= self.max_parts
 
     @property
     def exceeded(self) -> bool:
-        """Whether more have a seat than should: the limit was lowered since."""
+        """Whether more is admitted than the limit allows, because the limit was lowered since."""
         if self.max_jobs is not None and self.jobs > self.max_jobs:
             return True
         return self.max_parts is not None and self.parts > self.max_parts
 
     def take(self, admission: "AdmissionRecord") -> None:
-        """Count it."""
+        """Count an admitted job."""
         self.jobs += 1
         self.parts += admission.cost
         if admission.asked > admission.cost:
             self.elastic[admission.job.sequence] = admission
 
     def give_back(self, admission: "AdmissionRecord") -> None:
-        """Count it no more."""
+        """Stop counting a job."""
         self.jobs -= 1
         self.parts -= admission.cost
         self.elastic.pop(admission.job.sequence, None)
 
     def shared_out(self, wanted: "Callable[[AdmissionRecord], int]") -> "Iterator[tuple[AdmissionRecord, int]]":
-        """What each elastic job may have at most, in parts; those submitted first get what is left over."""
+        """Yield how many parts each elastic job may have at most; jobs submitted first get the spare parts first."""
         spare = None if self.max_parts is None else max(0, self.max_parts - self.parts)
         for _, admission in sorted(self.elastic.items()):
             more = wanted(admission) - admission.cost
@@ -389,7 +394,10 @@ class Cap:
 
 @dataclass(slots=True, eq=False)
 class UserQuota:
-    """A user with a quota. ``heads`` are the first jobs of groups that would fit in those, by sequence: a heap."""
+    """A user with a quota.
+
+    ``heads`` is a heap of the sequence numbers of the first jobs of ``groups`` that would fit into their groups.
+    """
 
     name: str
     cap: Cap
@@ -400,9 +408,10 @@ class UserQuota:
 
 @dataclass(slots=True, eq=False)
 class AdmissionQueue:
-    """Jobs that wait for the same seats: an array's, or those of a user's jobs that are in none.
+    """Jobs that wait for the same places: the tasks of an array, or a user's jobs that are in no array.
 
-    ``queue`` is a heap of those without a seat; ``ready`` is the one of them that stands for it at its user's quota.
+    ``queue`` is a heap of the jobs that are not admitted. ``ready`` is the sequence number of the job among them that
+    stands for the group in the heap of its user's quota, None if no job does.
     """
 
     array: JobId
@@ -412,7 +421,7 @@ class AdmissionQueue:
     ready: int | None = None
 
     def head(self) -> "AdmissionRecord | None":
-        """The first that wants a seat."""
+        """Return the first job that wants a place, None if none does."""
         queue = self.queue
         while queue and not queue[0][1].wants:
             heappop(queue)[1].in_queue = False
@@ -423,9 +432,10 @@ class AdmissionQueue:
 class AdmissionRecord:
     """What the gates know of one job.
 
-    ``after`` is what it still waits for. With a seat it counts for ``cost`` parts of GPUs. It ``wants`` one if nothing
-    else holds it back. Its user asked for ``asked`` parts at most; ``bound`` is what it may have of that. ``why`` is
-    what held it back last, until it has room.
+    ``after`` are the dependencies that are not met yet. An ``admitted`` job counts for ``cost`` parts of GPUs. The job
+    ``wants`` to be admitted if nothing but a limit holds it back. Its user asked for ``asked`` parts at most;
+    ``in_array`` is what its array's limit leaves it of those, and ``bound`` what it may have in the end. ``why`` is
+    what held it back last, in words, until it has room.
     """
 
     job: Job
@@ -444,13 +454,13 @@ class AdmissionRecord:
     why: str = ""
 
     def ask(self, gpus_max: int) -> None:
-        """The job has another range of sizes now."""
+        """Note that the job may have up to ``gpus_max`` parts of GPUs from now on."""
         self.asked = self.in_array = self.bound = gpus_max
         self.resized = True
 
     @property
     def caps(self) -> tuple[Cap, ...]:
-        """Where it counts."""
+        """The limits that the job counts against."""
         group = self.group
         return (group.cap,) if group.user_quota is None else (group.cap, group.user_quota.cap)
 
@@ -461,16 +471,16 @@ TRANSITIONS: Final = frozenset(
         (_S.PENDING, _S.STARTING),
         (_S.PENDING, _S.FAILED),
         (_S.PENDING, _S.CANCELLED),
-        # One that is stopped early has no attempt then.
+        # A task that successive halving stops early has no live attempt.
         (_S.PENDING, _S.COMPLETED),
         (_S.SUSPENDED, _S.COMPLETED),
         (_S.SUSPENDED, _S.STARTING),
         (_S.SUSPENDED, _S.FAILED),
         (_S.SUSPENDED, _S.CANCELLED),
-        # One that lies in host memory has an attempt that lives.
+        # A swapped-out job is SUSPENDED and has a live attempt.
         (_S.SUSPENDED, _S.STOPPING),
         (_S.SUSPENDED, _S.UNREACHABLE),
-        # An attempt may end, or be asked to, before it was seen to run.
+        # An attempt may end, or be asked to end, before it was seen to run.
         *((live, after) for live in (_S.STARTING, _S.RUNNING) for after in (
             _S.SUSPENDING, _S.STOPPING, _S.UNREACHABLE,
             _S.PENDING, _S.SUSPENDED, _S.COMPLETED, _S.FAILED, _S.CANCELLED,
@@ -486,15 +496,15 @@ TRANSITIONS: Final = frozenset(
         )),
     }
 )  # fmt: skip
-"""Which state may follow which; anything else is a bug and raises with the job's story."""
+"""Pairs of states that may follow each other; any other change is a bug, and raises `InvalidTransitionError`."""
 
 
-# An enum's members are looked up slowly, and this is done after every event.
+# Looking up a member of an enum is slow, and `derive_state` runs after every event.
 _PENDING, _SUSPENDED, _STARTING, _RUNNING = _S.PENDING, _S.SUSPENDED, _S.STARTING, _S.RUNNING
 
 
 def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobState:
-    """The state that the facts about ``job`` amount to, given the nodes that are silent."""
+    """Derive the state of ``job`` from its facts and from the nodes that are silent."""
     if job.ending is not None:
         return job.ending
     if not job.attempts or (live := job.attempts[-1]).exited is not None:

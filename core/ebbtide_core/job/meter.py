@@ -1,8 +1,9 @@
-"""How fast one attempt gets on, from what it reports: steps per second, measured over windows of time.
+"""Measures the speed of one attempt from its reports: steps per second, over windows of time.
 
-A window begins and ends with a report of a new step, so that it holds whole steps and nothing else. What lies before
-the first report (start-up, loading) is in none, nor is a save: where a checkpoint is published, the window ends with
-the step before. The estimate is the median of the last windows: a hiccup or an evaluation is outvoted.
+A window begins and ends with a report of a new step, so that it holds whole steps and nothing else. The time before
+the first report (start-up, loading) is in no window, and neither is a save: when a checkpoint is published, the window
+ends with the step before. The estimate is the median of the last windows, so that a hiccup or an evaluation does not
+change it.
 """
 
 from collections import deque
@@ -14,24 +15,24 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import AttemptRef
 
 WINDOW_S: Final = 5.0
-"""A window ends with the first step after so long; reports come three times a second at most."""
+"""Seconds. A window ends with the first step after this time; reports come three times a second at most."""
 SHORTEST_S: Final = 2.0
-"""What is left of a window before a save counts if it is no shorter."""
+"""Seconds. A window that a save cuts short counts if it is at least this long."""
 SOLID: Final = 3
-"""Windows that an estimate needs."""
+"""Windows that an estimate needs at least."""
 REMEMBERED: Final = 15
-"""Windows that it is made from."""
+"""Windows that an estimate is made from at most."""
 TOGETHER: Final = 6
-"""Windows with the same company that it takes to say how that slows somebody down."""
+"""Windows beside the same other attempts that are needed to say how much these slow an attempt down."""
 
 Company = frozenset[AttemptRef]
-"""The other attempts on an attempt's GPUs."""
+"""The other attempts on the GPUs of an attempt."""
 NOBODY: Final[Company] = frozenset()
 
 
 @frozen
 class Setting:
-    """What a rate was measured on: ``share`` of all GPUs in parts, nodes, their model, and whether ``alone`` there."""
+    """What a rate was measured on: ``share`` parts of GPUs of one model on ``nodes`` nodes, ``alone`` there or not."""
 
     share: int
     nodes: int
@@ -41,7 +42,7 @@ class Setting:
 
 @frozen
 class MeasuredRate:
-    """Steps per second, and from how many windows that is known."""
+    """A rate in steps per second, and the number of windows that it was measured over."""
 
     steps_per_s: float
     samples: int
@@ -49,34 +50,34 @@ class MeasuredRate:
 
 @dataclass(slots=True)
 class Windows:
-    """The newest windows of one kind, in steps per second, and how many there were."""
+    """The newest windows of one kind, in steps per second, and the number of all windows so far."""
 
     recent: deque[float]
     count: int = 0
 
     @classmethod
     def last(cls, remembered: int) -> "Windows":
-        """None yet; so many will be remembered."""
+        """Return an object without windows that will remember the last ``remembered`` ones."""
         return cls(deque(maxlen=remembered))
 
     def add(self, steps_per_s: float) -> None:
-        """Take in one more."""
+        """Add a window."""
         self.recent.append(steps_per_s)
         self.count += 1
 
     @property
     def steps_per_s(self) -> float:
-        """Their median; there must be one."""
+        """The median of the windows; there must be at least one."""
         return median(self.recent)
 
 
 @dataclass(slots=True)
 class AttemptMeter:
-    """What was measured of an attempt since its job reports to this master; not in the journal.
+    """What this master measured of an attempt from its reports; it is not in the journal.
 
-    ``company`` are those beside it now, ``together`` the windows since they are. ``since`` is when it started, or was
-    back on its GPU. ``fresh`` says that the last report ended a window; ``recorded``, how often something of it was put
-    into the journal.
+    ``company`` are the attempts on its GPUs now, ``together`` the windows since exactly these are there. ``since`` is
+    the Unix time at which the attempt started, or was back on its GPU. ``fresh`` says that the last report ended a
+    window; ``recorded`` counts how often a rate was written to the journal.
     """
 
     since: float
@@ -90,11 +91,11 @@ class AttemptMeter:
     _last: tuple[float, int] | None = None
 
     def note(self, step: int, now: float, company: Company) -> None:
-        """Take in a report of ``step`` at Unix time ``now``."""
+        """Take in a report of ``step`` at Unix time ``now``, with the attempts ``company`` on the same GPUs."""
         self.fresh = False
         if company != self.company:
             self.company, self.together, self._began = company, Windows.last(TOGETHER), None
-        if self._last is None or step < self._last[1]:  # it counts anew
+        if self._last is None or step < self._last[1]:  # a lower step: the script counts from the beginning again
             self._began, self._last = None, (now, step)
         elif step > self._last[1]:  # a repeated report says nothing of when the step was made
             self._last = now, step
@@ -104,7 +105,7 @@ class AttemptMeter:
                 self._end_window()
 
     def interrupt(self) -> None:
-        """What comes now, until the next step, is no training."""
+        """End the window with the last step, because the time until the next one is not spent on training."""
         if self._began is not None and self._last is not None and self._last[0] - self._began[0] >= SHORTEST_S:
             self._end_window()
         self._began = None

@@ -1,6 +1,6 @@
-"""How the end of an attempt is read: design of the exit contract in one place.
+"""Decides what the end of an attempt means: the whole exit contract is here.
 
-The supervisor reports facts; only here is it decided whether the job is done, stepped aside, failed, or asks to be run
+The supervisor reports facts; only this module decides whether the job is done, stepped aside, failed, or asks to be run
 again. docs/job-contract.md has the same table in words.
 """
 
@@ -12,9 +12,10 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, JobKind, StopCause
 
 SUSPENDED_EXITS = frozenset({75, 85, 99, 143})
-"""EX_TEMPFAIL, HTCondor's checkpoint exit, Grid Engine's requeue, and 128 + SIGTERM."""
+"""Exit codes that mean that a job stepped aside: EX_TEMPFAIL, HTCondor's checkpoint exit, Grid Engine's requeue, and
+128 + SIGTERM."""
 AGAIN_EXITS = frozenset({75, 85, 99})
-"""The same without having been asked: "run me again"."""
+"""Exit codes of a job that was not asked to stop and wants to be run again."""
 
 
 class Ending(Enum):
@@ -32,9 +33,9 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An ending, in words too; ``clean`` says that the job itself agreed to step aside; ``final``, that a failure is.
+    """An ending, and its reason in words; ``clean`` says that the job itself agreed to step aside.
 
-    A failure that is not final is followed by another attempt if its job has any left.
+    A failure that is not ``final`` is followed by another attempt if its job has any left.
     """
 
     ending: Ending
@@ -47,13 +48,16 @@ _COMPLETED = Outcome(Ending.COMPLETED, "completed")
 
 
 def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str = "") -> Outcome:
-    """Decide what ``exit`` means, given why the attempt had been asked to stop (None: it had not), in words, too."""
+    """Decide what ``exit`` means.
+
+    ``cause`` and ``why`` say why the attempt was asked to stop; None if it was not.
+    """
     outcome = _read_exit(exit, spec, cause, why)
     return _read_once(outcome) if spec.stdin else outcome
 
 
 def _read_once(outcome: Outcome) -> Outcome:
-    """What a job has read as its standard input is gone: it has no second attempt."""
+    """Turn an outcome that asks for another attempt into an end: standard input that was read is gone."""
     if outcome.ending is Ending.FAILED:
         return replace(outcome, final=True)
     if outcome.ending not in (Ending.SUSPENDED, Ending.REQUEUED, Ending.INTERRUPTED):
@@ -90,7 +94,7 @@ def _read_unknown(exit: ExitFacts) -> Outcome:
 
 
 def _read_fenced(exit: ExitFacts, spec: JobSpec) -> Outcome:
-    """It ended itself, because the master was not heard for as long as its user allows."""
+    """Read the end of an attempt that ended itself, as the master was not heard for as long as its user allows."""
     outcome = _read_suspension(exit, spec)
     if outcome.ending is Ending.COMPLETED:
         return outcome
@@ -99,7 +103,10 @@ def _read_fenced(exit: ExitFacts, spec: JobSpec) -> Outcome:
 
 
 def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
-    """Nobody is at a session that begins anew, so it never does; and what a shell is left with is its user's."""
+    """Read the end of a session, which never starts again: no user would be at the new one.
+
+    A shell's exit code is that of its user's last command, and no failure.
+    """
     what = spec.kind.value
     if exit.lost:
         return Outcome(Ending.EXPELLED, f"the {what} is lost: {describe_exit(exit)}", clean=False)
@@ -112,7 +119,7 @@ def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
 
 
 def _given_up(cause: StopCause, why: str) -> Outcome | None:
-    """However an attempt that was asked to stop for that ends, unless it completed first, its job is over."""
+    """Return the outcome of an attempt whose job is over because of ``cause``, unless it completed first; else None."""
     match cause:
         case StopCause.CANCELLED:
             return Outcome(Ending.CANCELLED, "cancelled by user")
@@ -127,7 +134,7 @@ def _given_up(cause: StopCause, why: str) -> Outcome | None:
 
 
 def describe_exit(exit: ExitFacts) -> str:
-    """An exit in words: ``exit code 1`` or ``signal SIGSEGV``, and that memory was used up if it was."""
+    """Return an exit in words: ``exit code 1`` or ``signal SIGSEGV``, and that host memory was used up if it was."""
     if exit.lost:
         return exit.lost_because or "its exit status was not recorded"
     why = f" ({exit.memory_failure})" if exit.memory_failure else ""
@@ -150,7 +157,7 @@ def _read_unrequested(exit: ExitFacts) -> Outcome:
 
 
 def _read_loss(exit: ExitFacts, spec: JobSpec) -> Outcome:
-    """A GPU of it was lost: whatever it made of that is not its fault."""
+    """Read the end of an attempt that lost a GPU: unless it completed, it is interrupted by no fault of its own."""
     asked = exit.stop_requested and exit.delivered
     outcome = _read_suspension(exit, spec) if asked else _read_unrequested(exit)
     if outcome.ending is Ending.COMPLETED:

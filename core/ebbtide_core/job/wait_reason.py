@@ -1,12 +1,12 @@
-"""For what a job waited, once that is over: words for its story."""
+"""Says in words what a job waited for, for its story once the wait is over."""
 
 from ebbtide_core.job.job import ITS_TURN, Job
 
 
 def waited(job: Job) -> str:
-    """For what ``job`` has waited until now; empty if no more can be said than that it was not its turn.
+    """Return what ``job`` has waited for until now; empty if nothing more is known than that it was not its turn.
 
-    What its policy said comes first, then the gate that held it back, then that it was not to be tried again at once.
+    The policy's reason comes first, then the gate that held the job back, then the back-off before a new try.
     """
     last = job.attempt
     if job.reason is not ITS_TURN and (last is None or job.reason != last.outcome):
