@@ -1,14 +1,14 @@
-"""Who may stand in the queue: a job does so only if no gate holds it back. Policies know nothing of gates.
+"""Decides which waiting jobs are admitted to the queue. Policies know nothing of these gates.
 
-A job passes the gates when it is not before its time (``--begin``), all that it depends on has ended as it should, and
-there is a seat for it. Its array and its user's quota have only so many seats. Whoever has one is in the queue or has
-room; it keeps the seat while it is preempted, and gives it up when it ends, or is held or suspended and has left its
-GPUs. Seats are given in order of submission: who does not fit has those of the same array, or quota, wait behind it.
+A job passes the gates when its begin time (``--begin``) has come, all its dependencies are met, and the limits of its
+array and of its user's quota leave a place for it. An admitted job is in the queue or has room. It keeps its place
+while it is preempted, and gives it up when it ends, or when it is held or suspended and has left its GPUs. Jobs are
+admitted in order of submission: a job that does not fit makes the jobs behind it in the same array, or quota, wait.
 
-A job counts with its smallest size. What an array or a quota leaves over, elastic jobs may have on top, those submitted
-first before the others: that bounds the greatest size that policies see of them.
+A job counts with its smallest size. Elastic jobs may have what an array or a quota leaves over on top, in order of
+submission; that bounds the largest size that policies see of them.
 
-A job that none of this concerns has no ticket and costs nothing.
+A job that no gate concerns has no admission record and costs nothing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,7 +22,11 @@ from ebbtide_core.model.types import FINISHED, WHOLE, JobId, JobState, Task, gpu
 
 
 class Gates:
-    """All gates. ``dependents`` wait for the job, or array, of that id to end so; ``doomed`` never start, and why."""
+    """All gates.
+
+    ``dependents`` are the jobs that wait for the job, or array, with that id to end in that way. ``doomed`` are the
+    jobs that can never start, each with the reason.
+    """
 
     def __init__(self, jobs: Mapping[JobId, Job], quotas: Quotas) -> None:
         self._jobs = jobs
@@ -38,7 +42,7 @@ class Gates:
     # --- coming and going ---
 
     def enter(self, job: Job, task: Task | None) -> None:
-        """Give a new job its ticket, and look at what it depends on."""
+        """Give a new job its admission record, and check its dependencies."""
         if task is not None:
             self._add_task(job, task)
         group, most = self._group(job, task), job.gpus_max
@@ -65,7 +69,7 @@ class Gates:
         self.tasks += 1
 
     def _group(self, job: Job, task: Task | None) -> AdmissionQueue:
-        """The group that it waits in; without GPUs, no quota counts."""
+        """Return the group that the job waits in; a quota does not count jobs without GPUs."""
         user_quota = self._user_quota(job.user) if job.gpus_min else None
         key = (task.array, "") if task is not None else (JobId(""), "" if user_quota is None else user_quota.name)
         group = self._groups.get(key)
@@ -83,7 +87,7 @@ class Gates:
         return self.user_quotas[user]
 
     def regroup(self, user: str, jobs: Collection[Job]) -> None:
-        """The user has another quota: count ``jobs``, which may have seats, by it. None has one then."""
+        """Count ``jobs``, all of a user whose quota changed, by the new quota; no job is admitted afterwards."""
         admissions = [job.admission for job in jobs if job.admission is not None]
         for admission in admissions:
             if admission.admitted:
@@ -103,25 +107,25 @@ class Gates:
             user_quota.unfinished = sum(not admission.over for admission in admissions)
 
     def next_id(self, submissions: int) -> JobId:
-        """The id of the next job, or array, after so many jobs."""
+        """Return the id of the next job, or array, after ``submissions`` jobs."""
         return JobId(str(submissions - self.tasks + len(self.arrays) + 1))
 
     def count(self, job: Job, new: JobState) -> None:
-        """The job comes into another state; call before it is."""
+        """Count that the job comes into the state ``new``; call this before its state changes."""
         if job.task is not None:
             states = self.arrays[job.task.array].states
             states[job.state] -= 1
             states[new] += 1
 
     def forget(self, job: Job) -> None:
-        """The job, which is over, is forgotten."""
+        """Forget the job, which is over."""
         if job.task is not None:
             self.arrays[job.task.array].tasks.pop(job.task.index, None)
 
-    # --- what others did ---
+    # --- dependencies ---
 
     def ended(self, job: Job) -> list[Job]:
-        """Tell those who depend on the job that it ended, or its array with it; the jobs for whom that changes much."""
+        """Settle the dependencies on the job that ended, and on its array; return the jobs that depended on them."""
         changed = list[Job]()
         for id in (job.id,) if job.task is None else (job.id, job.task.array):
             kinds = self.dependents.get(id, {})
@@ -136,7 +140,7 @@ class Gates:
         return sorted(changed, key=lambda job: job.sequence)
 
     def _settle(self, admissions: list[AdmissionRecord], dependency: Dependency, met: bool, why: str) -> None:
-        """Of these jobs, a dependency that is met is none any more. If it never can be, they are doomed."""
+        """Drop a dependency that is met from the records; doom their jobs if it can never be met."""
         for admission in admissions:
             if met:
                 admission.after.discard(dependency)
@@ -144,11 +148,11 @@ class Gates:
                 self._doom(admission, dependency, why)
 
     def _doom(self, admission: AdmissionRecord, dependency: Dependency, why: str) -> None:
-        """The job can never start."""
+        """Note that the job can never start, and why."""
         self.doomed[admission.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
 
     def _verdict(self, dependency: Dependency) -> tuple[bool | None, str]:
-        """Whether it is met (None: that is open), and what became of the other job."""
+        """Return whether the dependency is met (None: that is open), and what became of the other job."""
         array = self.arrays.get(dependency.job)
         if array is not None:
             failed = array.not_ok
@@ -162,14 +166,14 @@ class Gates:
         was = "was " if job.state is JobState.CANCELLED else ""
         return is_met(dependency.kind, unfinished, not_ok), f"that {was}{job.state.value.lower()}"
 
-    # --- seats ---
+    # --- places ---
 
     def update(self, admission: AdmissionRecord, now: float) -> list[Job]:
-        """Follow what became of a job; returns the others that came into the queue, or have another bound, by that."""
+        """Follow a job's state; return the other jobs that are admitted, or have another bound, because of that."""
         return self._admit_all(admission.group, admission) if self._follow(admission, now) else []
 
     def _follow(self, admission: AdmissionRecord, now: float) -> bool:
-        """Follow what became of a job; whether that may change something for others."""
+        """Follow a job's state; return whether that may change something for other jobs."""
         job = admission.job
         before = admission.admitted, admission.wants, admission.cost
         room = job.planned is not None or job.holding is not None
@@ -195,9 +199,9 @@ class Gates:
         return True
 
     def change(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> list[Job]:
-        """Give an array other limits; returns the jobs for which that changes something.
+        """Give an array other limits; return the jobs for which that changes something.
 
-        If they are lower, those who have a seat but no room leave it, the last first.
+        If a limit is lower, admitted jobs without room lose their places, the last submitted first.
         """
         array = self.arrays[id]
         array.max_concurrent, array.max_slots = max_concurrent, max_slots
@@ -215,7 +219,7 @@ class Gates:
         return list({job.id: job for job in changed + self._admit_all(group, None)}.values())
 
     def _admit_all(self, group: AdmissionQueue, cause: AdmissionRecord | None) -> list[Job]:
-        """Give what seats there are; the jobs that got one, or have another bound, other than that of ``cause``."""
+        """Admit the jobs that fit; return those, and those with another bound, except the job of ``cause``."""
         seated = list(_admitted(group))
         changed = seated + _bounded({group, *(admission.group for admission in seated)}, group.user_quota)
         return [admission.job for admission in dict.fromkeys(changed) if admission is not cause]
@@ -229,7 +233,7 @@ class Gates:
         admission.cost = admission.job.gpus_min
 
     def _leave(self, admission: AdmissionRecord) -> None:
-        """Its job is over."""
+        """Note that the job is over."""
         admission.over = True
         self.doomed.pop(admission.job.id, None)
         user_quota = self._user_quota(admission.job.user)
@@ -238,7 +242,7 @@ class Gates:
 
 
 def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
-    """Set the limits of an array; 0 is none."""
+    """Set the limits of an array; 0 means no limit."""
     cap.max_jobs, cap.max_parts = max_concurrent or None, max_slots or None
 
 
@@ -259,7 +263,7 @@ def _withdraw(admission: AdmissionRecord) -> None:
 
 
 def _admitted(group: AdmissionQueue) -> Iterator[AdmissionRecord]:
-    """Give seats to those who want them in order of submission, as long as there are any."""
+    """Admit the jobs of ``group`` and of its user's other groups in order of submission while they fit; yield them."""
     user_quota = group.user_quota
     if user_quota is None:
         while (admission := _ready(group)) is not None:
@@ -281,13 +285,13 @@ def _admitted(group: AdmissionQueue) -> Iterator[AdmissionRecord]:
 
 
 def _ready(group: AdmissionQueue) -> AdmissionRecord | None:
-    """The first that wants a seat, if its group has one."""
+    """Return the first job that wants a place, if its group has one left, else None."""
     admission = group.head()
     return admission if admission is not None and group.cap.fits(admission.cost) else None
 
 
 def _stand(user_quota: UserQuota, group: AdmissionQueue) -> None:
-    """Have the head of the group stand in the line of its user's quota."""
+    """Put the first job of the group into the heap of its user's quota."""
     admission = _ready(group)
     group.ready = None if admission is None else admission.job.sequence
     if group.ready is not None and group.ready not in user_quota.groups:
@@ -296,7 +300,7 @@ def _stand(user_quota: UserQuota, group: AdmissionQueue) -> None:
 
 
 def _bounded(groups: Iterable[AdmissionQueue], user_quota: UserQuota | None) -> list[AdmissionRecord]:
-    """Share out what is left over in these groups, and of their user's quota; whoever has another bound by that."""
+    """Share out what the groups and the user's quota leave over; return the records with another bound by that."""
     shares: dict[AdmissionRecord, int] = {}
     for group in groups:
         if group.cap.elastic:
@@ -313,7 +317,7 @@ def _bounded(groups: Iterable[AdmissionQueue], user_quota: UserQuota | None) -> 
 
 
 def _size(most: int, asked: int) -> int:
-    """The greatest size that is no more than ``most``: whole GPUs, or 1/n of one."""
+    """Return the largest size up to ``most`` and ``asked``, in parts: whole GPUs, or 1/n of one."""
     if most >= asked:
         return asked
     return most - most % WHOLE if most >= WHOLE else WHOLE // -(-WHOLE // most)
@@ -324,7 +328,7 @@ def _its_time(_: float) -> str:
 
 
 def held_back(job: Job, written: Callable[[float], str]) -> str:
-    """Which gate holds the job back, in words; empty if none does. ``written`` writes Unix seconds."""
+    """Return which gate holds the job back, in words; empty if none does. ``written`` formats a Unix time."""
     admission = job.admission
     if admission is None or admission.admitted or job.held_by is not None or job.state in FINISHED:
         return ""

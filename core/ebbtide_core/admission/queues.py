@@ -1,4 +1,4 @@
-"""The jobs that could be placed, in the order in which a policy wants to see them."""
+"""Keeps the jobs that could be placed in the order that a policy defines."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
@@ -9,17 +9,20 @@ from operator import itemgetter
 from ebbtide_core.job.job import Job
 
 QueueKey = tuple[object, ...]
-"""What orders the queue; smaller is nearer to its head.
+"""The key that orders the queue; the smallest is at its head.
 
-It ends with the job's sequence number, so that no two are equal, and its size: one whose size is changed while it waits
-goes to those of its size.
+It ends with the job's sequence number, so that no two keys are equal, and the job's size, so that the key changes when
+the size of a waiting job changes.
 """
 
 Order = Callable[[Job], QueueKey]
 
 
 class _Line:
-    """Jobs with their keys in order. Taking the first costs nothing, however long the line: the gap is closed later."""
+    """Jobs with the same demand, with their keys, in order.
+
+    Removing the first one takes constant time, because the gap is closed later.
+    """
 
     __slots__ = ("entries", "first")
 
@@ -46,19 +49,19 @@ class _Line:
             self.first = 0
 
     def behind(self, key: QueueKey) -> int:
-        """The index of the first entry behind ``key``."""
+        """Return the index of the first entry behind ``key``."""
         return bisect_right(self.entries, key, self.first, key=itemgetter(0))
 
 
 class _Lines:
-    """Jobs in lines: those that are alike stand in one."""
+    """Jobs in order, in one `_Line` for each shape: jobs with the same shape have the same demand."""
 
     __slots__ = ("_shape", "_shapes", "by_shape")
 
     def __init__(
         self, shape: Callable[[Job], Hashable], keys: Sequence[QueueKey] = (), jobs: Sequence[Job] = ()
     ) -> None:
-        """Of these ``jobs``, which are in order; there may be very many."""
+        """Take the ``jobs`` with their ``keys``, both in order, in linear time."""
         self._shape = shape
         self._shapes: dict[QueueKey, Hashable] = dict(zip(keys, map(shape, jobs), strict=True))
         self.by_shape: dict[Hashable, _Line] = defaultdict(_Line)
@@ -80,35 +83,35 @@ class _Lines:
             del self.by_shape[shape]
 
     def behind(self, key: QueueKey) -> "list[_Head]":
-        """The first of each line behind the job of that key, but for its own line."""
+        """Return the first job behind ``key`` of each shape, except the shape of the job with that key."""
         own = self.by_shape[self._shapes[key]]
         places = [(line.entries, line.behind(key)) for line in self.by_shape.values() if line is not own]
         return [(entries[index], entries, index) for entries, index in places if index < len(entries)]
 
 
 _Head = tuple[tuple[QueueKey, Job], list[tuple[QueueKey, Job]], int]
-"""A job with its key, the entries of its line, and its index among them."""
+"""A job with its key, the entries of its `_Line`, and its index among them."""
 
 
 class Queue:
-    """Waiting jobs in the order that ``order`` gives them; it is asked again whenever a job changes."""
+    """Waiting jobs, ordered by the key that ``order`` returns; it is called again whenever a job changes."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
         self._keys: list[QueueKey] = []
         self._jobs: list[Job] = []
         self._lines: _Lines | None = None
-        """The same jobs; made when some are first left out, and kept until the queue is empty."""
+        """The same jobs by shape; built when a policy first leaves jobs out, and kept until the queue is empty."""
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def __iter__(self) -> Iterator[Job]:
-        """The jobs, the head of the line first; the queue may not change meanwhile."""
+        """Iterate over the jobs in order; the queue may not change meanwhile."""
         return iter(self._jobs)
 
     def add(self, key: QueueKey, job: Job) -> None:
-        """Put ``job`` in its place."""
+        """Insert ``job`` at its place."""
         if self._lines is not None:
             self._lines.add(key, job)
         keys = self._keys
@@ -121,7 +124,7 @@ class Queue:
         self._jobs.insert(index, job)
 
     def remove(self, key: QueueKey, job: Job) -> None:
-        """Take ``job`` out again; ``key`` is where it stands."""
+        """Remove ``job``, which is in the queue with ``key``; raise KeyError if it is not."""
         index = bisect_left(self._keys, key)
         if index == len(self._keys) or self._jobs[index] is not job:
             raise KeyError(job.id)
@@ -133,23 +136,23 @@ class Queue:
             self._lines.remove(key, job)
 
     def turns(self) -> "DistinctJobs":
-        """The jobs, the head of the line first; the queue may not change meanwhile."""
+        """Iterate over the jobs in order, with the choice to leave some out; the queue may not change meanwhile."""
         return DistinctJobs(self)
 
     def not_alike(self, job: Job) -> list[_Head]:
-        """The jobs behind ``job`` that need anything else, in lines of which each is in order."""
+        """Return the first job behind ``job`` of each other shape."""
         if self._lines is None:
             self._lines = _Lines(shape_of, self._keys, self._jobs)
         return self._lines.behind(self.order(job))
 
 
 class DistinctJobs:
-    """The jobs of a queue, one after the other; leaving out those that are alike costs nothing, however many wait."""
+    """An iterator over the jobs of a queue that can leave out all jobs with one demand, however many, at no cost."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._jobs = iter(queue)
-        self._heads: list[_Head] | None = None  # what is left, as a heap, once somebody was left out
+        self._heads: list[_Head] | None = None  # a heap of the jobs that are left, once some were left out
         self._last: Job | None = None
 
     def __iter__(self) -> "DistinctJobs":
@@ -171,7 +174,7 @@ class DistinctJobs:
         return self._last
 
     def leave_out_alike(self) -> None:
-        """Leave out all that need the same as the job whose turn it is."""
+        """Leave out all further jobs with the same demand as the job that was returned last."""
         assert self._last is not None, "nobody has had a turn yet, or it was said already"
         if self._heads is None:
             self._heads = self._queue.not_alike(self._last)
@@ -182,17 +185,17 @@ class DistinctJobs:
 
 
 class ShapedQueue(Queue):
-    """A queue for first-fit policies: once a job does not fit, none with the same demand has to be tried.
+    """A queue for first-fit policies: once a job does not fit, no job with the same demand is tried.
 
-    Going over the candidates of a pass costs as much as there are different demands, not as there are jobs. What
-    a job needs may only change together with its key. ``shape`` says which jobs are alike.
+    The cost of a pass over the candidates grows with the number of different demands, not of jobs. ``shape`` returns a
+    job's demand, which may only change together with the job's key.
     """
 
     def __init__(self, order: Order, shape: Callable[[Job], Hashable] | None = None) -> None:
         super().__init__(order)
         self._line_up = _Lines(shape or shape_of)
         self._head: tuple[QueueKey, Job] | None = None
-        """The head of the line, None if it has to be looked for."""
+        """The first job with its key; None if it must be searched for."""
 
     def __len__(self) -> int:
         return len(self._line_up)
@@ -202,39 +205,39 @@ class ShapedQueue(Queue):
         return iter([job for _, job in sorted(entry for line in lines for entry in line.entries[line.first :])])
 
     def add(self, key: QueueKey, job: Job) -> None:
-        """Put ``job`` in the line of those that need the same."""
+        """Insert ``job`` among the jobs with the same demand."""
         self._line_up.add(key, job)
         if self._head is not None and key < self._head[0]:
             self._head = key, job
 
     def remove(self, key: QueueKey, job: Job) -> None:
-        """Take ``job`` out again."""
+        """Remove ``job``, which is in the queue with ``key``."""
         self._line_up.remove(key, job)
         if self._head is not None and key == self._head[0]:
             self._head = None
 
     def not_alike(self, job: Job) -> list[_Head]:
-        """As for any queue."""
+        """Return the first job behind ``job`` of each other demand."""
         return self._line_up.behind(self.order(job))
 
     def head(self) -> Job | None:
-        """The head of the line."""
+        """Return the first job, None if the queue is empty."""
         if self._head is None and self._line_up.by_shape:
             self._head = min([line.entries[line.first] for line in self._line_up.by_shape.values()])
         return None if self._head is None else self._head[1]
 
     def kinds(self) -> Iterator[tuple[Job, int]]:
-        """The first of each line, and how many are in it."""
+        """Yield the first job of each demand, and the number of jobs with that demand."""
         lines = self._line_up.by_shape.values()
         return ((line.entries[line.first][1], len(line.entries) - line.first) for line in lines)
 
     def first_fit(
         self, fits: Callable[[Job], bool], most: Callable[[], int], others: Iterable[tuple[QueueKey, Job]] = ()
     ) -> None:
-        """Offer the jobs to ``fits`` in order, leaving out those whose like did not fit.
+        """Offer the jobs to ``fits`` in order; leave out those with a demand that did not fit before.
 
-        ``most`` is the greatest share that may still be free, in parts: jobs that need more are not offered either.
-        ``others`` are offered, too, each where its key belongs, whether or not its like did fit.
+        ``most`` returns the largest share that may still be free, in parts; jobs that need more are left out, too.
+        ``others`` are offered as well, each at the place of its key, whether or not jobs with its demand fitted.
         """
         room = most()
         heads = [
@@ -255,7 +258,7 @@ class ShapedQueue(Queue):
 
 
 def shape_of(job: Job) -> Hashable:
-    """All that decides where ``job`` fits."""
+    """Return the job's demand: everything that decides where ``job`` fits."""
     spec = job.spec
     return (
         job.gpus_min,
@@ -274,5 +277,5 @@ def shape_of(job: Job) -> Hashable:
 
 
 def by_arrival(job: Job) -> QueueKey:
-    """Those that were preempted first, each in order of submission (FitGpp, seed 000 §2.1)."""
+    """Return the key that puts preempted jobs first, and else keeps the order of submission (FitGpp, seed 000 §2.1)."""
     return (not job.returns, job.sequence, job.gpus_min, job.gpus_max)

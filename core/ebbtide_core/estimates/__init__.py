@@ -1,1 +1,1 @@
-"""Estimates a job's run: its remaining work, its speed at each size, and what a restart costs."""
+"""Estimates a job's remaining work, its speed at each size, and its restart cost."""

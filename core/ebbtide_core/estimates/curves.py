@@ -1,9 +1,9 @@
-"""What is known of the speed of scripts: rates at every number of GPUs at which they ran, and the curve through them.
+"""Keeps the measured rates of scripts at each number of GPUs, and fits speed-up curves through them.
 
-The rate at a size is the median of those of the last jobs of the script. The curve relates the rates to that on one
-GPU. It never falls: where more GPUs were slower, the sizes share their mean (isotonic regression, weighted by
-windows). Between two sizes it is a straight line; below the smallest, speed is in proportion to the share; beyond the
-largest, the last slope goes on, so that what still grows can be tried, and what has become flat stays so.
+The rate at a size is the median over the last jobs of the script. The curve is relative to the rate on one GPU. It
+never falls: where more GPUs were slower, the sizes share their mean (isotonic regression, weighted by windows). Between
+two sizes the curve is a straight line. Below the smallest size, speed is in proportion to the share. Beyond the largest
+size the last slope goes on, so that policies try more GPUs where the speed still grows, and not where it is flat.
 
 A step must be the same work at every size, as it is with `ebbtide.torch.accumulate`.
 """
@@ -18,20 +18,20 @@ from ebbtide_core.model.limits import MAX_GPUS
 from ebbtide_core.model.types import WHOLE, JobId
 
 JOBS_REMEMBERED: Final = 5
-"""Jobs of a script whose rates count at each size."""
+"""The last jobs of a script whose rates count at each size."""
 WORTH: Final = 0.1
-"""What each further GPU must add at least, as a share of the speed of one, to be of use."""
+"""The speed that each further GPU must add at least to be of use, relative to the speed of one GPU."""
 
 
 class ScriptRates:
-    """The rates of all scripts, and the ``curves`` of those that ran at two sizes or more."""
+    """The rates of all scripts, and the ``curves`` of the scripts that ran at two sizes or more."""
 
     def __init__(self) -> None:
         self.curves: dict[Script, Speedup] = {}
         self._known: dict[Script, dict[Setting, dict[JobId, MeasuredRate]]] = {}
 
     def add(self, script: Script, job: JobId, setting: Setting, rate: MeasuredRate) -> None:
-        """Take in what was measured of ``job``, instead of what was known of it there."""
+        """Take in the rate of ``job`` at ``setting``, in place of an earlier rate of the same job there."""
         known = self._known.setdefault(script, {})
         jobs = known.setdefault(setting, {})
         jobs.pop(job, None)
@@ -42,16 +42,16 @@ class ScriptRates:
             self.curves[script] = curve
 
     def typical(self, script: Script, setting: Setting) -> float | None:
-        """The rate of the script there, in steps per second; None if it is not known."""
+        """Return the rate of the script at ``setting``, in steps per second; None if it is not known."""
         jobs = self._known.get(script, {}).get(setting)
         return median(rate.steps_per_s for rate in jobs.values()) if jobs else None
 
 
 def _curve(known: dict[Setting, dict[JobId, MeasuredRate]]) -> Speedup | None:
-    """The curve on the GPUs of the model with the most sizes; None if that is fewer than two."""
+    """Return the curve for the GPU model with the most measured sizes; None if it has fewer than two."""
     sizes: dict[str, dict[int, Setting]] = {}
     for setting in known:
-        # A share of a GPU is what it is beside others: alone, it is as fast as the whole.
+        # The speed of a share is that beside other attempts: alone on its GPU, a share is as fast as the whole GPU.
         if setting.alone is (setting.share >= WHOLE):
             of_model = sizes.setdefault(setting.model, {})
             if setting.share not in of_model or setting.nodes < of_model[setting.share].nodes:
@@ -67,9 +67,9 @@ def _curve(known: dict[Setting, dict[JobId, MeasuredRate]]) -> Speedup | None:
 
 
 def fit(points: Sequence[tuple[int, float, float]]) -> Speedup | None:
-    """The curve through ``points`` (share in parts, rate, weight) in ascending order of share, at least two.
+    """Fit the curve through ``points`` (share in parts, rate, weight), at least two, in ascending order of share.
 
-    It is 1 at one GPU. None if nothing ever got on there.
+    The curve is 1 at one GPU. Return None if the rate at the smallest share is 0.
     """
     rates = _rising([(rate, weight) for _, rate, weight in points])
     known = [(share, rate) for (share, _, _), rate in zip(points, rates, strict=True)]
@@ -84,7 +84,7 @@ def fit(points: Sequence[tuple[int, float, float]]) -> Speedup | None:
 
 
 def _rising(values: Iterable[tuple[float, float]]) -> list[float]:
-    """The values, with weights, that are closest to these and never fall (pool adjacent violators)."""
+    """Return the non-falling values closest to the weighted ``values`` (pool adjacent violators)."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in values:
         pools.append((value, weight, 1))
@@ -98,7 +98,10 @@ def _rising(values: Iterable[tuple[float, float]]) -> list[float]:
 
 
 def largest_of_use(sizes: Sequence[int], speedup: Speedup) -> int:
-    """The greatest of the ascending ``sizes`` whose GPUs are of use: each adds what is `WORTH` it to a smaller size."""
+    """Return the largest of the ascending ``sizes`` that is of use.
+
+    A size is of use if each GPU that it has more than the next smaller such size adds at least `WORTH`.
+    """
     best = sizes[0]
     for size in sizes[1:]:
         if speedup(size) - speedup(best) >= WORTH * (size - best) / WHOLE:

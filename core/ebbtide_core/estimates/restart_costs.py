@@ -1,7 +1,7 @@
-"""What it costs a job to step aside and to come back, as its own suspensions measured it.
+"""Measures what it costs a job to step aside and come back, from the job's own suspensions.
 
-Policies go by that instead of by what was declared. The newest measurement counts for half, the one before it for a
-quarter, and so on. It never shortens the grace period that the job was promised.
+Policies use this instead of what the job declared. The newest measurement counts for half, the one before it for a
+quarter, and so on. A measurement never shortens the grace period that the job was promised.
 """
 
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.model.types import Checkpointed, ExitFacts
 
 REMEMBERED: Final = 8
-"""Suspensions that count; older ones would weigh next to nothing."""
+"""The last suspensions that count; older ones would weigh next to nothing."""
 NEWEST: Final = 0.5
-"""What the newest measurement counts for."""
+"""The weight of the newest measurement."""
 ROUNDING_S: Final = 1e-6
-"""Differences of Unix times are off by less than this."""
+"""Seconds. Differences of Unix times are off by less than this."""
 
 
 def note_save(job: Job, attempt: Attempt, exit: ExitFacts) -> None:
-    """The newest suspension of ``job`` is over as far as the job is concerned.
+    """Note how long the newest suspension of ``job`` took, once its attempt has ended.
 
-    What was not saved, or never ran, says nothing about how long saving takes.
+    An attempt that did not save, or never ran, says nothing about how long saving takes.
     """
     if exit.checkpointed is Checkpointed.YES or exit.acknowledged:
         job.proved = True
@@ -32,7 +32,10 @@ def note_save(job: Job, attempt: Attempt, exit: ExitFacts) -> None:
 
 
 def note_took(job: Job, order: StopOrder) -> None:
-    """The newest suspension ended; one that used up less than the job's grace period says nothing."""
+    """Note how long the newest suspension took, in seconds, at most the job's grace period.
+
+    A suspension that used up a grace period shorter than the job's own says nothing.
+    """
     suspension = job.suspensions[-1]
     assert suspension.exited is not None
     took_s = suspension.exited - suspension.requested
@@ -45,7 +48,7 @@ def note_took(job: Job, order: StopOrder) -> None:
 
 
 def note_return(job: Job, now: float) -> None:
-    """The job came back, or got to work again after that, from its newest suspension."""
+    """Note the restart time of the newest suspension: the job runs again, or has made its first step after that."""
     suspension = job.suspensions[-1]
     assert suspension.placed is not None
     suspension.restart_s = now - suspension.placed
@@ -53,7 +56,7 @@ def note_return(job: Job, now: float) -> None:
 
 
 def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
-    """The newest attempt of ``job``, which was ``placed`` then, runs after a suspension."""
+    """Note that the newest attempt of ``job``, placed at Unix time ``placed``, runs after a suspension."""
     suspension = job.suspensions[-1]
     suspension.resumed, suspension.gpus_after = now, attempt.allocation.gpu_ids
     suspension.resumed_by = attempt.number
@@ -62,11 +65,11 @@ def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
 
 
 def work_resumed(state: object, job: Job, event: WorkResumed, now: float) -> None:
-    """The job is at work again."""
+    """Note that the job works again after its newest suspension."""
     suspension = job.suspensions[-1]
     suspension.working, suspension.working_step = now, event.step
     note_return(job, now)
-    if suspension.left_step:  # what it does shows more than what it saved
+    if suspension.left_step:  # the step that it goes on from shows more than its save
         job.proved = event.step >= suspension.left_step
 
 

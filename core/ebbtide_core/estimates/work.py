@@ -1,9 +1,9 @@
-"""How much computing a job still has to do, and how well that is known.
+"""Estimates how much work a job still has to do, and says where the estimate comes from.
 
-Work is counted in seconds on one GPU: an attempt on a share p of GPUs does speedup(p) of it per second, by the curve
-that was known of its script when it was placed, else by the one of the cluster. Clairvoyant policies ask for what
-remains. It is known, in this order, from what the submitter declared, from the progress that the
-job reported, from earlier runs of the same script by the same user, or from its time limit, which is only a bound.
+Work is counted in seconds on one GPU: an attempt on a share p of GPUs does speedup(p) of work per second, by the curve
+that was known of its script when it was placed, or else by that of the cluster. Clairvoyant policies ask for the
+remaining work. It comes, in this order, from what the submitter declared, from the job's reported progress, from
+earlier runs of the same script by the same user, or from the time limit, which is only a bound.
 """
 
 import math
@@ -19,25 +19,25 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE
 
 Curve = Callable[[int], float]
-"""The speed on so many parts of GPUs, relative to one GPU."""
+"""Returns the speed on a share of GPUs, in parts, relative to one GPU."""
 Script = tuple[str, str]
-"""What makes two jobs runs of the same script: their user, and their name or command."""
+"""The user, and the name or command: jobs with the same two are runs of the same script."""
 RUNS_REMEMBERED: Final = 50
-"""Runs of one script that estimates are made from; older ones are forgotten."""
+"""The last runs of one script that estimates are made from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Speed relative to one GPU over the share of GPUs: ``points`` (share in parts, speed), joined by straight lines.
+    """The speed relative to one GPU by the share of GPUs: ``points`` (share in parts, speed) joined by straight lines.
 
-    Below the first point and above the last, speed is in proportion to the share at that point, or stays as it is.
-    Without points, it is the number of GPUs.
+    Below the first point speed is in proportion to the share; above the last point it is constant. Without points the
+    speed is the number of GPUs.
     """
 
     points: tuple[tuple[int, float], ...] = ()
 
     def __call__(self, share: int) -> float:
-        """The speed on ``share`` parts of GPUs; a job without GPUs has speed 1."""
+        """Return the speed on ``share`` parts of GPUs; a job without GPUs has speed 1."""
         if share == 0:
             return 1.0
         if not self.points:
@@ -57,7 +57,7 @@ LINEAR: Final = Speedup()
 
 
 class EstimateSource(Enum):
-    """Where an estimate comes from."""
+    """The source of an estimate."""
 
     DECLARED = "declared by its submitter"
     PROGRESS = "from its progress"
@@ -67,7 +67,7 @@ class EstimateSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Work that remains, in seconds on one GPU, and where that is known from."""
+    """The remaining work, in seconds on one GPU, and the source of this estimate."""
 
     work_s: float
     source: EstimateSource
@@ -75,26 +75,26 @@ class Estimate:
 
 @dataclass(slots=True)
 class History:
-    """Completed runs by user and script, as (work, running time); kept by the fold, so that it survives a restart."""
+    """Completed runs by script, as (work, running time) in seconds; part of the state, so it survives a restart."""
 
     runs: dict[Script, deque[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, job: Job) -> None:
-        """Remember how long ``job``, which is completed, took."""
+        """Remember the work and running time of ``job``, which is completed."""
         if key := script_of(job):
             self.add_run(key, job.work_s, job.ran_s)
 
     def add_run(self, script: Script, work_s: float, ran_s: float) -> None:
-        """Remember a run of ``script``."""
+        """Remember a run of ``script`` by its work and running time, in seconds."""
         self.runs.setdefault(script, deque(maxlen=RUNS_REMEMBERED)).append((work_s, ran_s))
 
     def typical(self, job: Job) -> float | None:
-        """The median work of earlier runs of the same script; None if there are none."""
+        """Return the median work of earlier runs of the same script, in seconds on one GPU; None if there are none."""
         runs = self._of(job)
         return median(work for work, _ in runs) if runs else None
 
     def run_times(self, job: Job) -> list[float]:
-        """The running times of earlier runs of the same script, in seconds."""
+        """Return the running times of earlier runs of the same script, in seconds."""
         return [ran_s for _, ran_s in self._of(job)]
 
     def _of(self, job: Job) -> Sequence[tuple[float, float]]:
@@ -103,13 +103,13 @@ class History:
 
 
 def script_of(job: Job) -> Script | None:
-    """The script that ``job`` is a run of; None for one without a command."""
+    """Return the script that ``job`` is a run of; None for a job without a command."""
     spec = job.spec
     return (job.user, spec.name or " ".join(spec.command)) if spec.command else None
 
 
 def work_done(job: Job, now: float, speedup: Curve) -> float:
-    """Work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
+    """Return the work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
     live = job.live
     if live is None or live.started is None or live.stop is not None:
         return job.work_s
@@ -117,7 +117,7 @@ def work_done(job: Job, now: float, speedup: Curve) -> float:
 
 
 def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estimate | None:
-    """The work that ``job`` still has to do; None if nothing tells."""
+    """Estimate the work that ``job`` still has to do; return None if nothing is known."""
     done = work_done(job, now, speedup)
     if job.spec.work_s is not None:
         return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
@@ -136,9 +136,9 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
 
 
 def estimated_at(job: Job) -> float | None:
-    """When it became known what the running attempt of ``job`` has left; from then on, it works that off.
+    """Return the Unix time from which the estimate of the remaining work counts; None if no attempt has started.
 
-    None if it has not started.
+    That is the start of the running attempt, or the last report of progress.
     """
     live = job.live
     if live is None or live.started is None:
@@ -147,7 +147,10 @@ def estimated_at(job: Job) -> float | None:
 
 
 def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:
-    """When the running attempt of ``job`` would end its work; None if nothing tells. Does not change while it runs."""
+    """Return the Unix time at which the running attempt of ``job`` would finish; None if nothing is known.
+
+    The answer does not change while the attempt runs and nothing new is reported.
+    """
     known_at = estimated_at(job)
     if known_at is None:
         return None

@@ -1,4 +1,4 @@
-"""An attempt from the room that is kept for it to the request to stop: it is placed, launched, and starts."""
+"""Applies the events of an attempt from its claim to the request to stop: it is placed, launched, and starts."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -52,15 +52,15 @@ def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) ->
 
 
 def _launch(state: ClusterState, event: e.AttemptPlaced) -> tuple[Command]:
-    """Of several nodes the first comes first: it chooses where the ranks meet."""
+    """Launch the part on the first node alone, because that node chooses where the ranks meet."""
     return (launch_on(state, event.allocation.node_ids[:1], state.jobs[event.job]),)
 
 
 def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launch:
-    """The order to start the newest attempt of ``job`` on ``nodes``."""
+    """Return the command to start the newest attempt of ``job`` on ``nodes``."""
     attempt, spec = job.attempts[-1], job.spec
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
-        # The user has changed the range since: the node is told what the attempt really has.
+        # A user has changed the range since the submit, and the node needs the range that the attempt has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
     address = state.nodes[first].facts.address if attempt.members else ""
@@ -70,7 +70,7 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
 
 
 def _say_placed(event: e.AttemptPlaced) -> str:
-    # What was decided beside the place, such as a reservation, follows the semicolon of the reason.
+    # A further decision, such as a reservation, follows a semicolon in the reason.
     _, semicolon, more = event.reason.partition(";")
     placed = f"attempt {event.attempt} placed on {where(event.allocation)}{semicolon}{more}"
     return placed + until_then(event.waited)
@@ -100,7 +100,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)
     job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
-    if not event.node:  # it is spoken of as a whole
+    if not event.node:  # the event is about the attempt as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:
             attempt.members.clear()
@@ -118,7 +118,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
 
 
 def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:
-    if not event.node:  # it is spoken of as a whole
+    if not event.node:  # the event is about the attempt as a whole
         return ()
     job = state.jobs[event.job]
     nodes = job.attempts[-1].allocation.node_ids
@@ -169,7 +169,7 @@ def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
 
 
 def stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
-    """The order to end the part of ``attempt`` that is on ``nodes``."""
+    """Return the command to end the part of ``attempt`` that is on ``nodes``."""
     count = attempt.swaps if swaps.is_swapped_for(job, cause) else None
     return Stop(
         nodes, job.id, attempt.number, grace_s, count, goes_on=not cause.final and cause is not StopCause.QUIESCED

@@ -1,4 +1,4 @@
-"""How attempts end, and what becomes of their jobs then."""
+"""Applies the ends of attempts, and decides what becomes of their jobs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -41,7 +41,7 @@ def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -
 
 
 def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """Read the end of an attempt on several nodes once all of them have ended."""
+    """End an attempt on several nodes once every member has ended."""
     if not gang.is_over(attempt):
         if gang.leader_ended_well(attempt):
             state.set_deadline(job, now + limits.GANG_FOLLOW_S)
@@ -52,9 +52,9 @@ def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: floa
 
 
 def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, freed: bool, now: float) -> None:
-    """No process of the attempt is left anywhere, and ``exit`` says how it ended."""
+    """End an attempt that has no process left on any node; ``exit`` says how it ended."""
     if attempt.off_gpu and job.claiming:
-        state.unplan(job)  # it claimed the only room that it could have; from now on there may be other
+        state.unplan(job)  # a swapped-out attempt claimed the only room for it; the next attempt may get other room
     if freed:
         _free(state, job, attempt, now)
     elif attempt.stop is None:
@@ -75,14 +75,14 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     attempt.outcome = outcome.reason
     if state.failing or outcome.ending is Ending.FAILED:
         failing_nodes.note(state, job, attempt, outcome.ending, now)
-    if job.held_by is not HeldBy.SYSTEM:  # what the system holds says why until somebody releases it
+    if job.held_by is not HeldBy.SYSTEM:  # a job that the system holds shows why until a user releases it
         job.reason = outcome.reason
     _finish_suspension(job, attempt, exit, now)
     _follow(state, job, attempt, outcome, now)
 
 
 def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
-    """Add up time and work; what was done after the request to stop, or was not saved, does not count as work."""
+    """Add the attempt's running time and work; work that was not saved, or came after the request to stop, is lost."""
     assert attempt.started is not None
     job.ran_s += max(0.0, now - attempt.started)
     stopped = attempt.stop.requested if attempt.stop is not None else now
@@ -107,7 +107,7 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    """What an attempt's outcome means for its job."""
+    """Apply the outcome of an attempt to its job."""
     exit = attempt.exit
     assert exit is not None
     job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
@@ -185,7 +185,7 @@ def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> 
 
 
 def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """What the newest attempt held is proven free."""
+    """Free what the newest attempt held, which is proven free."""
     if not attempt.off_gpu:
         state.vacate(job)
     if attempt.kept is not None:
@@ -207,7 +207,7 @@ def _refused(state: ClusterState, job: Job, event: e.AttemptRefused, now: float)
 def _end_refused(
     state: ClusterState, job: Job, attempt: Attempt, refusal: e.AttemptRefused, freed: bool, now: float
 ) -> None:
-    """No process of the attempt is left anywhere, because it was not started, or not on all of its nodes."""
+    """End an attempt that has no process left because a node refused to start it, or its part of it."""
     if freed:
         _free(state, job, attempt, now)
     elif attempt.stop is None:
@@ -245,7 +245,10 @@ def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Eve
 
 
 def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> Iterable[Event]:
-    """A part that breaks up a gang ends it on all of its nodes. One end in vain too many, and the job is held."""
+    """Yield what follows from the end of an attempt, or of its part on one node.
+
+    A member that broke up a gang ends it on all nodes. After too many suspensions that saved nothing the job is held.
+    """
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
     if attempt.broken_by is not None and job.running:
@@ -277,7 +280,7 @@ def _forget(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.Att
 
 
 def _forget_again(state: ClusterState, event: e.AttemptExited | e.AttemptFreed | e.AttemptRefused) -> Iterable[Command]:
-    """A node that reports the end of an attempt once more has not heard that it may forget it."""
+    """Let a node that reports the end of an attempt once more forget it: it has not received that command."""
     job = state.jobs.get(event.job)
     if job is None or not 0 < event.attempt <= len(job.attempts):
         return ()

@@ -1,8 +1,8 @@
-"""Forgetting jobs that ended long ago: which lines of a journal go, and what they leave of what others follow from.
+"""Compacts a journal: decides which ended jobs are forgotten, and which lines replace theirs.
 
-What is left amounts to the same state, but for those jobs: ids, the order of the others, what every node holds, and
-what is known of scripts. A job is forgotten with all of its lines, or not at all; one of which the lines of another
-speak is not, and neither is a task of an array.
+The fold of the remaining lines is the same state without those jobs: the ids, the order of the other jobs, what every
+node holds, and what is known of scripts stay. A job is forgotten with all its lines, or not at all. A job that lines of
+another job name is kept, and so is a task of an array.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 ENDS: Final = (e.AttemptExited, e.AttemptRefused, e.CancelRequested, e.DependencyFailed)
-"""What a job's end follows from."""
+"""The events that may end a job."""
 ONLY_SAID: Final = frozenset({"job", "for_job"})
-"""Where a job is named, and nothing follows from that job."""
+"""Fields that name a job without needing it: the event's own job, and the job that gets its room."""
 
 
 @frozen
@@ -36,7 +36,7 @@ class JournalLine:
 
 
 def forgettable(lines: Iterable[JournalLine], state: ClusterState, before: float) -> set[JobId]:
-    """The jobs that ended before that time and may be forgotten; ``state`` is what the ``lines`` amount to."""
+    """Return the forgettable jobs that ended before Unix time ``before``; ``state`` is the fold of ``lines``."""
     gone = {id for id, job in state.jobs.items() if _may_go(job, before) and id not in state.set_aside}
     named: dict[JobId, set[JobId]] = {}
     for line in lines:
@@ -55,9 +55,9 @@ def forgettable(lines: Iterable[JournalLine], state: ClusterState, before: float
 def rewritten(
     read: Callable[[], Iterable[JournalLine]], gone: set[JobId], jobs: Mapping[JobId, Job]
 ) -> Iterator[tuple[int, Event | None]]:
-    """The lines that change, by number, in order: what stands there then, or None if nothing does.
+    """Yield the lines that change, in order: each sequence number with its new event, or None if the line goes away.
 
-    ``read`` begins at the first line each time that it is called; ``jobs`` are what the lines amount to.
+    Each call of ``read`` begins at the first line; ``jobs`` are the jobs that the lines fold to.
     """
     ends: dict[JobId, int] = {}
     for line in read():
@@ -78,7 +78,7 @@ def rewritten(
 
 
 def _leaves_gpus(event: Event) -> bool:
-    """Whether GPUs were set aside because of the job."""
+    """Return whether the event sets GPUs aside."""
     return isinstance(event, e.AttemptFreed) and bool(event.dirty_gpus)
 
 
@@ -89,7 +89,7 @@ def _may_go(job: Job, before: float) -> bool:
 
 
 def _named(event: Event) -> Iterator[JobId]:
-    """All texts in it that may be the ids of jobs from which something follows."""
+    """Yield all texts in the event that may be ids of jobs that it needs."""
     texts: list[Json] = [value for name, value in encode(event).items() if name not in ONLY_SAID]
     while texts:
         match texts.pop():
@@ -135,12 +135,12 @@ def _rate(job: Job, event: e.RateMeasured) -> Event | None:
 
 
 def is_forgotten(state: ClusterState, id: str) -> bool:
-    """Whether there may have been a job of that id that is forgotten."""
+    """Return whether there may have been a job with that id that is forgotten."""
     return bool(state.known_since) and id.isdecimal() and int(id) < int(state.gates.next_id(state.submissions))
 
 
 def unknown_job(state: ClusterState, id: str) -> str:
-    """That there is no such job, in words."""
+    """Return in words that there is no job with that id."""
     if id in state.removed:
         return f"job {id} was removed"
     if is_forgotten(state, id):
@@ -148,16 +148,16 @@ def unknown_job(state: ClusterState, id: str) -> str:
     return f"job {id} does not exist"
 
 
-# --- what is left of them ---
+# --- what forgotten jobs leave behind ---
 
 
 def _fold_jobs(state: ClusterState, event: e.JobsForgotten, now: float) -> None:
-    """Their ids are not given out again."""
+    """Keep the ids of the forgotten jobs from being given out again."""
     state.submissions += event.count
 
 
 def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
-    """What is known of the script."""
+    """Remember what the forgotten run showed of its script."""
     script = (event.user, event.script)
     if event.work_s is not None and event.ran_s is not None:
         state.history.add_run(script, event.work_s, event.ran_s)
@@ -166,7 +166,7 @@ def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
 
 
 def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
-    """How fast the script is."""
+    """Remember the speed that the forgotten job showed of its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
     state.rates.add(
         (event.user, event.script), JobId(event.was), setting, MeasuredRate(event.steps_per_s, event.samples)
@@ -174,7 +174,7 @@ def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
 
 
 def _fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:
-    """No user can be told of what was before."""
+    """Note the time before which jobs may be forgotten."""
     state.known_since = max(state.known_since, event.before)
 
 

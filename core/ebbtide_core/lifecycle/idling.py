@@ -1,7 +1,7 @@
-"""Jobs that have GPUs and do not use them: they are told of, and suspended if the administrator wants that.
+"""Reports jobs that do not use their GPUs, and suspends them if the administrator wants that.
 
-A GPU is not used while NVML shows less utilisation than `BUSY`; where it shows none, nobody knows, and nobody is idle.
-A job is idle once none of its GPUs was used, and it reported no step, for as long as `IdleSettings` say.
+A GPU is not used while NVML shows less utilisation than `BUSY`. Where NVML shows no utilisation, no job counts as idle.
+A job is idle once it has used none of its GPUs, and reported no step, for as long as `IdleSettings` say.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,16 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 BUSY: Final = 0.02
-"""Utilisation, from 0 to 1, from which on a GPU is used."""
+"""The utilisation, from 0 to 1, from which on a GPU counts as used."""
 
 
 def facts(
     job: Job, quiet_since: Mapping[GpuId, float], node_gpus: frozenset[GpuId], settings: IdleSettings, now: float
 ) -> Iterator[Event]:
-    """That ``job`` is idle, or no longer, if that is news.
+    """Yield the event that ``job`` is idle, or busy again, if that is news.
 
-    ``quiet_since`` are the GPUs that are not used, and since when; ``node_gpus`` those that were just looked at.
+    ``quiet_since`` are the GPUs that are not used, with the Unix time since which; ``node_gpus`` are the GPUs that were
+    just measured.
     """
     attempt = job.live
     if attempt is None or attempt.started is None or attempt.stop is not None or not attempt.allocation.share:
@@ -44,18 +45,18 @@ def facts(
 
 
 def _may_go(job: Job, settings: IdleSettings) -> bool:
-    """Whether it is to be suspended: whoever may be preempted for others at any time."""
+    """Return whether an idle job may be suspended: only best-effort jobs that may be preempted at any time are."""
     wanted = settings.action is IdleAction.SUSPEND
     return wanted and job.preemptible and job.spec.job_class is JobClass.BEST_EFFORT
 
 
 def is_due(attempt: Attempt, now: float) -> bool:
-    """Whether the idle attempt is to be suspended now."""
+    """Return whether the time to suspend the idle attempt has come."""
     return attempt.idle_until is not None and now >= attempt.idle_until
 
 
 def suspend(job: Job, now: float) -> Iterator[Event]:
-    """The decisions to suspend ``job``, which is due, until somebody resumes it."""
+    """Yield the decisions to suspend ``job``, which is due, until a user resumes it."""
     attempt = job.attempts[-1]
     assert attempt.idle_since is not None
     minutes = (now - attempt.idle_since) / 60
@@ -83,13 +84,13 @@ def _cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
 
 
 def _may_be_noted(state: ClusterState, event: JobIdle) -> bool:
-    """Whether the attempt is its job's newest, runs, and is not known to be idle."""
+    """Return whether the attempt is its job's newest, runs, and is not known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is None and attempt.started is not None and attempt.stop is None
 
 
 def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
-    """Whether the attempt is its job's newest, and known to be idle."""
+    """Return whether the attempt is its job's newest, and known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is not None and attempt.stop is None
 

@@ -1,4 +1,4 @@
-"""What follows from what was found in a job's output (see `ebbtide_core.model.log_rules`)."""
+"""Decides what follows when a log rule matches a job's output (see `ebbtide_core.model.log_rules`)."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -16,12 +16,12 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 MOST_MATCHES: Final = 256
-"""That are remembered of one attempt; more than all rules of all its nodes should need."""
+"""Matches that are remembered of one attempt at most; more than all rules on all its nodes should need."""
 _ELSEWHERE: Final = {LogAction.EXCLUDE_GPU: "GPU", LogAction.EXCLUDE_NODE: "node"}
 
 
 def _is_news(state: ClusterState, event: LogMatched) -> bool:
-    """A node tells of each rule once, and again whenever it tells all that it knows."""
+    """Return whether this match is new: a node reports each rule once, and again when it reports all that it knows."""
     newest = state.newest(event.job, event.attempt)
     if newest is None or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
         return False
@@ -29,12 +29,12 @@ def _is_news(state: ClusterState, event: LogMatched) -> bool:
 
 
 def _matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
-    """Remember it until the attempt ends."""
+    """Remember the match until the attempt ends."""
     job.attempts[-1].matches += (event,)
 
 
 def _decide(state: ClusterState, event: LogMatched) -> Iterator[Event]:
-    """The job's next attempt is to be on another GPU, or on another node, if the rule says so."""
+    """Exclude the GPU, or the node, for the job's next attempts if the rule says so."""
     why = f"its log says {event.match.line!r}"
     match event.match.action:
         case LogAction.EXCLUDE_NODE:
@@ -51,7 +51,7 @@ def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
 
 
 def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
-    """The job does not run on those again."""
+    """Keep the job from these GPUs from now on."""
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)
@@ -60,7 +60,7 @@ def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: floa
 
 
 def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
-    """Nobody is to wait behind a job that has no GPU left to run on; whoever releases it lets it have all again."""
+    """Hold a job without a GPU left to run on, so that no job waits behind it; a release opens all GPUs to it again."""
     if (
         not (job.excluded or job.excluded_gpus)
         or job.ending is not None
@@ -83,7 +83,7 @@ def _has_other(state: ClusterState, job: Job) -> bool:
 
 
 def read_end(matches: Collection[LogMatched], outcome: Outcome) -> Outcome:
-    """What the end of an attempt means, given what it printed: its failure may be final, or no fault of its own."""
+    """Return what the end of an attempt means given its output: its failure may be final, or no fault of its own."""
     if outcome.ending is not Ending.FAILED or outcome.final:
         return outcome
     for found in matches:

@@ -1,8 +1,8 @@
-"""What becomes of jobs whose GPU is lost.
+"""Stops the attempts whose GPU is lost.
 
-A GPU that is gone takes what computed on it along: the attempt is asked to end, with a short grace period because its
-processes often hang in the driver, and the job goes on elsewhere from its last checkpoint. It is not charged for it,
-whether it ended by that or failed before. A GPU that only fails to answer stops nobody.
+The work on a GPU that is gone is lost. The attempt is asked to end, with a short grace period because its processes
+often hang in the driver, and the job goes on elsewhere from its last checkpoint. That is no failure of the job, whether
+its attempt ended by the request or failed before. A GPU that only fails to answer stops no job.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from ebbtide_core.state import ClusterState
 
 
 def _stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event]:
-    """End every attempt that computes on the GPU of ``event``, or is to come back to it, if it is gone."""
+    """Stop every attempt that computes on the GPU of ``event``, or must come back to it, if that GPU is gone."""
     if not event.gone:
         return
     for job in list(state.jobs_on(state.nodes[event.node])):
@@ -29,9 +29,9 @@ def _stop_on(state: ClusterState, event: e.GpuHealthChanged) -> Iterator[e.Event
 
 
 def stop_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[e.Event]:
-    """End what computes on GPUs that the node, which has others, does not have any more.
+    """Stop the attempts on GPUs that the registered node does not have any more.
 
-    One that has none at all has no driver to ask at the moment, which says nothing of its GPUs.
+    A node that reports no GPU at all cannot ask its driver at the moment, which says nothing about its GPUs.
     """
     present = {facts.gpu for facts in event.gpus}
     for job in list(state.jobs_on(state.nodes[event.node])) if present else ():
@@ -41,7 +41,7 @@ def stop_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[e.Eve
 
 
 def _computes(job: Job) -> bool:
-    """Whether an attempt of ``job`` lives that nobody asked to end; one in host memory was asked to leave its GPU."""
+    """Return whether a live attempt of ``job`` was not asked to end, or was only asked to move to host memory."""
     live = job.live
     return live is not None and (live.stop is None or (live.off_gpu and live.stop.cause in SWAPPED_FOR))
 

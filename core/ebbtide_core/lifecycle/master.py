@@ -1,4 +1,4 @@
-"""The master's own life: it takes over, looks again, and reads its configuration and a journal from before."""
+"""Applies the events of the master itself: its start, a restored journal, and a configuration read again."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ def _started(state: ClusterState, event: e.MasterStarted, now: float) -> None:
     state.epoch = event.epoch
     state.recovery_ends = now + limits.RECOVERY_GRACE_S
     state.awaited = {id for id, node in state.nodes.items() if node.attempts}
-    state.leasing.clear()  # what the master before this one acknowledged is not known
+    state.leasing.clear()  # this master does not know what the one before it acknowledged
     for node in state.nodes.values():
         node.connected = False
         state.refresh_node(node)
@@ -36,5 +36,5 @@ RULES: Final = (
         e.ConfigurationRead,
         say=lambda event: f"configuration read again{by(event.user)}: {', '.join(event.sections)} changed",
     ),
-    Rule(e.SchedulingDue, say=lambda event: "time to look at everything again"),  # `Cluster.handle` has its pass
+    Rule(e.SchedulingDue, say=lambda event: "time to look at everything again"),  # `Cluster.handle` runs the pass
 )

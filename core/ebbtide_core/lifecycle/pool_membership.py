@@ -1,9 +1,9 @@
-"""Which pool a job or a node belongs to, and how it gets into another.
+"""Decides which pool a job or a node belongs to, and moves it to another one.
 
-A job changes its pool while it has no attempt: one that runs steps aside first, and until what it held is proven free
-it belongs to the pool where that is. A node changes its pool while nothing runs there, and nobody is promised room
-there. What belongs to a pool that is configured no more stays there: jobs wait until they are moved, or the pool is
-back; those that run go on.
+A job changes its pool while it has no attempt: a running job steps aside first, and stays in its pool until what it
+held there is proven free. A node changes its pool while nothing runs on it, and no job is promised room on it. Jobs and
+nodes of a pool that is no longer configured stay in it: waiting jobs wait until they are moved, or the pool is back;
+running jobs go on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ GONE: Final = "pool {} is not configured any more: 'ebb set {} --pool NAME' move
 
 
 def with_pool(spec: JobSpec, settings: Settings) -> JobSpec:
-    """``spec`` with the name of the pool where it goes: if it has none, the one for jobs with GPUs, or without."""
+    """Return ``spec`` with the name of its pool: if it names none, the pool for jobs with GPUs, or without."""
     if spec.pool:
         return spec
     return replace(spec, pool=settings.gpu_pool if spec.gpus_max else settings.cpu_pool)
@@ -39,7 +39,7 @@ def with_pool(spec: JobSpec, settings: Settings) -> JobSpec:
 
 
 def refuse_unknown(name: str, pools: Mapping[str, object]) -> Refusal | None:
-    """Refuse a pool that is not configured."""
+    """Return a refusal if the pool ``name`` is not configured, else None; an empty name is allowed."""
     if not name or name in pools:
         return None
     return Refusal(RefusalKind.INVALID, f"--pool: there is no pool {name!r}: there are {', '.join(pools)}")
@@ -65,7 +65,7 @@ def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | 
 
 
 def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Refusal | None:
-    """Refuse what could never go on: a job whose checkpoints no node of that pool sees, and that are not copied."""
+    """Refuse a job that could never go on there: no node of the pool reads its checkpoints, and they are not copied."""
     nodes = state.pools[name].books.nodes.values()
     if not nodes or job.spec.move_checkpoints or any(sees_checkpoint(job, node) for node in nodes):
         return None
@@ -78,13 +78,13 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
 
 
 def _is_move(state: ClusterState, event: e.JobMoved) -> bool:
-    """Whether the job is not there, or on its way there, already."""
+    """Return whether the job is neither in that pool nor on its way there."""
     job = state.jobs.get(event.job)
     return job is not None and event.pool != (job.moves_to or job.pool)
 
 
 def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
-    """The job is to go to another pool, which it does as soon as it holds nothing."""
+    """Send the job to another pool, where it goes as soon as it holds nothing."""
     state.pool(event.pool)
     if job.claiming:
         state.unplan(job)
@@ -94,14 +94,14 @@ def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None
 
 
 def _step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
-    """A job that runs steps aside first."""
+    """Stop a job that runs, so that it can change its pool."""
     job = state.jobs[event.job]
     if job.running and job.moves_to:
         yield stop(job, StopCause.MOVED, f"stepping aside to go on in pool {event.pool}")
 
 
 def stranded(pool: PoolState) -> Iterator[e.Event]:
-    """Have nobody wait for room in a pool that is configured no more, and say why nothing happens."""
+    """Drop the claims in a pool that is no longer configured, and give its jobs the reason why they wait."""
     for job in list(pool.claims.values()):
         yield e.ClaimDropped(job.id, GONE.format(pool.name, job.id))
     for job in pool.queue:
@@ -112,7 +112,7 @@ def stranded(pool: PoolState) -> Iterator[e.Event]:
 
 
 def refuse_node(state: ClusterState, event: e.NodeRegistered) -> str | None:
-    """Why a node cannot be taken in, if it names a pool that is not configured, and is not known to belong there."""
+    """Return why a node is refused: it names a pool that is not configured, and was not in it before; else None."""
     pools, known = state.settings.pools, state.nodes.get(event.node)
     if event.pool in pools or (known is not None and known.facts.pool == event.pool):
         return None
@@ -120,7 +120,7 @@ def refuse_node(state: ClusterState, event: e.NodeRegistered) -> str | None:
 
 
 def registration(state: ClusterState, event: e.NodeRegistered) -> e.NodeRegistered:
-    """``event``, with the pool where the node is as long as something runs there."""
+    """Return ``event`` with the pool that the node stays in as long as something runs on it or is promised there."""
     known = state.nodes.get(event.node)
     if known is None or known.facts.pool == event.pool or not (known.attempts or known.planned or known.strays):
         return event
@@ -128,7 +128,7 @@ def registration(state: ClusterState, event: e.NodeRegistered) -> e.NodeRegister
 
 
 def change_of_node(state: ClusterState, event: e.NodeRegistered) -> Iterable[e.NodeRegistered]:
-    """That the node of ``event``, which registered with that before, gets into the pool it named, if it may now."""
+    """Return the registration that moves the node of ``event`` to the pool that it named, or nothing if it cannot."""
     known = state.nodes[event.node]
     if known.facts.pool == event.pool or registration(state, event) is not event:
         return ()

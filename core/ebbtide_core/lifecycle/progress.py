@@ -1,4 +1,4 @@
-"""What a running job reports of its work: its first step, the steps since, and checkpoints."""
+"""Applies a running job's reports of its work: its first step, its progress, and its checkpoints."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -29,7 +29,7 @@ def _say_first_step(event: e.FirstStepMade) -> str:
 
 
 def _is_live(state: ClusterState, event: e.ProgressReported) -> bool:
-    """What an attempt that has ended had come to is known of its end; a report that was on its way is older."""
+    """Return whether the attempt is live: the end of an attempt has newer progress than a report that comes later."""
     attempt = state.newest(event.job, event.attempt)
     return attempt is not None and attempt.exited is None
 

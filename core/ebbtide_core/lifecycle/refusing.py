@@ -1,4 +1,4 @@
-"""What every request of a user about a job has in common: which jobs it can be about at all."""
+"""Refuses users' requests about jobs that no request, or only a cancel, can be about."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ from ebbtide_core.state import ClusterState
 def of_unfinished(
     refuse: Callable[[ClusterState, Job, J], Refusal | None],
 ) -> Callable[[ClusterState, J], Refusal | None]:
-    """Wrap ``refuse``, so that it is asked of a job that is not over; all others are refused before.
+    """Wrap ``refuse`` so that it is called only for unfinished jobs; requests about all other jobs are refused.
 
-    A job that is being ended, or that cannot be read, can only be cancelled.
+    A job that is being ended, or that was set aside, can only be cancelled.
     """
 
     def refuse_request(state: ClusterState, event: J) -> Refusal | None:
@@ -36,12 +36,12 @@ def of_unfinished(
 
 
 def nothing(state: ClusterState, job: Job, event: e.JobEvent) -> Refusal | None:
-    """Refuse nothing more."""
+    """Refuse nothing: any unfinished job may be asked."""
     return None
 
 
 def stop_of_live(state: ClusterState, job: Job, event: e.JobEvent) -> Refusal | None:
-    """Refuse to have a live job step aside that was submitted to be never asked."""
+    """Refuse to make a live job step aside that was submitted with ``--suspend none``."""
     if job.live is None or job.preemptible:
         return None
     return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: cancel it instead")

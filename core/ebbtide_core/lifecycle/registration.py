@@ -1,4 +1,4 @@
-"""A node that comes, or comes back: what it has is taken in, and what it may not have heard is said once more."""
+"""Takes in a node that registers, and repeats the commands that it may not have received."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -20,14 +20,14 @@ from ebbtide_core.state import ClusterState
 
 
 def _end_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event]:
-    """Attempts that the node no longer has are over: it looked for their processes, or it was rebooted."""
+    """End the attempts that the node no longer has: it looked for their processes, or it was rebooted."""
     node = state.nodes[event.node]
     for job in state.jobs_on(node):
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) in event.known:
             continue
         if _never_arrived(attempt, node.id):
-            continue  # its launch is repeated
+            continue  # `_reminders` repeats its launch
         part = node.id if attempt.members else e.EVERY_NODE
         if not gang.has_ended(attempt, node.id):
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True, node=part)
@@ -38,7 +38,7 @@ def _end_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event
 
 
 def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command]:
-    """Repeat every order that the node may not have received."""
+    """Repeat every command that the node may not have received."""
     for job in state.jobs_on(state.nodes[event.node]):
         attempt = job.attempts[-1]
         if AttemptRef(job.id, attempt.number) not in event.known:
@@ -53,7 +53,7 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
 
 
 def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
-    """What an attempt that lives on ``node`` was last asked to do, if it has not done so."""
+    """Repeat the last command for a live attempt on ``node``, if the attempt has not carried it out."""
     if attempt.stop is not None:
         if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
             yield stop_on((node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
@@ -62,14 +62,14 @@ def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
 
 
 def _never_arrived(attempt: Attempt, node: NodeId) -> bool:
-    """Whether the order to start an attempt that ``node`` does not have may never have reached it. Else it is over."""
+    """Return whether the launch of an attempt that ``node`` does not have may never have arrived; else it is over."""
     if attempt.stop is not None or attempt.swaps:
         return False
     return not gang.has_started(attempt, node) and not gang.has_ended(attempt, node)
 
 
 def _is_over(state: ClusterState, ref: AttemptRef) -> bool:
-    """Whether our books hold the end of the attempt. An attempt that they do not know is never touched."""
+    """Return whether the books have the end of the attempt; an attempt that they do not know is never touched."""
     if ref.job in state.removed:
         return True
     job = state.jobs.get(ref.job)

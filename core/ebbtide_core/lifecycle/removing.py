@@ -1,4 +1,4 @@
-"""Jobs and nodes that somebody removes: only what is over, and what nobody needs any more."""
+"""Removes jobs and nodes when a user asks for it: only finished jobs, and lost nodes that no job needs."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ from ebbtide_core.state import ClusterState
 
 
 def _refuse_node(state: ClusterState, event: e.NodeRemoved) -> Refusal | None:
-    """Why the node cannot be removed: something of it lives, or may."""
+    """Return why the node cannot be removed, None if it can."""
     id = event.node
     node = state.nodes.get(id)
     if node is None:
@@ -41,7 +41,7 @@ def _may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
 
 
 def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
-    """Nothing is known of it any more."""
+    """Forget the node."""
     node = state.nodes[event.node]
     pool = state.pool_of(node)
     pool.books.part_with(node)
@@ -54,7 +54,7 @@ def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None
 
 
 def _waits_for(state: ClusterState, node: Node) -> str:
-    """An unfinished job that can go on from nowhere else; empty if there is none."""
+    """Return an unfinished job whose checkpoints are on no other node; empty if there is none."""
     root = node.facts.checkpoint_root_id
     if not root or any(other is not node and other.facts.checkpoint_root_id == root for other in state.nodes.values()):
         return ""

@@ -1,4 +1,4 @@
-"""What users ask of a job that is there: to step aside and to go on, another size or place in the queue, its end."""
+"""Applies users' requests about a job: hold, release, suspend, resume, resize, a new priority, a drill, or a cancel."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -36,7 +36,7 @@ def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
 
 
 def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
-    if job.held_by is not None:  # else it may be in the queue, which groups by this
+    if job.held_by is not None:  # a job in the queue must keep its move_failure: the queue groups jobs by it
         job.move_failure = ""
     job.held_by = None
     if (job.excluded or job.excluded_gpus) and isinstance(event, e.ReleaseRequested):
@@ -113,7 +113,7 @@ def _say_change(event: e.JobChanged) -> str:
 def _refuse_drill(state: ClusterState, job: Job, event: e.DrillRequested) -> Refusal | None:
     if job.state is not JobState.RUNNING:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: only one that runs can be drilled")
-    if job.held_by is not None:  # it would keep its room and not come back
+    if job.held_by is not None:  # a held job would keep its room, and its hold would keep it from coming back
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} is held: release it first, so that it can come back")
     if not job.preemptible:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend none: it is never asked")
@@ -121,7 +121,7 @@ def _refuse_drill(state: ClusterState, job: Job, event: e.DrillRequested) -> Ref
 
 
 def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
-    """A job that is drilled keeps its room, and comes back by itself."""
+    """Stop the job, and claim its room for it, so that it comes back by itself."""
     if (job := state.jobs[event.job]).running:
         allocation = job.attempts[-1].allocation
         yield stop(job, StopCause.DRILLED, "drill: stepping aside, to come back at once")

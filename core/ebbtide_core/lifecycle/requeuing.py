@@ -1,4 +1,4 @@
-"""Jobs that go back to the queue, arrays that get other limits, and jobs that can never start."""
+"""Sends jobs back to the queue, changes the limits of arrays, and cancels jobs that can never start."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -26,7 +26,7 @@ def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal
 
 
 def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Event]:
-    """A job that is to go back to the queue steps aside first."""
+    """Stop the job, so that it can go back to the queue."""
     if (job := state.jobs[event.job]).running:
         yield stop(job, StopCause.REQUEUED, "requeued by user")
 
@@ -39,7 +39,7 @@ def _requeued(state: ClusterState, job: Job, event: e.JobRequeued, now: float) -
 
 
 def given_up(state: ClusterState) -> Iterator[Event]:
-    """Decide: who can never start is cancelled, and then those who wait for that, until there are none."""
+    """Yield the decisions to cancel the jobs that can never start, then the jobs that depend on them, and so on."""
     doomed = state.gates.doomed
     while doomed:
         id = next(iter(doomed))

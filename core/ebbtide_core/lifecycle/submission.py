@@ -1,4 +1,4 @@
-"""How a job gets in: what is refused, and what becomes of it."""
+"""Checks a submitted job, and adds it to the state."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
     except submission_checks.LimitReachedError as error:
         return Refusal(RefusalKind.LIMIT, str(error))
     if event.task is not None and event.task.array in state.gates.arrays:
-        return None  # with the first task, all were looked at: they are accepted together
+        return None  # the check of the first task was for all tasks: they are accepted together
     pool = event.spec.pool or DEFAULT_POOL
     unknown = pool_membership.refuse_unknown(pool, state.settings.pools)
     return unknown or impossible(state.pools[pool], event.spec)

@@ -1,4 +1,4 @@
-"""What the gates refuse at once, because it could never be granted, or is one too many."""
+"""Checks submits and resizes against limits and quotas, and refuses what is too much or could never start."""
 
 import re
 from typing import Final
@@ -14,14 +14,14 @@ _PARAM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class LimitReachedError(Exception):
-    """A limit on how many there may be is reached; the message names it."""
+    """A limit on jobs, their GPUs, or their size in memory is reached; the message names it."""
 
 
 def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
     """Raise `SpecError` or `LimitReachedError` if the job, or the array that it is the first task of, is refused."""
     gates, spec, task = state.gates, event.spec, event.task
     if task is not None and task.array in gates.arrays:
-        return  # with the first task, all were looked at: they are accepted together
+        return  # the check of the first task was for all tasks: they are accepted together
     count = 1 if task is None else task.size
     if len(state.unfinished) + count > limits.MAX_UNFINISHED_JOBS:
         raise LimitReachedError(f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
@@ -54,7 +54,7 @@ def _check_quota(state: ClusterState, user: str, spec: JobSpec, count: int) -> N
 
 
 def check_resize(job: Job, gpus_min: int) -> None:
-    """Raise `LimitReachedError` if the job, of that least size, would have more than its array or its user may."""
+    """Raise `LimitReachedError` if ``gpus_min`` parts are more than the job's array or its user's quota leaves it."""
     admission = job.admission
     if admission is None:
         return
@@ -68,7 +68,7 @@ def check_resize(job: Job, gpus_min: int) -> None:
 
 
 def check_task(task: Task) -> None:
-    """Raise `SpecError` for what is wrong with a task itself."""
+    """Raise `SpecError` if the index or the params of a task are not allowed."""
     if not 0 <= task.index <= limits.MAX_ARRAY_INDEX:
         raise SpecError("--array", f"{task.index} is not between 0 and {limits.MAX_ARRAY_INDEX}")
     if len(task.params) > limits.MAX_PARAMS:
@@ -88,7 +88,7 @@ def check_limits(state: ClusterState, event: e.ArrayChanged) -> None:
 
 
 def check_caps(max_concurrent: int, max_slots: int) -> None:
-    """Raise `SpecError` unless an array may have these limits; 0 is none."""
+    """Raise `SpecError` unless an array may have these limits; 0 means no limit."""
     if not 0 <= max_concurrent <= limits.MAX_UNFINISHED_JOBS:
         raise SpecError("--max-concurrent", f"{max_concurrent} is not between 0 and {limits.MAX_UNFINISHED_JOBS}")
     if not 0 <= max_slots <= limits.MAX_GPUS * WHOLE:

@@ -1,8 +1,8 @@
-"""Successive halving as part of the cluster's state: what tasks report, who pauses, and who goes on.
+"""Applies successive halving to the cluster: notes the results of tasks, pauses tasks at rungs, and promotes them.
 
-Who decides is `ebbtide_core.model.asha`. A task that is to wait at a rung is suspended and held by the system: it saves
-a checkpoint and leaves its GPUs to others. Its user may release it all the same: it goes on, and its results still
-count.
+`ebbtide_core.model.asha` decides. A task that has to wait at a rung is suspended and held by the system: it saves a
+checkpoint and leaves its GPUs to other jobs. Its user may release it all the same; then it goes on, and its results
+still count.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
 
 
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    """A task has come to a rung."""
+    """Note the result of a task at a rung."""
     if (sweep := halving_of(state, job)) is not None and job.task is not None:
         sweep.reach(job.id, event.value)
         job.rungs[event.steps] = event.value
@@ -44,7 +44,7 @@ def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -
 
 
 def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
-    """A task goes on; one that is held for another reason stays so."""
+    """Promote a task; if it is held for another reason than the rung, it stays held."""
     if (sweep := halving_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
@@ -53,7 +53,7 @@ def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) 
 
 
 def _is_paused(job: Job) -> bool:
-    """Whether it is held because it came to a rung, and not because its checkpoints or its GPUs are of no use to it."""
+    """Return whether the task is held at a rung, and not because it did not save or left its GPUs idle."""
     order = job.attempts[-1].stop if job.attempts else None
     useless = order is not None and order.cause is StopCause.IDLE
     return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
@@ -68,7 +68,7 @@ def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) ->
 
 
 def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
-    """A report at a rung or behind it is the task's result there, once it tells of the metric."""
+    """Yield the task's result at its next rung, once a report at or beyond that rung has the metric."""
     job = state.jobs[event.job]
     sweep = halving_of(state, job)
     if sweep is None or not job.running or job.held_by is not None:
@@ -80,7 +80,7 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
 
 
 def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
-    """A task that comes to a rung steps aside there, unless it is among the best already."""
+    """Promote a task that reaches a rung and is among the best there already; else pause it."""
     job = state.jobs[event.job]
     sweep = halving_of(state, job)
     if sweep is None or not job.running:
@@ -95,7 +95,7 @@ def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event
 
 
 def review(state: ClusterState) -> Iterator[Event]:
-    """Decide: who goes on, and who is given up, now that more is known. Each decision may lead to others."""
+    """Yield which tasks are promoted and which are stopped, given the new results. Each decision may lead to others."""
     while state.halvings_changed:
         array = min(state.halvings_changed)
         state.halvings_changed.discard(array)
@@ -114,7 +114,7 @@ def _goes_on(sweep: SuccessiveHalving, id: JobId) -> str:
 
 
 def _standing(sweep: SuccessiveHalving, id: JobId, place: RungPlace) -> str:
-    """``100 steps: loss 0.5 is number 3 of 5``."""
+    """Return ``100 steps: loss 0.5 is number 3 of 5``."""
     value = sweep.tasks[id].results[place.rung]
     shown = "no number" if value is None else f"{value:.4g}"
     return f"{sweep.rungs[place.rung]} steps: {sweep.asha.metric} {shown} is number {place.rank} of {place.of}"

@@ -1,8 +1,8 @@
-"""Jobs whose GPU memory the driver moves to host memory and back: the same attempt, off its GPU for a while.
+"""Moves attempts off their GPU and back: the driver swaps their GPU memory to host memory, and the attempt lives on.
 
-Such an attempt has two parts in the books. Its GPU is held like any other, and given up when the job steps aside. Its
-CPUs and its host memory it keeps for as long as it lives, and while it is off its GPU what was on it lies in host
-memory, too. So there is only one place where it can go on: on that GPU.
+Such an attempt has two parts in the books. It holds its GPU like any other attempt, and gives it up when the job steps
+aside. It keeps its CPUs and its host memory for as long as it lives; while it is off its GPU, its GPU memory counts as
+host memory, too. So it can only go on on that one GPU.
 """
 
 from dataclasses import replace
@@ -31,18 +31,18 @@ SWAPPED_FOR: Final = frozenset(
         StopCause.REQUEUED,
     }
 )
-"""Why a job is swapped; for any other reason it is ended."""
+"""The causes for which a swappable attempt is swapped out; for any other cause it is ended."""
 
 
 def parts_of(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
-    """What a swapped attempt gives up whenever it steps aside, and what it keeps until it ends."""
+    """Split an allocation into what a swapped attempt gives up when it steps aside, and what it keeps until it ends."""
     [piece] = allocation.nodes
     gives_up = Allocation((NodeAllocation(piece.node, piece.gpus),))
     return gives_up, NodeAllocation(piece.node, (), piece.cpus, piece.mem_bytes)
 
 
 def is_swapped_for(job: Job, cause: StopCause) -> bool:
-    """Whether the newest attempt of ``job`` leaves its GPU because of ``cause``, instead of ending."""
+    """Return whether the newest attempt of ``job``, asked to stop for ``cause``, leaves its GPU instead of ending."""
     return job.spec.suspend is SuspendMode.SWAP and cause in SWAPPED_FOR
 
 
@@ -54,7 +54,7 @@ def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
 
 
 def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
-    """The newest attempt is off its GPU, or still is after it was to come back."""
+    """Note that the newest attempt is off its GPU, or could not come back to it."""
     attempt = job.attempts[-1]
     came_back = attempt.returning is not None
     if attempt.started is not None:
@@ -83,7 +83,7 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
 
 
 def _put_off(job: Job, now: float) -> None:
-    """Its GPU has no room for it: not to be tried again and again at once."""
+    """Delay the next try to come back, longer each time, because the GPU has no room for the attempt."""
     job.requeues_in_row += 1
     delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.requeues_in_row - 1)
     job.returns, job.not_before = True, now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S)
@@ -104,13 +104,13 @@ def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> Non
 
 
 def add_note(suspension: Suspension, note: str) -> None:
-    """Say ``note`` after what its record says already; once is enough."""
+    """Append ``note`` to the notes of the suspension, unless it is there already."""
     if note not in suspension.note:
         suspension.note = f"{suspension.note}; {note}" if suspension.note else note
 
 
 def _return(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
-    """The newest attempt may go on on its GPU, which is free."""
+    """Give the newest attempt its GPU, which is free, back."""
     attempt = job.attempts[-1]
     attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
     attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky
@@ -124,7 +124,7 @@ def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
 
 
 def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """What was in host memory is on the GPU again."""
+    """Note that the attempt's memory is on the GPU again."""
     _keep(state, job, attempt, -attempt.swapped_bytes)
     attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
     job.proved = True
@@ -132,7 +132,7 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
 
 
 def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """The attempt has ended, and what it kept in any case is free, too."""
+    """Free what the attempt kept until its end."""
     assert attempt.kept is not None
     pool = state.pools[job.pool]
     pool.books.drop(job.id, attempt.kept)
@@ -141,7 +141,7 @@ def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
 
 
 def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> None:
-    """Have so much more host memory, or less, counted as the attempt's."""
+    """Count ``more_bytes`` more host memory (negative: less) as the attempt's."""
     assert attempt.kept is not None
     books = state.pools[job.pool].books
     books.drop(job.id, attempt.kept)

@@ -1,4 +1,4 @@
-"""Which arrays are under successive halving, and which of their tasks are there, as jobs come and end."""
+"""Tracks which arrays are under successive halving, and their tasks, as jobs come and end."""
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.asha import SuccessiveHalving
@@ -6,20 +6,20 @@ from ebbtide_core.state import ClusterState
 
 
 def entered(state: ClusterState, job: Job) -> None:
-    """There is a new job; it may be a task that is compared with the others of its array."""
+    """Add a new job to the successive halving of its array, if the array has one."""
     asha, task = job.spec.asha, job.task
     if asha is not None and task is not None:
         state.halvings.setdefault(task.array, SuccessiveHalving(asha)).add(job.id)
 
 
 def left(state: ClusterState, job: Job) -> None:
-    """An attempt of the job is over; only then can it be given up."""
+    """Have the array reviewed after an attempt of its task ended, because only then can the task be stopped."""
     if halving_of(state, job) is not None and job.task is not None:
         state.halvings_changed.add(job.task.array)
 
 
 def ended(state: ClusterState, job: Job) -> None:
-    """The job is over, which may tell that nobody else comes to a rung."""
+    """Note that the task is over, and have its array reviewed: perhaps no other task can reach a rung any more."""
     if (sweep := halving_of(state, job)) is None or job.task is None:
         return
     sweep.end(job.id)
@@ -29,7 +29,7 @@ def ended(state: ClusterState, job: Job) -> None:
 
 
 def halving_of(state: ClusterState, job: Job) -> SuccessiveHalving | None:
-    """The sweep that the job is a task of, if it is one of an array that is not over."""
+    """Return the successive halving that the job is a task of; None if it is in none, or in one that is over."""
     if job.spec.asha is None or job.task is None:
         return None
     sweep = state.halvings.get(job.task.array)

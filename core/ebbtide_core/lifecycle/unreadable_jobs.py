@@ -1,7 +1,7 @@
-"""Jobs of which a part of the story cannot be read any more: they are set aside, and all others go on.
+"""Sets aside jobs whose part of the journal cannot be read any more, so that all other jobs go on.
 
-What is not known of such a job may be that it runs. So nobody starts it again: it is held by the system, and can only
-be cancelled.
+Such a job may be running without the master knowing. So it is never started again: the system holds it, and users can
+only cancel it.
 """
 
 from ebbtide_core.job.arrays import Array
@@ -11,7 +11,7 @@ from ebbtide_core.state import ClusterState
 
 
 def set_aside(state: ClusterState, id: JobId, reason: str, now: float) -> None:
-    """Hold the job of that id, which was just submitted, for ``reason``."""
+    """Hold the job with that id, which was just submitted, for ``reason``."""
     job = state.jobs[id]
     job.held_by, job.reason = HeldBy.SYSTEM, reason
     state.set_aside[id] = reason
@@ -19,9 +19,9 @@ def set_aside(state: ClusterState, id: JobId, reason: str, now: float) -> None:
 
 
 def count_unread(state: ClusterState, id: JobId, reason: str) -> None:
-    """There was a job of that id, and not even its submission can be read: its id is not given to another one.
+    """Count a job of which not even the submission can be read, so that no other job gets its id.
 
-    Those that are to wait for it are held, because nobody knows what became of it.
+    Jobs that depend on it will be held, because it is not known what became of it.
     """
     state.submissions += 1
     state.set_aside[id] = reason
@@ -32,7 +32,7 @@ def count_unread(state: ClusterState, id: JobId, reason: str) -> None:
 
 
 def hold_dependents(state: ClusterState, now: float) -> None:
-    """Hold those that would be cancelled because of a job that was set aside."""
+    """Hold the jobs that would be cancelled because they depend on a job that was set aside."""
     for id in list(state.gates.doomed):
         job = state.jobs[id]
         lost = [dependency.job for dependency in job.spec.after if dependency.job in state.set_aside]
@@ -43,7 +43,7 @@ def hold_dependents(state: ClusterState, now: float) -> None:
 
 
 def refusal(state: ClusterState, id: JobId) -> Refusal | None:
-    """Why nothing but a cancel can be asked of a job that was set aside."""
+    """Return a refusal if the job was set aside, because it can only be cancelled, else None."""
     if id not in state.set_aside:
         return None
     words = f"job {id} was set aside ({state.set_aside[id]}): cancel it, and submit it again"

@@ -1,6 +1,6 @@
-"""What a job that was asked to leave has not saved, and what may help it to save next time, in words.
+"""Says what a job that was asked to leave has not saved, and what may help it to save next time.
 
-Whether it saved has been decided where it ran (`Checkpointed`); here that is never decided again.
+Its supervisor has decided whether it saved (`Checkpointed`); this module never decides that again.
 """
 
 import math
@@ -16,12 +16,12 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 _BEGINNING_S: Final = 10.0
-"""So long a script may take to load what it needs, before it can answer."""
+"""Seconds that a script may take to load what it needs, before it can answer a request to leave."""
 _CATCHES: Final = {Clue.CATCHES_TERM: "TERM", Clue.CATCHES_USR1: "USR1", Clue.CATCHES_USR2: "USR2"}
 
 
 def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
-    """What there is to say when the newest attempt, ``attempt``, has ended; nothing if all of its work is saved."""
+    """Yield the event for ``attempt``, the newest, which has ended; nothing if all of its work is saved."""
     exit, stop, began = attempt.exit, attempt.stop, attempt.first_started
     if exit is None or stop is None or began is None or job.ending is not None or not job.suspensions:
         return
@@ -35,13 +35,13 @@ def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
 
 
 def _noted(state: ClusterState, job: Job, event: WorkUnsaved, now: float) -> None:
-    """It belongs to the newest suspension."""
+    """Note the lost work and the hint at the newest suspension."""
     if job.suspensions:
         job.suspensions[-1].lost, job.suspensions[-1].hint = event.lost, event.hint
 
 
 def in_words(event: WorkUnsaved) -> str:
-    """What became of the work."""
+    """Return in words what became of the work."""
     hint = f" ({event.hint})" if event.hint else ""
     match event.checkpointed:
         case Checkpointed.YES:
@@ -54,7 +54,10 @@ def in_words(event: WorkUnsaved) -> str:
 
 
 def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
-    """What will be repeated, given the steps of the newest checkpoint and of the end; empty: nothing, or who knows."""
+    """Return what will be repeated, given the steps of the newest checkpoint and of the end.
+
+    Return an empty text if nothing will be, or if it is not known.
+    """
     steps = f"steps {kept}-{left}" if kept is not None and left is not None and kept < left else ""
     match exit.checkpointed:
         case Checkpointed.YES:
@@ -70,9 +73,9 @@ def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
 
 
 def _hint(exit: ExitFacts, spec: JobSpec, age_s: float) -> str:
-    """What fits the evidence, given how old the attempt was when it was asked, or inf if it had taken steps.
+    """Return the hint that fits the evidence, empty if none is known.
 
-    Empty: nothing is known that would help.
+    ``age_s`` is how old the attempt was when it was asked to leave, in seconds, or inf if it had made steps.
     """
     if exit.lost:
         return "how it ended is not known"

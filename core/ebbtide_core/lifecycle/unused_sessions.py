@@ -1,7 +1,7 @@
-"""Sessions that nobody uses: their node tells since when, and they are ended when that is too long.
+"""Ends sessions that no user has used for too long; their node reports since when.
 
-What counts as use is the node's to know: bytes through a channel, or a busy processor or GPU. That it is a fact in the
-journal makes the warning part of the job's story, and lets it outlive a master.
+The node decides what counts as use: bytes through a channel, or a busy CPU or GPU. The event is in the journal, so the
+warning is part of the job's story and survives the master.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ebbtide_core.state import ClusterState
 
 
 def _is_news(state: ClusterState, event: SessionUnused) -> bool:
-    """Whether the attempt runs, and this is not known of it."""
+    """Return whether the attempt runs, and the event tells something new about it."""
     job = state.jobs.get(event.job)
     attempt = job.live if job is not None else None
     if attempt is None or attempt.number != event.attempt or attempt.stop is not None or attempt.started is None:
@@ -25,20 +25,20 @@ def _is_news(state: ClusterState, event: SessionUnused) -> bool:
 
 
 def _noted(state: ClusterState, job: Job, event: SessionUnused, now: float) -> None:
-    """Its reason warns of the end, or does so no more."""
+    """Put the warning into the job's reason, or take it out."""
     job.attempts[-1].unused_since = event.since
     job.reason = _say(event) if event.since else "running"
 
 
 def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
-    """A session that was unused for as long as it may be is ended."""
+    """End a session that was unused for as long as it may be."""
     job = state.jobs[event.job]
     if event.since and event.left_s <= 0 and job.running:
         yield stop(job, StopCause.UNUSED, f"unused for {duration(job.spec.idle_limit_s or 0.0)}")
 
 
 def _say(event: SessionUnused) -> str:
-    """The warning in words."""
+    """Return the warning in words."""
     if not event.since:
         return "used again"
     return (
@@ -47,7 +47,7 @@ def _say(event: SessionUnused) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words, as exactly as its user cares for."""
+    """Return a duration in words, rounded to hours, minutes or seconds."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
