@@ -1,1 +1,1 @@
-"""Defines the values that all others use: identifiers, states, specs, constraints, settings and limits."""
+"""Defines the values that all other packages use: identifiers, states, specs, constraints, settings and limits."""

@@ -1,14 +1,13 @@
-"""Asynchronous successive halving over the tasks of an array: who goes on, who waits, and who is given up.
+"""Decides, by asynchronous successive halving, which tasks of an array go on, which wait, and which are stopped.
 
 From Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht and Talwalkar, "A system for massively parallel
-hyperparameter tuning" (2020), algorithm 2. Rungs are at min_steps * eta^k steps. Whoever reaches one steps aside with a
-checkpoint, and goes on from there as soon as it is among the best 1/eta of the results at that rung. So no result is
-waited for, and a promotion costs a resume.
+hyperparameter tuning" (2020), algorithm 2. Rungs are at min_steps * eta^k steps. A task that reaches a rung steps aside
+with a checkpoint, and goes on from there as soon as it is among the best 1/eta of the results at that rung. So no task
+waits for a particular result, and a promotion costs a resume.
 
-Where the paper is silent, because it never runs out of configurations: once nobody else can come to a rung, the best
-one there goes on, however few they are; and whoever could not be among the best even if all others that may still come
-were worse is given up. Of equal results the one that was there first is better; one that is no number (NaN) is the
-worst.
+The paper never runs out of configurations, so two rules are our own. Once no other task can reach a rung, the best task
+there goes on, however few they are. A task that could not be among the best, even if all tasks that may still come were
+worse, is stopped. Of equal results the earlier one is better; a result that is not a number (NaN) is the worst.
 """
 
 from bisect import bisect_left, insort
@@ -24,7 +23,7 @@ MAX_STEPS: Final = 10**15
 
 
 class Mode(Enum):
-    """Which results are better: the smaller, or the greater ones."""
+    """Whether smaller or larger results are better."""
 
     MIN = "min"
     MAX = "max"
@@ -32,9 +31,9 @@ class Mode(Enum):
 
 @frozen(kw_only=True)
 class Asha:
-    """What tasks are compared by: their ``metric`` at rungs from ``min_steps`` on, each ``eta`` times the one before.
+    """How tasks are compared: by ``metric`` at rungs from ``min_steps`` on, each at ``eta`` times the steps before.
 
-    Beyond ``max_steps`` there is no rung: whoever gets so far runs to its own end.
+    There is no rung at or beyond ``max_steps``: a task that gets so far runs to its own end.
     """
 
     min_steps: int
@@ -44,7 +43,7 @@ class Asha:
     eta: int = 4
 
     def rungs(self) -> tuple[int, ...]:
-        """The steps of all rungs, ascending."""
+        """Return the steps of all rungs, ascending."""
         steps, rungs = self.min_steps, []
         while steps < self.max_steps:
             rungs.append(steps)
@@ -52,7 +51,7 @@ class Asha:
         return tuple(rungs)
 
     def fault(self) -> str:
-        """What is wrong with it, in words that name the setting and the limit; empty if nothing."""
+        """Return what is wrong, in words that name the setting and the limit; empty if nothing is."""
         if not 2 <= self.eta <= MAX_ETA:
             return f"eta: {self.eta} is not between 2 and {MAX_ETA}"
         if not 1 <= self.min_steps <= MAX_STEPS:
@@ -63,7 +62,7 @@ class Asha:
 
 
 def result_of(progress: Progress, metric: str) -> tuple[bool, float | None]:
-    """Whether ``progress`` tells of ``metric``, and its value: None if that is no number any more."""
+    """Return whether ``progress`` has ``metric``, and its value; the value is None if it is not a number any more."""
     if metric in progress.diverged:
         return True, None
     value = progress.metrics.get(metric, progress.loss if metric == "loss" else None)
@@ -72,7 +71,7 @@ def result_of(progress: Progress, metric: str) -> tuple[bool, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class RungPlace:
-    """Where a task stands at a rung: ``rank`` counts from 1, and ``best`` of those ``of`` go on as things are."""
+    """A task's ``rank``, from 1, among the ``of`` results at a rung, of which the ``best`` ones go on at present."""
 
     rung: int
     rank: int
@@ -81,14 +80,14 @@ class RungPlace:
 
 
 _Entry = tuple[bool, float, int, JobId]
-"""What orders the results at a rung: no number, the value (the less, the better), when it came, and whose it is."""
+"""A result as rungs order it: whether it is not a number, its value (less is better), its arrival, and its task."""
 
 
 @dataclass(slots=True)
 class HalvingTask:
-    """A task: its ``results`` at the rungs that it has reached, and what stands for the last of them if it ``waits``.
+    """A task with its ``results`` at the rungs that it reached, of which it passed the first ``passed``.
 
-    From ``passed`` of them it went on.
+    ``entry`` is its last result as the rung orders it.
     """
 
     results: list[float | None] = field(default_factory=list)
@@ -98,14 +97,14 @@ class HalvingTask:
 
     @property
     def waits(self) -> bool:
-        """Whether it is not to go on for now."""
+        """Whether the task waits at the last rung that it reached."""
         return not self.over and self.passed < len(self.results)
 
 
 class SuccessiveHalving:
-    """The tasks of one array. It is made of facts alone, so that whoever folds a journal has the same.
+    """The tasks of one array. It depends on events alone, so that every fold of a journal has the same.
 
-    All that is asked of it costs as much as there are rungs, and as there are tasks to name, however many there are.
+    The cost of a query grows with the number of rungs and of tasks in the answer, not with the number of all tasks.
     """
 
     def __init__(self, asha: Asha) -> None:
@@ -114,19 +113,19 @@ class SuccessiveHalving:
         self.tasks: dict[JobId, HalvingTask] = {}
         self._results: list[list[_Entry]] = [[] for _ in self.rungs]
         self._waiting: list[list[_Entry]] = [[] for _ in self.rungs]
-        """Those of them that wait there."""
+        """The results at each rung whose tasks wait there."""
         self._open = [0] * (len(self.rungs) + 1)
-        """How many that are not over have reached so many rungs."""
+        """The number of unfinished tasks by the number of rungs that they have reached."""
 
     # --- facts ---
 
     def add(self, id: JobId) -> None:
-        """There is a task of that id."""
+        """Add the task with that id."""
         self.tasks[id] = HalvingTask()
         self._open[0] += 1
 
     def reach(self, id: JobId, value: float | None) -> None:
-        """The task has come to its next rung, with a result; None: it is no number."""
+        """Note the task's result at its next rung; None: it is not a number."""
         task = self.tasks[id]
         self._wait_no_more(task)
         rung = len(task.results)
@@ -139,13 +138,13 @@ class SuccessiveHalving:
         self._open[rung + 1] += 1
 
     def promote(self, id: JobId) -> None:
-        """The task goes on from where it waits."""
+        """Note that the task goes on from the rung where it waits."""
         task = self.tasks[id]
         self._wait_no_more(task)
         task.passed = len(task.results)
 
     def end(self, id: JobId) -> None:
-        """The task is over, one way or the other; its results stay."""
+        """Note that the task is over, however it ended; its results stay."""
         task = self.tasks[id]
         self._wait_no_more(task)
         if not task.over:
@@ -159,18 +158,18 @@ class SuccessiveHalving:
 
     @property
     def over(self) -> bool:
-        """Whether all tasks are."""
+        """Whether all tasks are over."""
         return not any(self._open)
 
     # --- what follows ---
 
     def next_rung(self, id: JobId) -> int | None:
-        """The steps of the next rung that the task comes to; None if there is none."""
+        """Return the steps of the next rung for the task; None if there is none."""
         reached = len(self.tasks[id].results)
         return self.rungs[reached] if reached < len(self.rungs) else None
 
     def place(self, id: JobId) -> RungPlace:
-        """Where the task stands at the last rung that it has reached."""
+        """Return the task's place at the last rung that it reached."""
         task = self.tasks[id]
         assert task.entry is not None
         rung = len(task.results) - 1
@@ -178,7 +177,7 @@ class SuccessiveHalving:
         return RungPlace(rung, bisect_left(results, task.entry) + 1, len(results), self._bests()[0][rung])
 
     def promotable(self) -> list[JobId]:
-        """Who waits and may go on, those at the highest rung first, and the better ones first."""
+        """Return the waiting tasks that may go on: those at the highest rung first, and the better ones first."""
         found = []
         for rung, best in reversed(list(enumerate(self._bests()[0]))):
             waiting = self._waiting[rung]
@@ -186,12 +185,12 @@ class SuccessiveHalving:
         return found
 
     def hopeless(self) -> list[JobId]:
-        """Who waits and can never go on, whatever those do who may still come."""
+        """Return the waiting tasks that can never go on, whatever results may still come."""
         quotas = enumerate(self._bests()[1])
         return [id for rung, quota in quotas for *_, id in self._waiting[rung][self._rank(rung, quota) :]]
 
     def _bests(self) -> tuple[list[int], list[int]]:
-        """How many of the results at each rung go on as things are, and how many at most in the end."""
+        """Return how many of the results at each rung go on at present, and how many at most in the end."""
         bests, quotas, hopeless = [], [], 0
         for rung, results in enumerate(self._results):
             at_most = len(results) + sum(self._open[: rung + 1]) - hopeless
@@ -202,6 +201,6 @@ class SuccessiveHalving:
         return bests, quotas
 
     def _rank(self, rung: int, count: int) -> int:
-        """How many of the ``count`` best results at ``rung`` are of tasks that wait there."""
+        """Return how many of the ``count`` best results at ``rung`` are of tasks that wait there."""
         results, waiting = self._results[rung], self._waiting[rung]
         return bisect_left(waiting, results[count]) if count < len(results) else len(waiting)

@@ -1,7 +1,7 @@
-"""Which nodes and GPUs a job can use at all, by what they are: labels, taints, models, memory.
+"""Decides which nodes and GPUs a job can use at all, by their labels, taints, models and memory.
 
-What of them is free is another matter (`ebbtide_core.resources.placing`). A job that needs nothing in particular may go
-to every node without a taint, and gets GPUs of one model.
+`ebbtide_core.resources.placing` decides which of them are free. A job without constraints may go to every node without
+a taint, and gets GPUs of one model.
 """
 
 import re
@@ -23,7 +23,7 @@ _VERSION: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
 @frozen
 class Selector:
-    """That a node's label ``key`` has one of ``values``."""
+    """The constraint that a node's label ``key`` has one of ``values``."""
 
     key: str
     values: tuple[str, ...]
@@ -34,13 +34,13 @@ class Selector:
 
 @frozen(kw_only=True)
 class Needs:
-    """What a job asks of its nodes and GPUs; all of it has to be met.
+    """The constraints of a job on its nodes and GPUs; all of them have to be met.
 
     ``select``: labels of the node. ``tolerate``: taints that it may have. ``on``: the node is one of these, if any are
-    named; ``exclude``: it is none of those. ``gpu_types``: words of a GPU's model, any of them (see `is_of_type`).
-    ``compute_capability``: at least so much, as in ``8.0``; empty: any. ``gpu_total_mem_bytes``: so much memory on each
-    GPU at least, whatever the job gets of it. ``mixed_gpus``: the GPUs may be of several models. ``require_paths``:
-    absolute paths that exist on the node; the node finds out.
+    named; ``exclude``: it is none of those. ``gpu_types``: the GPU's model has the words of one of these (see
+    `is_of_type`). ``compute_capability``: the least that a GPU has, such as ``8.0``; empty: any.
+    ``gpu_total_mem_bytes``: the least memory of each GPU, whatever the job gets of it. ``mixed_gpus``: the GPUs may be
+    of several models. ``require_paths``: absolute paths that exist on the node; the node checks this.
     """
 
     select: tuple[Selector, ...] = ()
@@ -55,7 +55,7 @@ class Needs:
 
     @property
     def of_gpus(self) -> bool:
-        """Whether not every GPU will do."""
+        """Whether some constraint is about GPUs."""
         return bool(self.gpu_types or self.compute_capability or self.gpu_total_mem_bytes)
 
 
@@ -63,7 +63,7 @@ NO_NEEDS: Final = Needs()
 
 
 def why_not(needs: Needs, node: NodeId, labels: Mapping[str, str], taints: tuple[str, ...]) -> str:
-    """Why a job cannot use a node, whatever GPUs that has, in words that name the option; empty if it can."""
+    """Return why a job cannot use a node, whatever its GPUs, in words that name the option; empty if it can."""
     if needs.on and node not in needs.on:
         return f"not among --on {', '.join(needs.on)}"
     if node in needs.exclude:
@@ -78,7 +78,7 @@ def why_not(needs: Needs, node: NodeId, labels: Mapping[str, str], taints: tuple
 
 
 def asked(needs: Needs) -> list[str]:
-    """What is asked for, as the options that say so."""
+    """Return the constraints as the options of ``ebb submit`` that ask for them."""
     return [
         *(f"--select {wanted}" for wanted in needs.select),
         *(f"--tolerate {taint}" for taint in needs.tolerate),
@@ -93,12 +93,12 @@ def asked(needs: Needs) -> list[str]:
 
 
 def suits(needs: Needs, gpu: GpuFacts) -> bool:
-    """Whether a job can use ``gpu``, as far as its kind goes."""
+    """Return whether the kind of ``gpu`` meets the constraints."""
     return not why_no_gpu(needs, gpu)
 
 
 def why_no_gpu(needs: Needs, gpu: GpuFacts) -> str:
-    """The first option that keeps a job from ``gpu``; empty if none does."""
+    """Return the first option that keeps a job from ``gpu``; empty if none does."""
     if needs.gpu_types and not any(is_of_type(gpu.model, wanted) for wanted in needs.gpu_types):
         return "--gpu-type"
     if needs.compute_capability and _version(gpu.compute_capability) < _version(needs.compute_capability):
@@ -110,9 +110,9 @@ def why_no_gpu(needs: Needs, gpu: GpuFacts) -> str:
 
 @lru_cache(maxsize=1024)
 def is_of_type(model: str, wanted: str) -> bool:
-    """Whether ``wanted`` are words in a row of ``model``, in any case: ``a100``, ``rtx 4090``, ``RTX4090``.
+    """Return whether ``wanted`` is a row of words of ``model``, ignoring case: ``a100``, ``rtx 4090``, ``RTX4090``.
 
-    Words are runs of letters and digits: ``a10`` is none of ``NVIDIA A100-SXM4-40GB``, ``a100`` and ``a100-sxm4`` are.
+    Words are runs of letters and digits: ``NVIDIA A100-SXM4-40GB`` has ``a100`` and ``a100-sxm4``, but not ``a10``.
     """
     words, looked_for = _words(model), "".join(_words(wanted))
     runs = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
@@ -124,16 +124,16 @@ def _words(text: str) -> list[str]:
 
 
 def _version(text: str) -> Version:
-    """A compute capability; (0, 0) if it is not known."""
+    """Parse a compute capability; return (0, 0) if it is not known."""
     match = _VERSION.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-# --- what may be written ---
+# --- checks of input ---
 
 
 def check_needs(needs: Needs, gpus_max: int) -> None:
-    """Raise `SpecError` for the first thing wrong with ``needs`` of a job with ``gpus_max`` parts of GPUs at most."""
+    """Raise `SpecError` for the first fault of ``needs``, for a job with ``gpus_max`` parts of GPUs at most."""
     for field in ("select", "tolerate", "on", "exclude", "gpu_types", "require_paths"):
         if len(getattr(needs, field)) > limits.MAX_NEEDS:
             raise SpecError(_option(field), f"is given more than {limits.MAX_NEEDS} times")
@@ -166,7 +166,7 @@ def _check_gpu_needs(needs: Needs, gpus_max: int) -> None:
 
 
 def check_marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
-    """Raise `SpecError` unless a node may have all of these."""
+    """Raise `SpecError` unless a node may have these labels and taints."""
     for option, marks in (("--label", labels), ("--taint", taints)):
         if len(marks) > limits.MAX_NEEDS:
             raise SpecError(option, f"a node has at most {limits.MAX_NEEDS}")
@@ -177,7 +177,7 @@ def check_marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
 
 
 def check_label(field: str, key: str, *values: str) -> None:
-    """Raise `SpecError` unless a node's label may have that key and these values."""
+    """Raise `SpecError` unless a node's label may have this key and these values."""
     if not _KEY.fullmatch(key):
         raise SpecError(field, f"{key[:40]!r} is not a label: up to 63 letters, digits and . _ / - within")
     for value in values or ("",):
@@ -186,7 +186,7 @@ def check_label(field: str, key: str, *values: str) -> None:
 
 
 def check_taint(field: str, taint: str) -> None:
-    """Raise `SpecError` unless a node's taint may be called that."""
+    """Raise `SpecError` unless a node's taint may have this name."""
     if not _KEY.fullmatch(taint):
         raise SpecError(field, f"{taint[:40]!r} is not a taint: up to 63 letters, digits and . _ / - within")
 

@@ -1,4 +1,4 @@
-"""After which other jobs a job may start."""
+"""Defines the dependencies of a job: the jobs that must end before it starts."""
 
 from enum import Enum
 
@@ -7,7 +7,7 @@ from ebbtide_core.model.types import JobId, JobState
 
 
 class AfterKind(Enum):
-    """How the other job has to end. Of an array: every task of it completed, or not every task did."""
+    """How the other job must end. For an array, OK means that every task completed, NOT_OK that not every task did."""
 
     ANY = "any"
     OK = "ok"
@@ -18,7 +18,7 @@ class AfterKind(Enum):
 
 @frozen
 class Dependency:
-    """That a job waits for ``job``, which may be an array, to end as ``kind`` says."""
+    """The condition that ``job``, which may be an array, has ended as ``kind`` says."""
 
     job: JobId
     kind: AfterKind = AfterKind.ANY
@@ -34,7 +34,10 @@ class Dependency:
 
 
 def is_met(kind: AfterKind, unfinished: int, not_ok: int) -> bool | None:
-    """Whether a dependency on jobs of which so many are unfinished, or ended badly, is met; None if that is open."""
+    """Return whether a dependency is met; None if that is open.
+
+    ``unfinished`` of the jobs that it is about have not ended, and ``not_ok`` have failed or were cancelled.
+    """
     if kind is AfterKind.OK and not_ok:
         return False
     if unfinished:
@@ -43,5 +46,5 @@ def is_met(kind: AfterKind, unfinished: int, not_ok: int) -> bool | None:
 
 
 def is_ok(state: JobState) -> bool:
-    """Whether a job that is finished ended well."""
+    """Return whether a finished job in ``state`` ended well."""
     return state is JobState.COMPLETED

@@ -1,7 +1,7 @@
-"""Immutable records that are cheap to make.
+"""Makes dataclasses that are immutable and cheap to create.
 
 A frozen dataclass sets each field through ``object.__setattr__``, which makes it three times as slow to create as a
-plain one, and the core makes millions. These are frozen for type checkers, which see every line of this project, and
+plain one, and the core creates millions. These are frozen for type checkers, which see every line of this project, and
 plain at run time.
 """
 
@@ -20,11 +20,11 @@ def frozen(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] | Callable[[type[T]], type[T]]:
-    """A dataclass with slots whose fields no code may assign; equal and hashed by its fields."""
+    """Make a dataclass with slots whose fields no code may assign; it compares and hashes by its fields."""
 
     def make(cls: type[T]) -> type[T]:
         made = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)(cls)
-        made.__deepcopy__ = _itself  # type: ignore[attr-defined]  # what cannot change is its own copy
+        made.__deepcopy__ = _itself  # type: ignore[attr-defined]  # an immutable object is its own copy
         return made
 
     return make if cls is None else make(cls)

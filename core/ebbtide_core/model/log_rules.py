@@ -1,7 +1,7 @@
-"""What a job's output is looked through for, and what follows from a line that is found there.
+"""Defines log rules: patterns that a job's output is searched for, and the action on a line that matches.
 
-A node looks while the job prints, and says which rule matched; what that means, `ebbtide_core.lifecycle.log_matches`
-decides.
+A node searches while the job prints, and reports which rule matched; `ebbtide_core.lifecycle.log_matches` decides what
+follows.
 """
 
 import re
@@ -12,14 +12,14 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.frozen import frozen
 
 MAX_RULES: Final = limits.MAX_LOG_RULES
-"""Of one job; the administrator has as many besides."""
+"""Rules of one job; the administrator may have as many rules besides."""
 MAX_PATTERN_LENGTH: Final = 256
 MAX_LINE_LENGTH: Final = 200
-"""Characters of a line that are told."""
+"""Characters of a matched line that are reported."""
 
 
 class LogAction(Enum):
-    """What follows from a line; one that an `IGNORE` matches counts for no other rule."""
+    """What follows from a line that matches. A line that an `IGNORE` rule matches counts for no other rule."""
 
     IGNORE = "ignore"
     NOTIFY = "notify"
@@ -30,7 +30,7 @@ class LogAction(Enum):
 
 @frozen
 class LogRule:
-    """Lines that ``pattern``, a regular expression, is found in."""
+    """The ``action`` on lines in which ``pattern``, a regular expression, is found."""
 
     pattern: str
     action: LogAction
@@ -38,7 +38,7 @@ class LogRule:
 
 @frozen
 class LogMatch:
-    """A line that a rule was found in; ``gpus`` are the UUIDs of those of whoever printed it."""
+    """A line that a rule matched; ``gpus`` are the UUIDs of the GPUs of the process that printed it."""
 
     pattern: str
     action: LogAction
@@ -50,18 +50,18 @@ OUT_OF_MEMORY: Final = (
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory"
 )
-"""Of PyTorch (its own, and CUDA's error passed on), the driver, cuBLAS, cuDNN, and XLA."""
+"""Messages of PyTorch (its own, and CUDA's error passed on), the driver, cuBLAS, cuDNN, and XLA."""
 BROKEN_MEMORY: Final = r"(?i)uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable"
 
 DEFAULT_RULES: Final = (
     LogRule(OUT_OF_MEMORY, LogAction.NO_RETRY),
     LogRule(BROKEN_MEMORY, LogAction.EXCLUDE_GPU),
 )
-"""What holds where nobody says otherwise."""
+"""The rules that apply to every job unless the administrator turns them off."""
 
 
 def parse_rule(text: str) -> LogRule:
-    """Read ``REGEX=ACTION``; ``ValueError`` says what is wrong with it."""
+    """Parse ``REGEX=ACTION``; raise ``ValueError`` that says what is wrong with it."""
     pattern, separator, action = text.rpartition("=")
     if not separator:
         raise ValueError(f"{text[:40]!r} is not of the form REGEX=ACTION")
@@ -71,7 +71,7 @@ def parse_rule(text: str) -> LogRule:
 
 
 def checked(rule: LogRule) -> LogRule:
-    """The same rule; ``ValueError`` if its pattern is not one."""
+    """Return ``rule``; raise ``ValueError`` if its pattern is not a regular expression, too long, or always found."""
     if not rule.pattern or len(rule.pattern) > MAX_PATTERN_LENGTH:
         raise ValueError(f"a pattern has 1 to {MAX_PATTERN_LENGTH} characters, not {len(rule.pattern)}")
     try:

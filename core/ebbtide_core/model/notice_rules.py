@@ -1,4 +1,4 @@
-"""Moments in a job's life that people want to hear of, and where the word goes."""
+"""Defines notice rules: the moments in a job's life that users want to hear of, and the target of each notice."""
 
 import re
 from enum import Enum
@@ -8,7 +8,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.frozen import frozen
 
 MAX_RULES: Final = limits.MAX_NOTICE_RULES
-"""Of one job."""
+"""Rules of one job."""
 MAX_TARGET_LENGTH: Final = 1024
 _MAIL: Final = re.compile(r"mailto:[^\s@<>,;:\"]{1,64}@[A-Za-z0-9.-]{1,255}")
 _HOOK: Final = re.compile(r"https?://[^\s/@]+(/\S*)?")
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Moment(Enum):
-    """What may be worth a word; ``ENDED`` stands for completed, failed and cancelled."""
+    """A moment that a notice may be about; ``ENDED`` stands for completed, failed and cancelled."""
 
     STARTED = "started"
     SUSPENDED = "suspended"
@@ -36,18 +36,18 @@ ENDINGS: Final = frozenset({Moment.COMPLETED, Moment.FAILED, Moment.CANCELLED})
 
 @frozen
 class NoticeRule:
-    """The word about any of ``moments`` goes to ``target``: a mail address, a web hook, or the name of either."""
+    """Notices about any of ``moments`` go to ``target``: a mail address, a web hook, or the name of either."""
 
     moments: tuple[Moment, ...]
     target: str
 
     def wants(self, moment: Moment) -> bool:
-        """Whether it is about this moment."""
+        """Return whether the rule is about this moment."""
         return moment in self.moments or (moment in ENDINGS and Moment.ENDED in self.moments)
 
 
 def parse_rule(text: str) -> NoticeRule:
-    """Read ``MOMENT[,MOMENT]=TARGET``; ``ValueError`` says what is wrong with it."""
+    """Parse ``MOMENT[,MOMENT]=TARGET``; raise ``ValueError`` that says what is wrong with it."""
     names, separator, target = text.partition("=")
     if not separator:
         raise ValueError(f"{text[:40]!r} is not of the form EVENT[,EVENT]=TARGET")
@@ -60,7 +60,7 @@ def parse_rule(text: str) -> NoticeRule:
 
 
 def check_target(target: str) -> None:
-    """``ValueError`` for what cannot be one; whether it is allowed, the master knows."""
+    """Raise ``ValueError`` if ``target`` cannot be a target; the master checks whether it is allowed."""
     kinds = (_MAIL, _HOOK, _NAME)
     if len(target) > MAX_TARGET_LENGTH or not any(kind.fullmatch(target) for kind in kinds):
         shown = target.partition("://")[0][:40]  # a hook's address may be a secret
@@ -68,17 +68,17 @@ def check_target(target: str) -> None:
 
 
 def is_mail(target: str) -> bool:
-    """Whether it is a mail address."""
+    """Return whether ``target`` is a mail address."""
     return target.startswith("mailto:")
 
 
 def is_hook(target: str) -> bool:
-    """Whether it is a web hook."""
+    """Return whether ``target`` is a web hook."""
     return target.startswith(("http://", "https://"))
 
 
 def shown(target: str) -> str:
-    """The target as anybody may see it: whoever knows the rest of a hook's address can write to it."""
+    """Return the part of the target that every user may see: anyone who knows a whole hook address can write to it."""
     if not is_hook(target):
         return target
     scheme, _, rest = target.partition("://")
@@ -86,5 +86,5 @@ def shown(target: str) -> str:
 
 
 def public(rules: tuple[NoticeRule, ...]) -> tuple[NoticeRule, ...]:
-    """The rules as anybody may see them."""
+    """Return the rules as every user may see them."""
     return tuple([NoticeRule(rule.moments, shown(rule.target)) for rule in rules])

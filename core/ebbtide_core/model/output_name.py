@@ -1,4 +1,4 @@
-"""The name of the file that a job's output is appended to, as Slurm's ``--output`` has it."""
+"""Checks and expands the name of the file that a job's output is appended to, as in Slurm's ``--output``."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final
 from ebbtide_core.model.types import JobId, NodeId
 
 SLURM: Final = "slurm"
-"""Stands for the name that Slurm would give it."""
+"""The pattern that stands for the file name that Slurm would choose."""
 _PLACEHOLDER: Final = re.compile(r"%(.?)")
 _MEANINGS: Final = {
     "j": "the job's id",
@@ -20,7 +20,7 @@ _MEANINGS: Final = {
 
 
 def check(pattern: str) -> None:
-    """``ValueError`` for a placeholder that is not known."""
+    """Raise ``ValueError`` if ``pattern`` has an unknown placeholder."""
     for letter in _PLACEHOLDER.findall(pattern):
         if letter not in _MEANINGS:
             known = ", ".join(f"%{known}" for known in _MEANINGS)
@@ -28,9 +28,9 @@ def check(pattern: str) -> None:
 
 
 def expand(pattern: str, job: JobId, name: str, node: NodeId, first: NodeId) -> str:
-    """The file of ``node``, relative to the job's working directory or absolute; empty if it has none.
+    """Return the file of ``node``, relative to the job's working directory or absolute; empty if it has none.
 
-    Only a pattern with a %N gives every node of a job a file of its own; else it is the ``first`` that has one.
+    Only a pattern with %N gives every node of a job a file of its own; otherwise only the node ``first`` has one.
     """
     if node != first and "N" not in _PLACEHOLDER.findall(pattern):
         return ""
@@ -49,5 +49,5 @@ def expand(pattern: str, job: JobId, name: str, node: NodeId, first: NodeId) -> 
 
 
 def _plain(name: str) -> str:
-    """One component of a path."""
+    """Make ``name`` one component of a path."""
     return name.replace("/", "_") if name.strip(".") else "_"

@@ -1,4 +1,4 @@
-"""How much of the cluster one user may have at a time."""
+"""Defines quotas: how many GPUs and unfinished jobs one user may have at a time."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -8,7 +8,7 @@ from ebbtide_core.model.frozen import frozen
 
 @frozen
 class Quota:
-    """``gpus`` in parts of GPUs, and ``queued`` unfinished jobs, at most; None is no limit."""
+    """The limits of one user: ``gpus`` in parts of GPUs, and ``queued`` unfinished jobs; None means no limit."""
 
     gpus: int | None = None
     queued: int | None = None
@@ -16,7 +16,7 @@ class Quota:
 
 @frozen
 class Quotas:
-    """The quota of each user by name; who is not named has the ``default``."""
+    """The quota of each user by name; a user who is not named has the ``default``."""
 
     default: Quota = field(default_factory=Quota)
     users: Mapping[str, Quota] = field(default_factory=dict)
@@ -25,5 +25,5 @@ class Quotas:
         return bool(self.users) or self.default != Quota()
 
     def of(self, user: str) -> Quota:
-        """The quota of ``user``."""
+        """Return the quota of ``user``."""
         return self.users.get(user, self.default)

@@ -1,11 +1,11 @@
-"""What is answered to a wish that cannot be granted."""
+"""Defines the answer to a request that cannot be granted."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
 
 class RefusalKind(Enum):
-    """Why a wish is refused."""
+    """The kind of reason for which a request is refused."""
 
     INVALID = auto()
     UNKNOWN = auto()
@@ -15,7 +15,7 @@ class RefusalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """That a wish cannot be granted, and why in one line."""
+    """The answer that a request cannot be granted; ``message`` says why in one line."""
 
     kind: RefusalKind
     message: str

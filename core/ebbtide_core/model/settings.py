@@ -1,4 +1,5 @@
-"""What an administrator decides on and the core goes by. It is no part of the state: a restart may change it."""
+"""Defines the settings of an administrator that the core uses. They are not part of the state: a restart may change
+them."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,11 +12,11 @@ from ebbtide_core.model.quotas import Quotas
 DEFAULT_POLICY: Final = "fitgpp"
 DEFAULT_POOL: Final = "default"
 DEFAULT_IDLE_S: Final = 8 * 3600.0
-"""After so long without anybody at it, and without computing, a session is ended."""
+"""Seconds after which a session that no user uses, and that computes nothing, is ended."""
 
 
 class Fitting(Enum):
-    """Which node with room a rigid job gets: the one with least of it to spare, or the one with most."""
+    """Which of the nodes with room a rigid job gets: that with the least room to spare, or that with the most."""
 
     BEST = "best"
     WORST = "worst"
@@ -23,7 +24,7 @@ class Fitting(Enum):
 
 @frozen(kw_only=True)
 class PoolSettings:
-    """How one pool of nodes is scheduled; ``options`` are the policy's, as text."""
+    """How one pool of nodes is scheduled; ``options`` are those of the policy, as text."""
 
     policy: str = DEFAULT_POLICY
     options: Mapping[str, str] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class PoolSettings:
 
 
 class IdleAction(Enum):
-    """What becomes of jobs that do not use their GPUs: they are told of, or suspended after a warning, too."""
+    """What happens to jobs that do not use their GPUs: they are reported, or also suspended after a warning."""
 
     NOTIFY = "notify"
     SUSPEND = "suspend"
@@ -39,7 +40,7 @@ class IdleAction(Enum):
 
 @frozen(kw_only=True)
 class IdleSettings:
-    """After how many seconds without use a job is idle, and how many more it has before anything is done about it."""
+    """A job that does not use its GPUs is idle after ``after_s`` seconds, and suspended ``warning_s`` seconds later."""
 
     after_s: float = 1800.0
     action: IdleAction = IdleAction.NOTIFY
@@ -48,8 +49,10 @@ class IdleSettings:
 
 @frozen(kw_only=True)
 class Settings:
-    """All of it. Jobs that name no pool go to ``gpu_pool``, those without GPUs to ``cpu_pool``.
-    Sessions that do not say how long they may be unused are ended after ``idle_s`` seconds; None: never."""
+    """All settings. Jobs that name no pool go to ``gpu_pool``, or to ``cpu_pool`` if they have no GPUs.
+
+    A session that does not say how long it may be unused is ended after ``idle_s`` seconds; None: never.
+    """
 
     pools: Mapping[str, PoolSettings] = field(default_factory=lambda: {DEFAULT_POOL: PoolSettings()})
     gpu_pool: str = DEFAULT_POOL

@@ -1,4 +1,4 @@
-"""Sizes of memory in words."""
+"""Writes sizes of memory in GiB."""
 
 from typing import Final
 
@@ -6,12 +6,12 @@ _GIB: Final = 2**30
 
 
 def size_text(count: int) -> str:
-    """So many bytes in GiB, to three digits or so."""
+    """Write ``count`` bytes in GiB, with four digits at most."""
     return f"{count / _GIB:.4g} GiB"
 
 
 def compared(asked: int, most: int) -> tuple[str, str]:
-    """Two different sizes, with as many digits as it takes to tell them apart."""
+    """Write two different sizes in GiB, with as many digits as it takes to tell them apart."""
     for digits in (4, 7, 16):
         texts = f"{asked / _GIB:.{digits}g} GiB", f"{most / _GIB:.{digits}g} GiB"
         if texts[0] != texts[1]:

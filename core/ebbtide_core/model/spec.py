@@ -1,4 +1,4 @@
-"""What a user asks for, and what is refused."""
+"""Defines the request of a job, `JobSpec`, and refuses what no job may ask for."""
 
 import math
 import re
@@ -19,7 +19,8 @@ from ebbtide_core.model.types import WHOLE, ExitZero, JobClass, JobKind, LaunchM
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 RESUME_PLACEHOLDERS = ("checkpoint", "output")
-"""Written ``{checkpoint}`` and ``{output}``; other braces, as in ``${variable}`` or ``{a:1}``, are the script's own."""
+"""Placeholders that are written ``{checkpoint}`` and ``{output}``. Other braces, as in ``${variable}`` or ``{a:1}``,
+are the script's own."""
 
 _ONCE = "means another attempt, and standard input, which is piped or redirected here, cannot be read a second time"
 _WITHOUT_STDIN = "add </dev/null to do without standard input"
@@ -29,34 +30,34 @@ STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 @frozen(kw_only=True)
 class JobSpec:
-    """A job as submitted.
+    """A job as its user submitted it.
 
     ``gpus_min`` and ``gpus_max`` are in parts (`WHOLE` is one GPU), equal for a rigid job; ``gpu_mem_bytes`` is per
     GPU, 0 meaning its share of each GPU's memory; ``cpus`` and ``mem_bytes`` are per node. A job that is larger than
-    any node is put on ``max_nodes`` at most; with ``spread`` so is one for which no node has room at the time. With
-    ``nodes`` above 1 a job always has exactly so many, and equally many GPUs of each. ``env`` is the job's whole
-    environment: nothing else is inherited.
-    ``group`` names the jobs that share one demand under fair share (by default each is its own), with ``weight``.
+    any node is put on ``max_nodes`` nodes at most; with ``spread`` so is a job for which no node has room at the time.
+    With ``nodes`` above 1 a job always has exactly so many nodes, and equally many GPUs of each. ``env`` is the job's
+    whole environment: it inherits nothing else.
+    ``group`` names the jobs that share one demand, with ``weight``, under fair share; by default each job is its own.
     With ``time_auto`` it runs by reservations, from the history of its script (see `ebbtide_core.reserving`).
     ``resume_args`` are appended to the command of attempts that resume; `RESUME_PLACEHOLDERS` stand for paths.
     With ``move_checkpoints`` its newest checkpoint is copied to nodes that cannot read it (see
-    `ebbtide_core.resources.checkpoint_location`). With ``idle_ok`` nobody minds that it does not use its GPUs (see
+    `ebbtide_core.resources.checkpoint_location`). With ``idle_ok`` it never counts as idle (see
     `ebbtide_core.lifecycle.idling`).
-    ``log_rules`` are looked for in its output, before the administrator's (see `ebbtide_core.model.log_rules`).
-    What it prints is appended to the file ``output`` as well (see `ebbtide_core.model.output_name`), each line with the
-    rank that printed it if it is to ``prefix_ranks``. With a ``snapshot`` that is its working directory, on every node.
-    ``script`` is the text of what is run in place of ``command[0]``, which is then its name; empty: ``command`` is run
-    as it is. ``python_env`` is a Python environment's directory, without which it cannot start on a node. With
-    ``slurm`` it finds what a script for Slurm expects: its variables and ``srun``.
-    ``scripts`` are the digests that the files had at submit which ``command`` runs, by their names there.
-    ``pool`` is where it goes, empty: where jobs go that name none.
+    ``log_rules`` apply to its output before the administrator's (see `ebbtide_core.model.log_rules`). Its output is
+    also appended to the file ``output`` (see `ebbtide_core.model.output_name`); with ``prefix_ranks`` each line names
+    the rank that printed it. ``snapshot`` is its working directory on every node, if it has one.
+    ``script`` is the text of a script that runs in place of ``command[0]``, which is then its name; empty: ``command``
+    runs as it is. ``python_env`` is the directory of a Python environment, without which it cannot start on a node.
+    With ``slurm`` it finds what a script for Slurm expects: the variables and ``srun``.
+    ``scripts`` are the digests at submit of the files that ``command`` runs, by their names in it.
+    ``pool`` names the pool that it goes to; empty: the default for its kind of job.
     With ``asha`` a task is compared with the others of its array, and goes on while it is among the best.
-    It starts ``after`` others have ended, and not before ``begin_at`` (Unix seconds).
-    ``work_s`` is what the submitter knows of its length: seconds of computing on one GPU, None if nothing.
-    ``needs`` are of a node's kind, and of its GPUs'.
-    ``idle_limit_s``: one that nobody uses and that computes nothing for so long is ended; None: it never is.
-    ``failover_after_s``: it ends itself when the master was not heard for so long, and then goes on elsewhere; None: it
-    never does (see `ebbtide_core.nodes.silence`).
+    It starts once its dependencies ``after`` are met, and not before the Unix time ``begin_at``.
+    ``work_s`` is the work that the submitter declares, in seconds on one GPU, None if it is not known.
+    ``needs`` are its constraints on nodes and their GPUs.
+    ``idle_limit_s``: a session that no user uses and that computes nothing for so long is ended; None: never.
+    ``failover_after_s``: it ends itself when the master was not heard for so long, and goes on elsewhere; None: never
+    (see `ebbtide_core.nodes.silence`).
     With ``stdin`` the command reads what its submitter sends while it runs, which can be read once: there is no second
     attempt.
     """
@@ -113,17 +114,17 @@ class JobSpec:
 
     @property
     def elastic(self) -> bool:
-        """Whether the GPU count may vary."""
+        """Whether the job's GPU count may vary."""
         return self.gpus_max > self.gpus_min
 
     @property
     def most_nodes(self) -> int:
-        """On how many nodes it can be."""
+        """The number of nodes that the job has at most."""
         return max(self.nodes, self.max_nodes)
 
 
 def validate(spec: JobSpec) -> None:
-    """Raise `SpecError` for the first thing that is wrong with ``spec``."""
+    """Raise `SpecError` for the first fault of ``spec``."""
     _check_name(spec.name)
     _check_command(spec.command)
     _check_resume_args(spec.command, spec.resume_args)
@@ -136,7 +137,7 @@ def validate(spec: JobSpec) -> None:
         raise SpecError("--workdir", f"{spec.workdir!r} is not an absolute path")
     _check_number("--nodes", spec.nodes, 1, limits.MAX_NODES)
     check_gpu_range(spec.gpus_min, spec.gpus_max, spec.nodes)
-    if spec.launch is LaunchMode.DDP and spec.gpus_max < WHOLE:  # grown from a share it has one process per GPU
+    if spec.launch is LaunchMode.DDP and spec.gpus_max < WHOLE:  # a job that may grow to whole GPUs is allowed
         raise SpecError("--launch ddp", "needs at least one whole GPU: it starts one process per GPU")
     _check_number("--gpu-mem", spec.gpu_mem_bytes, 0, limits.MAX_MEM_BYTES)
     _check_number("--cpus", spec.cpus, 0, limits.MAX_CPUS)
@@ -182,7 +183,7 @@ def _check_asha(asha: Asha, suspend: SuspendMode) -> None:
 
 
 def _check_swap(spec: JobSpec) -> None:
-    """What the driver cannot move, or not to another number of GPUs."""
+    """Refuse jobs that the driver cannot move to host memory, or not to another number of GPUs."""
     if not 0 < spec.gpus_min == spec.gpus_max <= WHOLE:
         raise SpecError("--suspend swap", "needs a job on one GPU or a share of one, neither more nor a range")
     if spec.launch is LaunchMode.DDP:
@@ -190,7 +191,7 @@ def _check_swap(spec: JobSpec) -> None:
 
 
 def _check_surroundings(spec: JobSpec) -> None:
-    """Where it begins, what is done with its output, and who hears of it."""
+    """Check the job's output, its snapshot of a working directory, and its notices."""
     _check_printing(spec)
     if spec.snapshot is not None:
         _check_snapshot(spec.snapshot)
@@ -230,7 +231,7 @@ def _check_printing(spec: JobSpec) -> None:
 
 
 def _check_kind(spec: JobSpec) -> None:
-    """A session is one process on one node, and what somebody types into it is in no checkpoint."""
+    """Check that a session is one process on one node and never suspended: no checkpoint has what its user typed."""
     if spec.idle_limit_s is not None:
         _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
     if spec.kind is JobKind.BATCH:
@@ -258,7 +259,7 @@ def _check_failover(spec: JobSpec) -> None:
 
 
 def _check_stdin(spec: JobSpec) -> None:
-    """What is read once is read by one process, in one attempt."""
+    """Check that a job with standard input is one process with one attempt, because input can be read only once."""
     if not spec.stdin:
         return
     if spec.kind.is_session:
@@ -276,7 +277,7 @@ def _check_stdin(spec: JobSpec) -> None:
 
 
 def text_size(spec: JobSpec) -> int:
-    """The bytes of memory that the command and the script take, roughly: nearly all of a job that is large."""
+    """Return roughly the bytes of memory that the command and the script take: nearly all of a large job."""
     return sum(map(len, spec.command)) + limits.BYTES_PER_ARGUMENT * len(spec.command) + len(spec.script)
 
 
@@ -363,7 +364,7 @@ def _check_scripts(scripts: Mapping[str, str]) -> None:
 
 
 def _check_text(field: str, text: str, limit: int | None) -> int:
-    """Refuse what no process, file name or terminal can carry; return the size in bytes."""
+    """Refuse text that no process, file name or terminal can carry, or over ``limit`` bytes; return its bytes."""
     if "\0" in text:
         raise SpecError(field, "contains a NUL character")
     try:
@@ -376,7 +377,7 @@ def _check_text(field: str, text: str, limit: int | None) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Refuse what would spoil every list; an empty name is none."""
+    """Refuse a name that would spoil every listing; an empty name is no name."""
     _check_text("--name", name, limits.MAX_NAME_LENGTH)
     if name and not name.strip():
         raise SpecError("--name", "is blank")

@@ -1,4 +1,4 @@
-"""The nouns: identifiers, states, and what an allocation is."""
+"""Defines the basic types: identifiers, states, allocations, and the facts that nodes report."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -14,11 +14,12 @@ GpuId = NewType("GpuId", str)
 """A GPU's UUID."""
 
 WHOLE: Final = 720_720
-"""Parts of one GPU. GPU shares are whole numbers of parts, so that sums are exact: every 1/n up to 1/16 is one."""
+"""The number of parts of one GPU. Shares are whole numbers of parts, so that sums are exact: every 1/n up to 1/16 is
+one."""
 
 
 def parts(gpus: Fraction | int) -> int:
-    """Convert a count or share of GPUs to parts; ``ValueError`` if it is not a whole number of them."""
+    """Convert a count or share of GPUs to parts; raise ``ValueError`` if it is not a whole number of parts."""
     value = Fraction(gpus) * WHOLE
     if value.denominator != 1:
         raise ValueError(f"{gpus} is not a multiple of 1/{WHOLE} GPU")
@@ -31,14 +32,14 @@ def gpus(count: int) -> Fraction:
 
 
 class JobClass(Enum):
-    """Who may take whose place under the policies that preempt by class (FitGpp)."""
+    """The class of a job under the policies that preempt by class (FitGpp)."""
 
     TRIAL_AND_ERROR = "te"
     BEST_EFFORT = "be"
 
 
 class JobKind(Enum):
-    """What a job is for its user. Nobody waits for a batch job; the others are used while they run."""
+    """What a job is for its user. Users do not wait for a batch job; they use the other kinds while they run."""
 
     BATCH = "batch"
     COMMAND = "command"
@@ -48,7 +49,7 @@ class JobKind(Enum):
 
     @property
     def is_session(self) -> bool:
-        """Whether somebody works in it: what they have in memory is in no checkpoint."""
+        """Whether a user works in the job, so that no checkpoint has what is in its memory."""
         return self in (JobKind.SHELL, JobKind.NOTEBOOK, JobKind.TENSORBOARD)
 
 
@@ -61,14 +62,14 @@ class SuspendMode(Enum):
 
 
 class LaunchMode(Enum):
-    """Which processes an attempt consists of: one, or one per GPU with torch.distributed's environment."""
+    """The processes of an attempt: one, or one per GPU with torch.distributed's environment."""
 
     SINGLE = "single"
     DDP = "ddp"
 
 
 class ExitZero(Enum):
-    """How an otherwise unexplained exit 0 after a suspend request is read."""
+    """What an exit 0 after a request to suspend means, if nothing else explains it."""
 
     SUSPENDED = "suspended"
     COMPLETED = "completed"
@@ -83,7 +84,7 @@ class SignalTarget(Enum):
 
 
 class JobState(Enum):
-    """Where a job is in its life; docs/architecture.md draws the transitions."""
+    """The state of a job; docs/architecture.md draws the transitions."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -96,11 +97,11 @@ class JobState(Enum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
-    __hash__ = object.__hash__  # the inherited one is a Python function, and every transition is looked up
+    __hash__ = object.__hash__  # faster than the inherited Python function; every transition is looked up by it
 
     @property
     def finished(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether no other state can follow."""
         return self in FINISHED
 
 
@@ -108,7 +109,7 @@ FINISHED: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCE
 
 
 class HeldBy(Enum):
-    """Who must act before a job goes on."""
+    """Whether a user or the system holds a job."""
 
     USER = "user"
     SYSTEM = "system"
@@ -144,11 +145,11 @@ class StopCause(Enum):
 
 @frozen
 class StartFacts:
-    """How an attempt's first process came to its first step, in seconds: imports, checkpoint (None: it had none), step.
+    """The seconds that an attempt's first process took for imports, a checkpoint (None: it had none), and a step.
 
-    ``step`` is the number of that step, exactly; what is reported as progress is only now and then a step's number.
-    ``warm``: it was held ready before the attempt began, with its imports done. ``earlier_cpu_s``: CPU time of the
-    commands of its script that had ended before that step.
+    ``step`` is the exact number of that first step; reports of progress skip steps. ``warm`` says that the process was
+    held ready, with its imports done, before the attempt began. ``earlier_cpu_s`` is the CPU time of the commands of
+    its script that had ended before that step.
     """
 
     warm: bool
@@ -172,7 +173,7 @@ class RefusalCause(Enum):
 
 
 class Checkpointed(Enum):
-    """Whether a job saved when it was asked to leave, as its supervisor decided; UNKNOWN unless that is certain."""
+    """Whether a job saved when it was asked to leave, as its supervisor decided; UNKNOWN if it is not certain."""
 
     YES = "yes"
     NO = "no"
@@ -180,7 +181,7 @@ class Checkpointed(Enum):
 
 
 class Clue(Enum):
-    """What was seen of a request to leave that may explain why a job did not save."""
+    """An observation during a request to leave that may explain why a job did not save."""
 
     CATCHES_TERM = "catches SIGTERM"
     CATCHES_USR1 = "catches SIGUSR1"
@@ -192,7 +193,7 @@ class Clue(Enum):
 
 @frozen
 class GpuSlice:
-    """What an attempt holds of one GPU: ``share`` in parts (see `WHOLE`) and memory in bytes."""
+    """What an attempt holds of one GPU: a ``share`` in parts (see `WHOLE`), and memory in bytes."""
 
     gpu: GpuId
     share: int
@@ -201,7 +202,7 @@ class GpuSlice:
 
 @frozen
 class NodeAllocation:
-    """What an attempt holds on one node: ``share`` are all GPUs of it, in parts."""
+    """What an attempt holds on one node; ``share`` is the sum over its GPUs there, in parts."""
 
     node: NodeId
     gpus: tuple[GpuSlice, ...] = ()
@@ -215,20 +216,20 @@ class NodeAllocation:
 
 @frozen
 class Allocation:
-    """What an attempt holds: ``share`` are all GPUs of it, in parts, and ``node_ids`` its nodes."""
+    """What an attempt holds; ``share`` is the sum over all its GPUs, in parts, and ``node_ids`` are its nodes."""
 
     nodes: tuple[NodeAllocation, ...]
     share: int = field(init=False, repr=False, compare=False)
     node_ids: tuple[NodeId, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Both are asked for again and again.
+        # Both are read very often, so they are computed once.
         object.__setattr__(self, "share", sum([node.share for node in self.nodes]))
         object.__setattr__(self, "node_ids", tuple([node.node for node in self.nodes]))
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
-        """All GPUs of it."""
+        """All GPUs of the allocation."""
         return tuple([piece.gpu for node in self.nodes for piece in node.gpus])
 
     def __iter__(self) -> Iterator[NodeAllocation]:
@@ -247,7 +248,7 @@ class LinkKind(Enum):
 
 @frozen
 class GpuLink:
-    """How a GPU reaches another one, ``gpu``, of its node."""
+    """The link of a GPU to another one, ``gpu``, of its node."""
 
     gpu: GpuId
     kind: LinkKind
@@ -255,7 +256,7 @@ class GpuLink:
 
 @frozen
 class ForeignProcess:
-    """A process on a GPU that belongs to no job; ``mem_bytes`` is None if not available."""
+    """A process on a GPU that belongs to no job; ``mem_bytes`` of GPU memory is None if not known."""
 
     pid: int
     user: str
@@ -265,9 +266,9 @@ class ForeignProcess:
 
 @frozen
 class GpuFacts:
-    """One GPU as its node reported it; ``parent`` is the GPU that it is a MIG slice of, if it is one.
+    """One GPU as its node reported it; ``parent`` is the GPU of which it is a MIG slice, if it is one.
 
-    With ``mps``, jobs that share it compute through an MPS server. ``compute_capability`` is empty if not known.
+    With ``mps``, jobs that share the GPU use an MPS server. ``compute_capability`` is empty if not known.
     """
 
     gpu: GpuId
@@ -287,7 +288,7 @@ class GpuFacts:
 class Sharing:
     """How an attempt shares its GPU: ``way`` is "mps" or "time-slicing".
 
-    ``limited_by`` is what keeps it to its part of the memory: "driver", "mps", "pytorch", or empty for nothing.
+    ``limited_by`` is what limits it to its part of the GPU memory: "driver", "mps", "pytorch", or empty for nothing.
     """
 
     way: str
@@ -296,7 +297,7 @@ class Sharing:
 
 @frozen
 class Drain:
-    """That a node is out of service ``since`` a Unix time; see `ebbtide_core.events.nodes.NodeDrained` for the rest."""
+    """The drain of a node ``since`` a Unix time; the other fields are as in `ebbtide_core.events.nodes.NodeDrained`."""
 
     since: float
     user: str
@@ -307,7 +308,7 @@ class Drain:
 
 @frozen
 class AttemptRef:
-    """One launch of a job; ``attempt`` counts from 1 and is the fencing token."""
+    """The name of one launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 
     job: JobId
     attempt: int
@@ -317,8 +318,8 @@ class AttemptRef:
 class Task:
     """Which task of which array a job is.
 
-    The array has ``size`` tasks. At most ``max_concurrent`` of them may be in the queue or have room at a time, and
-    have ``max_slots`` parts of GPUs together; 0 means no such limit. ``params`` are what the task stands for.
+    The array has ``size`` tasks. At most ``max_concurrent`` of them may be in the queue or have room at a time, with at
+    most ``max_slots`` parts of GPUs together; 0 means no such limit. ``params`` are the values that the task tries.
     """
 
     array: JobId
@@ -333,8 +334,8 @@ class Task:
 class Progress:
     """How far a job has come, in its own steps.
 
-    ``metrics`` are further numbers, the newest of each; ``diverged`` are those that are no numbers now (NaN, infinity),
-    which may name the loss.
+    ``metrics`` are further numbers, the newest of each; ``diverged`` names the metrics, or the loss, that are not
+    finite numbers now (NaN, infinity).
     """
 
     step: int
@@ -346,7 +347,7 @@ class Progress:
 
 @frozen
 class Checkpoint:
-    """A published checkpoint; ``step`` is None if the script that wrote it counts none."""
+    """A published checkpoint; ``step`` is None if the script that wrote it does not count steps."""
 
     step: int | None
     bytes: int
@@ -356,13 +357,13 @@ class Checkpoint:
 
 @frozen(kw_only=True)
 class ExitFacts:
-    """What the supervisor saw of an attempt's end, uninterpreted; `ebbtide_core.job.outcome` reads it.
+    """The facts of an attempt's end as the supervisor saw them; `ebbtide_core.job.outcome` decides what they mean.
 
-    ``gpu_mem_peak_bytes`` is the most that it used of one GPU, None if not known. ``lost_gpu`` is a GPU of it that was
-    gone when it ended, if one was. ``lost_because`` is why nobody knows how it ended, if there is more to say of that.
-    ``fenced``: it ended itself, because its lease was over. ``memory_failure``: that host memory was used up, if so.
-    ``clues`` are for `ebbtide_core.lifecycle.unsaved_work`. ``input_failure``: that its standard input was lost before
-    its end, and it was killed for that.
+    ``gpu_mem_peak_bytes`` is the most that the attempt used of one GPU, None if not known. ``lost_gpu`` is one of its
+    GPUs that was gone when it ended, if any. ``lost_because`` says why it is not known how the attempt ended, if more
+    is known. ``fenced`` says that it ended itself, because its lease was over. ``memory_failure`` says in words that
+    host memory was used up, if so. ``clues`` are for `ebbtide_core.lifecycle.unsaved_work`. ``input_failure`` says in
+    words that its standard input was lost before its end, so that it was killed, if so.
     """
 
     exit_code: int = 0

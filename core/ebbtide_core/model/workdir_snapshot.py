@@ -1,4 +1,4 @@
-"""A working directory that was packed at submit, and that every attempt of the job begins with."""
+"""Names the archive of a working directory that was packed at submit; every attempt of the job begins with it."""
 
 import re
 from typing import Final
@@ -7,25 +7,25 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.limits import MIB
 
 MAX_SNAPSHOT_BYTES: Final = 1024 * MIB
-"""Of an archive, unpacked."""
+"""Bytes of an unpacked archive."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @frozen
 class SnapshotRef:
-    """An archive by the SHA-256 digest and the size of what is in it before it is compressed."""
+    """An archive, named by the SHA-256 digest and the size of its contents before compression."""
 
     digest: str
     bytes: int
 
 
 def is_digest(text: str) -> bool:
-    """Whether this can be the digest of one, and so a part of a path."""
+    """Return whether ``text`` can be the digest of an archive, and so a part of a path."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def check(snapshot: SnapshotRef) -> None:
-    """``ValueError`` for what no archive can be."""
+    """Raise ``ValueError`` if no archive can have this digest and size."""
     if not is_digest(snapshot.digest):
         raise ValueError(f"{snapshot.digest[:80]!r} is not a SHA-256 digest")
     if not 0 < snapshot.bytes <= MAX_SNAPSHOT_BYTES:
