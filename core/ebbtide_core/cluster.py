@@ -144,7 +144,8 @@ class Cluster:
     def _schedule(self, now: float, out: list[Command]) -> None:
         """Run one scheduling pass.
 
-        1. End the attempts whose time is over.  2. Stop here while a restarted master has not heard from all nodes.
+        1. End the attempts whose time is over.  2. Go no further while the cluster is quiesced, or while a restarted
+        master has not heard from all nodes.
         3. Schedule each pool in which something changed, or whose policy asked for a pass by now. A cluster with only
         one pool schedules it in every pass.
         """
@@ -236,7 +237,7 @@ class Cluster:
             state.awaited.clear()
 
     def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
-        """Ask to be woken at ``time`` unless an earlier wake-up is on its way."""
+        """Ask to be woken at ``time`` unless a wake-up is due by then anyway."""
         if self._wake_at is None or self._wake_at <= now or time < self._wake_at:
             self._wake_at = time
             out.append(WakeAt(time))

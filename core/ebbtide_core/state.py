@@ -75,7 +75,8 @@ class ClusterState:
         """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
         """Silent nodes; jobs for which a node is left out (`nodes.launch_backoff`); jobs that are refreshed later."""
-        self.failing: dict[NodeId, dict[JobId, str]] = {}  # jobs that failed there right away, in a row, by user
+        # The jobs, with their users, that failed on a node in a row soon after their start (`nodes.failing_nodes`).
+        self.failing: dict[NodeId, dict[JobId, str]] = {}
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
         """Nodes that are drained by a deadline."""
@@ -369,7 +370,7 @@ class ClusterState:
     # --- times ---
 
     def set_deadline(self, job: Job, time: float) -> None:
-        """Have a pass look at the running job at Unix time ``time``, when its time limit, say, is reached."""
+        """Have a pass check the limits of ``job`` at Unix time ``time`` if it runs then."""
         heapq.heappush(self._deadlines, (time, job.id))
 
     def look_at(self, job: Job, time: float) -> None:

@@ -148,7 +148,6 @@ class Gates:
                 self._doom(admission, dependency, why)
 
     def _doom(self, admission: AdmissionRecord, dependency: Dependency, why: str) -> None:
-        """Note that the job can never start, and why."""
         self.doomed[admission.job.id] = f"cancelled: it was to wait for {dependency}, but {why}"
 
     def _verdict(self, dependency: Dependency) -> tuple[bool | None, str]:
@@ -233,7 +232,6 @@ class Gates:
         admission.cost = admission.job.gpus_min
 
     def _leave(self, admission: AdmissionRecord) -> None:
-        """Note that the job is over."""
         admission.over = True
         self.doomed.pop(admission.job.id, None)
         user_quota = self._user_quota(admission.job.user)

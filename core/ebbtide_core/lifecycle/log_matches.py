@@ -29,7 +29,6 @@ def _is_news(state: ClusterState, event: LogMatched) -> bool:
 
 
 def _matched(state: ClusterState, job: Job, event: LogMatched, now: float) -> None:
-    """Remember the match until the attempt ends."""
     job.attempts[-1].matches += (event,)
 
 
@@ -51,7 +50,6 @@ def _gpus_there(attempt: Attempt, event: LogMatched) -> tuple[GpuId, ...]:
 
 
 def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: float) -> None:
-    """Keep the job from these GPUs from now on."""
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)

@@ -15,7 +15,6 @@ from ebbtide_core.state import ClusterState
 
 
 def _refuse_node(state: ClusterState, event: e.NodeRemoved) -> Refusal | None:
-    """Return why the node cannot be removed, None if it can."""
     id = event.node
     node = state.nodes.get(id)
     if node is None:
@@ -41,7 +40,6 @@ def _may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
 
 
 def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
-    """Forget the node."""
     node = state.nodes[event.node]
     pool = state.pool_of(node)
     pool.books.part_with(node)

@@ -2,7 +2,7 @@
 
 Such an attempt has two parts in the books. It holds its GPU like any other attempt, and gives it up when the job steps
 aside. It keeps its CPUs and its host memory for as long as it lives; while it is off its GPU, its GPU memory counts as
-host memory, too. So it can only go on on that one GPU.
+host memory, too. So that GPU is the only one on which it can go on.
 """
 
 from dataclasses import replace
@@ -110,7 +110,6 @@ def add_note(suspension: Suspension, note: str) -> None:
 
 
 def _return(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
-    """Give the newest attempt its GPU, which is free, back."""
     attempt = job.attempts[-1]
     attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
     attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky

@@ -35,7 +35,6 @@ def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
 
 
 def _noted(state: ClusterState, job: Job, event: WorkUnsaved, now: float) -> None:
-    """Note the lost work and the hint at the newest suspension."""
     if job.suspensions:
         job.suspensions[-1].lost, job.suspensions[-1].hint = event.lost, event.hint
 

@@ -38,7 +38,6 @@ def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
 
 
 def _say(event: SessionUnused) -> str:
-    """Return the warning in words."""
     if not event.since:
         return "used again"
     return (
