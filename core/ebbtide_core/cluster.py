@@ -35,11 +35,10 @@ from ebbtide_core.state import ClusterState
 
 DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
-"""Seconds. Sums of Unix times are off by less, so a job at the end of its time limit may seem to have run shorter."""
+"""Seconds. Sums of Unix times are off by less: at its time limit, a job may seem to have run shorter."""
 
 GIVEN_UP_AT_ONCE: Final = 100
-"""Jobs that can never start and are cancelled in one call of `Cluster.handle`. The rest follow in calls that come right
-after, so that other events have their turn in between."""
+"""Doomed jobs that one call of `Cluster.handle` cancels. The rest follow right after, with other events in between."""
 
 
 class InvariantError(AssertionError):
@@ -95,10 +94,9 @@ class Cluster:
         apply(self.state, event, now)
 
     def reconfigure(self, settings: Settings, now: float) -> None:
-        """Use other ``settings``, with the same pools, from now on.
+        """Use other ``settings``, with the same pools, as after a restart, except that jobs keep their room and places.
 
-        The effect is that of a restart with them, except that jobs keep the room and the places in a quota that they
-        have. Settings are not part of the state, so this is no event: a replay uses the settings of its own time.
+        Settings are not part of the state, so this is no event: a replay uses the settings of its own time.
         """
         self.state.settings = settings
         self.state.change_quotas(settings.quotas, now)
@@ -146,8 +144,7 @@ class Cluster:
 
         1. End the attempts whose time is over.  2. Go no further while the cluster is quiesced, or while a restarted
         master has not heard from all nodes.
-        3. Schedule each pool in which something changed, or whose policy asked for a pass by now. A cluster with only
-        one pool schedules it in every pass.
+        3. Schedule each pool in which something changed, or whose policy asked for it; a single pool always.
         """
         state = self.state
         if state.goes_on:

@@ -4,8 +4,8 @@ Each decision is yielded and takes effect before the next one is checked. So wha
 placed on GPUs that are not free, no running attempt loses its GPUs without its grace period, and no room is promised
 twice.
 
-A pass carries out at most `PLACED_AT_ONCE` placements of a plan, so that no pass makes other events wait for long. The
-rest follow in later passes (`place_more`); the policy is asked again once none is left.
+A pass carries out at most `PLACED_AT_ONCE` placements, so that no other event waits for long. The rest follow in later
+passes (`place_more`); the policy is asked again once none is left.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ PLACED_AT_ONCE: Final = 500
 """Placements that one pass carries out at most."""
 
 Unplaced = deque[tuple[Job, Placement, tuple[object, ...]]]
-"""The placements of a plan that are not done yet, each with the state of its job when the plan was made."""
+"""Placements that are not done yet, each with what the plan assumes about the job."""
 
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
@@ -73,7 +73,7 @@ def place_more(pool: PoolState, unplaced: Unplaced) -> Iterator[Event]:
 
 
 def _as_planned(job: Job) -> tuple[object, ...]:
-    """Return what a plan assumes about a job: its place in the queue, its room, and its range of sizes."""
+    """Return what a plan assumes about a job."""
     return job.queued, job.planned, job.gpus_min, job.gpus_max
 
 

@@ -16,10 +16,9 @@ from ebbtide_core.resources.pools import PoolState
 
 
 class Snapshot:
-    """A read-only view of one pool at Unix time ``now``. It shows indexes that are kept up to date, and copies nothing.
+    """A read-only view of one pool at Unix time ``now``, of indexes that are kept up to date, without copies.
 
-    It shows the room that there will be once every attempt that was asked to stop has stopped, without the room that
-    is kept for preemptors.
+    Its room is that once every attempt that was asked to stop has stopped, less what is kept for preemptors.
     """
 
     def __init__(self, pool: PoolState, now: float) -> None:
@@ -63,10 +62,7 @@ class Snapshot:
         return remaining(job, self.now, self._pool.history, self._pool.speedup)
 
     def reservation(self, job: Job) -> float | None:
-        """Return the running time in seconds at which the reservation of ``job`` would end if it started now.
-
-        Return None if it does not reserve.
-        """
+        """Return the running time in seconds at which a reservation from now would end; None without ``time_auto``."""
         if not job.spec.time_auto:
             return None
         return next_reservation(self._pool.history.run_times(job), job.running_s(self.now))[0]
@@ -86,7 +82,7 @@ class Snapshot:
         return (self._pool.curve(job) if self.has_curves else None) or self._pool.speedup
 
     def most_of_use(self, job: Job) -> int:
-        """Return the largest size that is of use to ``job``, in parts, or its largest size if no curve was measured."""
+        """Return the largest size of use to ``job``, in parts, or its largest size if no curve was measured."""
         curve = self._pool.curve(job) if self.has_curves else None
         return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
 
@@ -95,7 +91,7 @@ class Snapshot:
         return sorted(self._pool.elastic.values(), key=_sequence)
 
     def out_of_range(self) -> list[Job]:
-        """Return the running jobs that have more or fewer GPUs than they may have, because a user changed the range."""
+        """Return the running jobs whose GPU count is outside their range, because a user changed it."""
         return list(self._pool.resizing.values())
 
 

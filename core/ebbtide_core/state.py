@@ -27,18 +27,17 @@ REFRESHED_AT_ONCE: Final = 100
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as proved: the policies assume that it can suspend. ``queues`` are those of the
-    pools in ``settings``, by name.
+    With ``trusting``, every job counts as `Job.proved`. ``queues`` are those of the pools in ``settings``, by name.
     """
 
     known_since = 0.0
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
     valid: JobSpec | None = None
-    """The spec that was validated last. All tasks of an array have the same spec, so it is validated once."""
+    """The spec that was validated last; all tasks of an array share one."""
     booking_lines: BookingLines | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
-    """Whether an event ended delays before a pass did, so that the next pass still has to do what is due."""
+    """Whether an event ended delays before a pass did, so that a pass is still due."""
 
     def __init__(
         self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
@@ -51,7 +50,7 @@ class ClusterState:
         """All nodes, of all pools."""
         self.problems = common.problems
         self.pools = {name: PoolState(name, known, queues[name], common) for name, known in settings.pools.items()}
-        """The pools by name. A pool that is no longer configured stays here while jobs or nodes belong to it."""
+        """The pools by name, with those that are no longer configured and have jobs or nodes."""
         for pool in self.pools.values() if len(self.pools) > 1 else ():
             pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
@@ -68,9 +67,9 @@ class ClusterState:
         self.gates = Gates(self.jobs, settings.quotas)
         self.bookings = common.bookings
         self.shut_out: dict[JobId, Job] = {}
-        """The jobs that only other users' bookings keep from starting; they are in no queue, so they block no job."""
+        """The jobs that only bookings of others keep from starting; they are in no queue, so they block no job."""
         self.aside: dict[JobId, bool] = {}
-        """The jobs that left a GPU because of interference and have no room yet; True keeps a job out of the queue."""
+        """Jobs that left a GPU because of interference and have no room yet; True keeps a job out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
         """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
@@ -210,7 +209,7 @@ class ClusterState:
         job.pool, job.moves_to, job.returns = job.moves_to, "", False
 
     def _pass_gates(self, admission: AdmissionRecord, now: float) -> None:
-        """Update the gates for a job, and refresh the other jobs that pass the gates, or get another bound, by that."""
+        """Update the gates for a job, and refresh the other jobs that this admits or gives another bound."""
         if self._delayed and self._delayed[0][0] <= now:  # jobs whose time has come were there before this one
             self.overdue = True
             self.end_delays(now)
@@ -327,10 +326,7 @@ class ClusterState:
         pool.planned[job.id] = job
 
     def vacate(self, job: Job) -> None:
-        """Free the room of the job's newest attempt, which is proven over.
-
-        An attempt that ended without a request to stop also gives up its planned room only now.
-        """
+        """Free the room of the newest attempt, which is proven over, and its plan if it ended without a request."""
         attempt, pool = job.attempts[-1], self.pools[job.pool]
         if attempt.stop is None and attempt.exited is None:
             pool.books.vacate(job.id, attempt.allocation)
@@ -360,7 +356,7 @@ class ClusterState:
             pool.claims.pop(job.id, None)
 
     def jobs_on_gpus(self, node: Node) -> list[Job]:
-        """Return the jobs that hold GPUs of ``node``: they are few, while very many jobs may hold only CPUs there."""
+        """Return the jobs that hold GPUs of ``node``; they are few, even where very many hold only CPUs."""
         return [self.jobs[id] for id in sorted(node.on_gpus)]
 
     def jobs_on(self, node: Node) -> list[Job]:
@@ -438,7 +434,6 @@ def _release(pool: PoolState, job: JobId, planned: Allocation) -> None:
 
 
 def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
-    """Add ``job`` to the index, or remove it."""
     if wanted:
         index[job.id] = job
     else:
@@ -446,7 +441,6 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
 
 
 def _out_of_range(job: Job) -> bool:
-    """Return whether the newest attempt has a GPU count that is outside the job's range."""
     return not job.gpus_min <= job.attempts[-1].allocation.share <= job.gpus_max
 
 

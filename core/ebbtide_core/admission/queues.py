@@ -11,18 +11,14 @@ from ebbtide_core.job.job import Job
 QueueKey = tuple[object, ...]
 """The key that orders the queue; the smallest is at its head.
 
-It ends with the job's sequence number, so that no two keys are equal, and the job's size, so that the key changes when
-the size of a waiting job changes.
+It ends with the job's sequence number, so that no two keys are equal, and the job's size, so that it changes with that.
 """
 
 Order = Callable[[Job], QueueKey]
 
 
 class _Line:
-    """Jobs with the same demand, with their keys, in order.
-
-    Removing the first one takes constant time, because the gap is closed later.
-    """
+    """Jobs with the same demand and their keys, in order. Removing the first is cheap: the gap is closed later."""
 
     __slots__ = ("entries", "first")
 

@@ -58,7 +58,6 @@ def _field_names(kind: object) -> tuple[str, ...]:
 
 @cache
 def _decoder(kind: object) -> Callable[[Json], object]:
-    """Return the function that rebuilds a value of type ``kind``."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if isinstance(kind, typing.NewType):

@@ -62,7 +62,7 @@ def refusal(attempt: Attempt) -> AttemptRefused | None:
 
 
 def exit_of(attempt: Attempt) -> ExitFacts:
-    """Return how the attempt ended: as the member that broke it up, or else as the first node's, with evidence of all.
+    """Return how the attempt ended: as the member that broke it up, else as the first, with the evidence of all.
 
     The members save together: one that was asked to stop, was killed, or wrote a checkpoint, stands for all.
     """

@@ -72,7 +72,7 @@ class Attempt:
     None meanwhile, and then the time at which it was back; ``first_started`` stays.
     ``overran`` says that it used more GPU memory than it was given. It has used none of its GPUs since ``idle_since``,
     and is suspended for that at ``idle_until``. ``edited`` are the scripts that had changed when it started.
-    ``unused_since`` is when a user last used the session, 0 if one does.
+    ``unused_since`` is when a user last used the session, 0 if it is in use.
     ``members`` are the nodes of a gang that were launched (see `ebbtide_core.job.gang`); ``broken_by`` is the node
     whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU.
     ``speedup`` is the curve that counts its work, if one was known of its script when it was placed. ``meter`` measures
@@ -344,10 +344,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Cap:
-    """A limit on the jobs, and on their parts of GPUs, that are admitted at a time (None: no limit), and their counts.
-
-    ``elastic`` are the admitted elastic jobs by sequence.
-    """
+    """Limits on the jobs, and on their parts of GPUs, that are admitted at a time (None: no limit), and the counts."""
 
     max_jobs: int | None = None
     max_parts: int | None = None

@@ -2,8 +2,7 @@
 
 A window begins and ends with a report of a new step, so that it holds whole steps and nothing else. The time before
 the first report (start-up, loading) is in no window, and neither is a save: when a checkpoint is published, the window
-ends with the step before. The estimate is the median of the last windows, so that a hiccup or an evaluation does not
-change it.
+ends with the step before. The estimate is the median of the last windows: a hiccup or an evaluation is outvoted.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ SOLID: Final = 3
 REMEMBERED: Final = 15
 """Windows that an estimate is made from at most."""
 TOGETHER: Final = 6
-"""Windows beside the same other attempts that are needed to say how much these slow an attempt down."""
+"""Windows beside the same other attempts that it takes to say how much these slow an attempt down."""
 
 Company = frozenset[AttemptRef]
 """The other attempts on the GPUs of an attempt."""
@@ -57,7 +56,7 @@ class Windows:
 
     @classmethod
     def last(cls, remembered: int) -> "Windows":
-        """Return an object without windows that will remember the last ``remembered`` ones."""
+        """Return an empty object that will remember so many windows."""
         return cls(deque(maxlen=remembered))
 
     def add(self, steps_per_s: float) -> None:

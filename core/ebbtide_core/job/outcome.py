@@ -57,7 +57,7 @@ def read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str 
 
 
 def _read_once(outcome: Outcome) -> Outcome:
-    """Turn an outcome that asks for another attempt into an end: standard input that was read is gone."""
+    """Rule out another attempt, because standard input that was read is gone."""
     if outcome.ending is Ending.FAILED:
         return replace(outcome, final=True)
     if outcome.ending not in (Ending.SUSPENDED, Ending.REQUEUED, Ending.INTERRUPTED):

@@ -41,7 +41,6 @@ def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -
 
 
 def _end_gang_if_over(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """End an attempt on several nodes once every member has ended."""
     if not gang.is_over(attempt):
         if gang.leader_ended_well(attempt):
             state.set_deadline(job, now + limits.GANG_FOLLOW_S)
@@ -107,7 +106,6 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    """Apply the outcome of an attempt to its job."""
     exit = attempt.exit
     assert exit is not None
     job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)

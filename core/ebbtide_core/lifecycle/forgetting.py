@@ -78,7 +78,6 @@ def rewritten(
 
 
 def _leaves_gpus(event: Event) -> bool:
-    """Return whether the event sets GPUs aside."""
     return isinstance(event, e.AttemptFreed) and bool(event.dirty_gpus)
 
 
@@ -157,7 +156,6 @@ def _fold_jobs(state: ClusterState, event: e.JobsForgotten, now: float) -> None:
 
 
 def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
-    """Remember what the forgotten run showed of its script."""
     script = (event.user, event.script)
     if event.work_s is not None and event.ran_s is not None:
         state.history.add_run(script, event.work_s, event.ran_s)
@@ -166,7 +164,6 @@ def _fold_run(state: ClusterState, event: e.RunForgotten, now: float) -> None:
 
 
 def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
-    """Remember the speed that the forgotten job showed of its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
     state.rates.add(
         (event.user, event.script), JobId(event.was), setting, MeasuredRate(event.steps_per_s, event.samples)
@@ -174,7 +171,6 @@ def _fold_rate(state: ClusterState, event: e.RateForgotten, now: float) -> None:
 
 
 def _fold_compacted(state: ClusterState, event: e.JournalCompacted, now: float) -> None:
-    """Note the time before which jobs may be forgotten."""
     state.known_since = max(state.known_since, event.before)
 
 

@@ -84,13 +84,11 @@ def _cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
 
 
 def _may_be_noted(state: ClusterState, event: JobIdle) -> bool:
-    """Return whether the attempt is its job's newest, runs, and is not known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is None and attempt.started is not None and attempt.stop is None
 
 
 def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
-    """Return whether the attempt is its job's newest, and known to be idle."""
     attempt = _newest(state, event)
     return attempt is not None and attempt.idle_since is not None and attempt.stop is None
 

@@ -78,7 +78,6 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
 
 
 def _is_move(state: ClusterState, event: e.JobMoved) -> bool:
-    """Return whether the job is neither in that pool nor on its way there."""
     job = state.jobs.get(event.job)
     return job is not None and event.pool != (job.moves_to or job.pool)
 

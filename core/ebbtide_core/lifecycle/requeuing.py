@@ -26,7 +26,6 @@ def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal
 
 
 def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Event]:
-    """Stop the job, so that it can go back to the queue."""
     if (job := state.jobs[event.job]).running:
         yield stop(job, StopCause.REQUEUED, "requeued by user")
 

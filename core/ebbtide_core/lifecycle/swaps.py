@@ -54,7 +54,6 @@ def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
 
 
 def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
-    """Note that the newest attempt is off its GPU, or could not come back to it."""
     attempt = job.attempts[-1]
     came_back = attempt.returning is not None
     if attempt.started is not None:

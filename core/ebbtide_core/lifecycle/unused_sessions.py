@@ -25,13 +25,11 @@ def _is_news(state: ClusterState, event: SessionUnused) -> bool:
 
 
 def _noted(state: ClusterState, job: Job, event: SessionUnused, now: float) -> None:
-    """Put the warning into the job's reason, or take it out."""
     job.attempts[-1].unused_since = event.since
     job.reason = _say(event) if event.since else "running"
 
 
 def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
-    """End a session that was unused for as long as it may be."""
     job = state.jobs[event.job]
     if event.since and event.left_s <= 0 and job.running:
         yield stop(job, StopCause.UNUSED, f"unused for {duration(job.spec.idle_limit_s or 0.0)}")

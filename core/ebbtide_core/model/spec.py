@@ -231,7 +231,7 @@ def _check_printing(spec: JobSpec) -> None:
 
 
 def _check_kind(spec: JobSpec) -> None:
-    """Check that a session is one process on one node and never suspended: no checkpoint has what its user typed."""
+    """Check that a session is one process on one node, never suspended: no checkpoint has what its user typed."""
     if spec.idle_limit_s is not None:
         _check_number("--idle", spec.idle_limit_s, limits.MIN_IDLE_S, limits.MAX_TIME_LIMIT_S, "s")
     if spec.kind is JobKind.BATCH:
