@@ -68,7 +68,10 @@ def job_named(cluster: Cluster, id: str) -> Job:
 
 
 def events_for_each(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event | None]:
-    """Yield the event ``wish`` for each job that ``id`` names; of several jobs, only for those that can accept it."""
+    """Yield the event ``wish`` for each job that ``id`` names; of several, for those that can accept it.
+
+    If none of them can, the event of the first one is yielded, and its refusal is the answer.
+    """
     jobs = jobs_named(cluster, id)
     if len(jobs) <= 1:
         yield wish(jobs[0].id if jobs else JobId(id))
