@@ -194,7 +194,6 @@ class MasterLoop:
             self._stop(batch)
 
     def _answer_some(self) -> None:
-        """Answer questions for at most `ANSWERS_S`."""
         clock = asyncio.get_running_loop().time
         ends = clock() + ANSWERS_S
         while self._questions:
@@ -276,7 +275,6 @@ class MasterLoop:
                 return None
 
     def _is_full(self, ends: float) -> bool:
-        """Whether the batch has to be committed without taking more work."""
         return asyncio.get_running_loop().time() >= ends or self._bytes >= BATCH_BYTES
 
     def _news(self, work: _Work) -> Iterator[Event | None]:

@@ -322,7 +322,7 @@ def _speaks_tls(options: MasterOptions) -> bool:
 
 
 def _listeners(options: MasterOptions, store: Store) -> "Listeners | None":
-    """Return the TLS listeners, or None if there is no authority."""
+    """Open the TLS listeners; None without an authority."""
     if not _speaks_tls(options):
         return None
     from ebbtide_master.tls.authority import CertificateError
@@ -336,7 +336,6 @@ def _listeners(options: MasterOptions, store: Store) -> "Listeners | None":
 
 
 def _stop_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set from now on."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
@@ -344,7 +343,6 @@ def _stop_signals() -> asyncio.Event:
 
 
 def _reload_signal(reloading: ReloadService) -> None:
-    """Have SIGHUP read the configuration again from now on."""
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
     def reload() -> None:

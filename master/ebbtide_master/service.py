@@ -156,7 +156,6 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
 
 
 def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "Front":
-    """Listen on the ports for clients and for agents."""
     from ebbtide_master.tls.credentials import for_agents, for_clients
     from ebbtide_master.tls.listeners import Front
 

@@ -237,7 +237,6 @@ class _Conversion:
 
 
 def _each(write: Convert | None, read: Convert | None) -> tuple[Convert | None, Convert]:
-    """Return the conversions of a tuple, from the conversions of its items."""
     if write is None or read is None:
         return None, tuple
     return lambda items: [write(item) for item in items], lambda items: tuple([read(item) for item in items])

@@ -51,7 +51,7 @@ class ExplanationService:
 def _explained(
     cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
 ) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
-    """Return what is known at once, and the future forecast of a copy, or None if no forecast is possible."""
+    """Return what is known at once, and a future for the forecast of a copy, or None if none is possible."""
     job = job_named(cluster, request.job_id)
     changes, explanation = _changes(request), explain(cluster.state, job, now, cluster.policies.get(job.pool))
     message = explanation_message(job, explanation)

@@ -280,7 +280,6 @@ def _stray_message(ref: AttemptRef, stray: Stray) -> client_pb2.Stray:
 
 
 def _node_state(node: Node, now: float) -> tuple[str, str]:
-    """Return the state of ``node``, and the reason for it in words."""
     if node.dead:
         return "down", f"confirmed dead by {node.dead}"
     if not node.connected:

@@ -70,7 +70,7 @@ async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None"
 
 
 def _certificates(listeners: "Listeners | None") -> dict[tuple[str, str], float]:
-    """Return when each certificate ends, by its kind and node; empty without TLS."""
+    """Return when each certificate ends, by kind and node."""
     if listeners is None:
         return {}
     ends = {("authority", ""): listeners.enrolment.authority.ends}

@@ -94,7 +94,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             task.cancel()
 
     def _take_refusal(self, refused: e.AttemptRefused) -> None:
-        """Take in what a node would say if it knew."""
+        """Record a refusal that an older agent would not report itself."""
 
         async def tell() -> None:
             with suppress(StoppedError):

@@ -100,7 +100,7 @@ class Sessions:
         self._requests = itertools.count(1)
         self.channels = Channels()
         self.refuse: Callable[[e.AttemptRefused], None] = lambda refused: None
-        """Told of a launch that its node cannot carry out, and does not know that."""
+        """Called with the refusal of a launch that a node's older agent would carry out wrongly."""
 
     # --- connected nodes ---
 
@@ -162,14 +162,14 @@ class Sessions:
         self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
 
     def perform(self, order: c.Command) -> None:
-        """Send an order to its nodes; a node that is not connected gets it when it registers."""
+        """Send an order to its nodes; for a node that is not connected, the core decides anew when it registers."""
         if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
             for node in order.nodes:
                 session = self._by_node.get(node)
                 if session is None or not session.registered:
                     continue
                 if isinstance(order, c.Launch) and order.spec.stdin and not session.hello.stdin:
-                    # It would start the job without a word, and with an input that is empty.
+                    # An agent that does not know the field would start the job with an empty input.
                     self.refuse(e.AttemptRefused(order.job, order.attempt, RefusalCause.NO_STDIN, _NO_STDIN))
                 else:
                     session.send(self._message(order, node))

@@ -152,7 +152,6 @@ class Notifier:
             self._save_within(SAVED_S)
 
     async def _deliver(self, name: str, notice: Notice) -> None:
-        """Try until the notice is taken or given up."""
         loop = asyncio.get_running_loop()
         give_up, pause_s = loop.time() + GIVEN_UP_AFTER_S, FIRST_PAUSE_S
         while True:

@@ -67,7 +67,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def reading(path: Path) -> sqlite3.Connection:
-    """Open a connection for reading, which several threads may use."""
+    """Open a connection for reading, which may be passed from thread to thread."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 

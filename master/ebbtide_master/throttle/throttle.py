@@ -96,7 +96,7 @@ class Throttle:
             raise TooFastError(f"{caller.user} submits or changes too much at a time", wait_s)
 
     def add_jobs(self, caller: Caller, jobs: int) -> None:
-        """Count jobs that a change submits, where only its method knows how many. Raises `TooFastError`."""
+        """Count the jobs that a change submits, if only its method knows how many. Raises `TooFastError`."""
         if wait_s := self._of(caller).jobs.take(jobs, self._now()):
             raise TooFastError(f"{caller.user} submits too many jobs at a time ({jobs} more)", wait_s)
 

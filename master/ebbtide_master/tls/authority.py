@@ -50,7 +50,7 @@ class Authority:
     """Signs certificates for the servers and agents of its cluster."""
 
     def __init__(self, certificate_pem: str, key_pem: str) -> None:
-        """Raises `CertificateError` if these are not a certificate and its key."""
+        """Read the certificate and its key. Raises `CertificateError` if they are not a pair."""
         self._key, self._certificate = _key(key_pem), _x509(certificate_pem)
         if self._certificate.public_key() != self._key.public_key():
             raise CertificateError("the authority's key is not that of its certificate")
