@@ -1,4 +1,4 @@
-"""Who wants to know that something changed: watchers of jobs and of the journal."""
+"""Wakes the watchers of jobs and of the journal when something changed."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from ebbtide_core.model.types import JobId
 
 
 class Watcher:
-    """Collects the ids of changed jobs until they are taken; each at most once, so a slow reader costs no memory."""
+    """Collects the ids of changed jobs until a reader takes them; each id once, so a slow reader costs no memory."""
 
     def __init__(self) -> None:
         self._jobs: set[JobId] = set()
@@ -21,7 +21,7 @@ class Watcher:
         self._changed.set()
 
     async def wait_changed(self) -> set[JobId]:
-        """The jobs that changed since the last call; waits for the first change."""
+        """Wait for a change, and return the ids of the jobs that changed since the last call."""
         await self._changed.wait()
         self._changed.clear()
         jobs, self._jobs = self._jobs, set()
@@ -29,7 +29,7 @@ class Watcher:
 
 
 class Changes:
-    """Spreads the word after each batch."""
+    """Collects the changes of a batch and passes them to all watchers after it."""
 
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
@@ -38,7 +38,7 @@ class Changes:
 
     @contextmanager
     def watch(self) -> Iterator[Watcher]:
-        """A watcher, for as long as the block lasts."""
+        """Give a watcher that is informed for as long as the block lasts."""
         watcher = Watcher()
         self._watchers.add(watcher)
         try:
@@ -47,16 +47,16 @@ class Changes:
             self._watchers.discard(watcher)
 
     def note(self, event: Event, jobs: Iterable[JobId] = ()) -> None:
-        """Remember that ``event`` was handled in this batch, durable or not; ``jobs`` it changed besides its own."""
+        """Remember that ``event``, durable or not, was handled in this batch and changed ``jobs`` besides its own."""
         self._news = True
         self._noted.update(jobs)
         if isinstance(job := getattr(event, "job", None), str):
             self._noted.add(JobId(job))
 
     def publish(self, records: Iterable[Event]) -> None:
-        """Tell the watchers about everything noted and recorded in this batch, if there was anything.
+        """Inform the watchers of everything that was noted and recorded in this batch, if there was anything.
 
-        A batch of mere questions is no news: a watcher asks when it is told, and would be told because it asked.
+        A batch of questions alone wakes no watcher: a watcher asks a question when it wakes, and would wake itself.
         """
         for event in records:
             self.note(event)

@@ -1,23 +1,24 @@
-"""The master's one clock."""
+"""The only clock of the master."""
 
 import time
 from typing import Final
 
 SLEWED_S: Final = 60.0
-"""If it is ahead of the machine's clock by less, it runs slower until it is not."""
+"""While the clock is ahead of the machine's by at most this many seconds, it runs slower until both agree."""
 BELIEVED_AFTER_S: Final = 60.0
-"""For so long the machine's clock has to say that it is earlier by more than that; then it is."""
+"""After the machine's clock has been behind by more than `SLEWED_S` for this many seconds, its time is taken over."""
 SLOWER: Final = 0.5
+"""Part of the time that passes by which the clock falls back while it runs slower."""
 NEVER_SET: Final = 1.7e9
-"""A machine's clock that shows an earlier time (November 2023) was never set."""
+"""Unix time in November 2023: a machine's clock that shows an earlier time was never set."""
 
 
 class Clock:
-    """Unix seconds: wall time at the start, then monotonic time, and not before the journal.
+    """Shows Unix seconds: wall time at the start, then monotonic time, and no time before the end of the journal.
 
-    So no leap of the machine's clock makes anything end too early. But where it is ahead of that, it is so by mistake,
-    and would have ``--begin`` and reservations be over before their time: soon it shows the same, if it has to go back
-    for it. The order of the journal's lines is that of their numbers.
+    So a leap of the machine's clock ends nothing too early. A clock that is ahead of the machine's is wrong, and would
+    let ``--begin`` and reservations come too early, so it is corrected soon, even if it has to go back. The journal's
+    lines are in the order of their numbers, not of their times.
     """
 
     def __init__(self, not_before: float) -> None:
@@ -26,7 +27,7 @@ class Clock:
         self._ahead_since: float | None = None
 
     def now(self) -> float:
-        """The time now."""
+        """Return the time now, in Unix seconds."""
         moment, real = time.monotonic(), time.time()
         passed, self._then = moment - self._then, moment
         self._shown += passed

@@ -1,4 +1,4 @@
-"""Between the wire and the core: messages to nouns and back. Nothing is decided here."""
+"""Converts between messages of the wire and values of the core; nothing is decided here."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -77,13 +77,13 @@ CHECKPOINTED_MESSAGES = {value: key for key, value in _CHECKPOINTED.items()}
 
 
 def slices_to_messages(slices: tuple[GpuSlice, ...]) -> Iterator[job_pb2.GpuAllocation]:
-    """Slices of GPUs on the wire."""
+    """Yield ``slices`` of GPUs as messages."""
     for piece in slices:
         yield job_pb2.GpuAllocation(uuid=piece.gpu, share=parts_to_share(piece.share), mem_bytes=piece.mem_bytes)
 
 
 def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
-    """An order on the wire, as ``node`` gets it."""
+    """Return the message with which ``node`` gets ``order``."""
     match order:
         case c.Launch(allocation=allocation):
             rank = allocation.node_ids.index(node)
@@ -116,7 +116,7 @@ def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeI
 
 
 def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
-    """A node's facts; `SpecError` for what no node can have."""
+    """Return the registration of a node from its hello. Raises `SpecError` for facts that no node can have."""
     if not hello.node or len(hello.node) > limits.MAX_NODE_NAME_LENGTH or not hello.node.isprintable():
         raise SpecError("node", f"its name must be 1 to {limits.MAX_NODE_NAME_LENGTH} printable characters")
     uuids = {gpu.uuid for gpu in hello.gpus if 0 < len(gpu.uuid) <= MAX_FACT_LENGTH and gpu.uuid.isprintable()}
@@ -154,7 +154,7 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is an IP address or the name of a host, and so nothing that a program could take for more."""
+    """Whether ``text`` is an IP address or a host name, so that no program could take it for anything else."""
     if _HOST.fullmatch(text):
         return True
     try:
@@ -164,7 +164,7 @@ def is_host(text: str) -> bool:
 
 
 def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
-    """A GPU's facts."""
+    """Return the facts of a GPU."""
     return GpuFacts(
         gpu=GpuId(message.uuid),
         index=message.index,
@@ -181,7 +181,7 @@ def gpu_from_message(message: agent_pb2.GpuInfo) -> GpuFacts:
 
 
 def foreign_from_messages(messages: Iterable[agent_pb2.GpuProcess]) -> tuple[ForeignProcess, ...]:
-    """Those of a GPU's processes that belong to no job, by pid; the last stands for all that are over the limit."""
+    """Return a GPU's processes that belong to no job, by pid; the last one stands for all that are over the limit."""
     found = sorted((message for message in messages if not message.job_id), key=lambda message: message.pid)
     processes = [
         ForeignProcess(
@@ -199,14 +199,14 @@ def foreign_from_messages(messages: Iterable[agent_pb2.GpuProcess]) -> tuple[For
 
 
 def _word(text: str) -> str:
-    """What a person can be shown in a line."""
+    """Cut ``text`` to the limit, and to characters that can be shown in one line."""
     return "".join(letter for letter in text[: limits.MAX_FOREIGN_TEXT] if letter.isprintable())
 
 
 def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
-    """All that an attempt's status implies, oldest first. The core drops what it knows already.
+    """Yield the facts that an attempt's status implies, oldest first. The core drops those that it knows already.
 
-    A node is heard about its own attempts only. Of several nodes, the first speaks for the job's progress.
+    A node can report its own attempts only. Of an attempt on several nodes, the first node reports the job's progress.
     """
     job, attempt = JobId(status.job_id), status.attempt
     known = cluster.job(job)
@@ -249,7 +249,7 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
 
 
 def heard_of(status: agent_pb2.AttemptStatus, node: NodeId) -> Heard:
-    """What a status says of an attempt that may not be in the books."""
+    """Return what a status says of an attempt that the core may not know."""
     return Heard(
         node=node,
         job=JobId(status.job_id[:MAX_FACT_LENGTH]),
@@ -268,7 +268,7 @@ def _matches(status: agent_pb2.AttemptStatus, node: NodeId) -> Iterator[Event]:
 
 
 def _match_from_message(message: job_pb2.LogMatch) -> LogMatch | None:
-    """A line that was found, cut to what is told of one; None if what follows from it is not known."""
+    """Return a matched line of a log, cut to the limits, or None if its action is unknown."""
     action = _LOG_ACTIONS.get(message.action)
     if action is None:
         return None
@@ -278,7 +278,7 @@ def _match_from_message(message: job_pb2.LogMatch) -> LogMatch | None:
 
 
 def _facts_of_use(status: agent_pb2.AttemptStatus, job: Job) -> Iterator[Event]:
-    """Whether it uses too much, or is not used."""
+    """Yield that an attempt uses too much GPU memory, or that its session is unused."""
     if status.overran_gpu:
         yield overrun_from_message(status)
     if job.spec.idle_limit_s is not None:
@@ -287,7 +287,7 @@ def _facts_of_use(status: agent_pb2.AttemptStatus, job: Job) -> Iterator[Event]:
 
 
 def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
-    """What the supervisor saw of the end. Without a record of it, or with an impossible one, nobody knows."""
+    """Return how the attempt ended, as its supervisor saw it; lost if there is no record, or an impossible one."""
     record = status.exit
     possible = status.HasField("exit") and record.signal <= MAX_SIGNAL
     return ExitFacts(
@@ -316,13 +316,13 @@ def exit_from_message(status: agent_pb2.AttemptStatus) -> ExitFacts:
 
 
 def overrun_from_message(status: agent_pb2.AttemptStatus) -> e.MemoryOverran:
-    """That it uses more of a GPU than it was given."""
+    """Return the event that an attempt uses more memory of a GPU than it was given."""
     gpu, used, allowed = GpuId(status.overran_gpu[:MAX_FACT_LENGTH]), status.overran_bytes, status.allowed_bytes
     return e.MemoryOverran(JobId(status.job_id), status.attempt, gpu, _bytes(used), _bytes(allowed))
 
 
 def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
-    """How it came to its first step; all its times are of one clock, which may have been set meanwhile."""
+    """Return how an attempt came to its first step. Its times are of one clock, which may have been set meanwhile."""
     told = status.start
     loaded_at = told.loaded_at or told.job_at
     load_s = _seconds(max(0.0, loaded_at - told.job_at)) if told.loaded_at else None
@@ -332,7 +332,7 @@ def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
 
 
 def progress_from_message(message: job_pb2.Progress) -> Progress:
-    """A job's progress."""
+    """Return a job's progress, without metrics that are not finite."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
     known = list(message.metrics.items())[: limits.MAX_METRICS]
@@ -343,7 +343,7 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
 
 
 def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
-    """A published checkpoint."""
+    """Return a published checkpoint."""
     step = message.step if message.HasField("step") else None
     return Checkpoint(step, message.bytes, message.path, message.verified)
 
@@ -353,5 +353,5 @@ def _bytes(value: int) -> int:
 
 
 def _seconds(value: float) -> float:
-    """A time or a duration; 0 (unknown) for what is none, which JSON could not carry."""
+    """Return a time or duration in seconds; 0 (unknown) for negative or infinite values, as JSON cannot carry those."""
     return value if 0.0 <= value < float("inf") else 0.0

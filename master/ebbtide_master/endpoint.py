@@ -1,4 +1,4 @@
-"""The file that tells clients and agents of this account which process the master is, and where its ports are."""
+"""Writes the file in which clients and agents of this account read which process the master is, and its ports."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from ebbtide_protos.process import Identity
 
 @contextmanager
 def published(home: Path, cluster_id: str, ports: Mapping[str, str | int]) -> Iterator[None]:
-    """``master.json`` in ``home``, for as long as the block lasts; written in one step, so that nobody reads half.
+    """Keep ``master.json`` in ``home`` for as long as the block lasts. It appears in one step, so it is never half.
 
-    ``ports`` says where it is reached besides the socket in its home: host, port and agent_port, or nothing.
+    ``ports`` has host, port and agent_port if the master listens on more than the socket in its home, else nothing.
     """
     content = {
         **Identity.own().to_json(),

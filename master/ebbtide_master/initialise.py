@@ -1,4 +1,4 @@
-"""``ebb master init``: what a master needs to serve other machines. What exists is kept."""
+"""Makes what a master needs to serve other machines (``ebb master init``), and keeps what exists."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ LABEL: Final = "of ebb master init"
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What is there now, and what of it was ``made``: authority, certificate, invitation.
+    """What exists now, and which of it were ``made``: authority, certificate, invitation.
 
-    An invitation is made with the authority, and is None later: then `ebb token create --invite` makes others.
+    The first invitation is made with the authority. Later it is None, and `ebb token create --invite` makes others.
     """
 
     folder: TlsFolder
@@ -35,19 +35,19 @@ class Initialised:
 
 
 def initialise(home: Path, hosts: tuple[str, ...], port: int | None, store: str = "") -> Initialised:
-    """See to it that there are an authority, and a certificate for ``hosts`` and this machine.
+    """Make an authority, and a certificate for ``hosts`` and this machine, where they do not exist.
 
-    An authority that was brought from elsewhere is used, so that masters that stand by for each other have the same.
+    An authority that was copied here from another machine is used, so that masters that stand by for each other share
+    one. ``store`` is the URL of the database with the journal; empty means what ``ebbtide.toml`` in ``home`` says, else
+    a file.
 
-    ``store`` is the URL of the database with the journal; empty: what ``ebbtide.toml`` in ``home`` says, else a file.
-
-    Raises `StoreInUseError` if the master runs and has to be stopped for it; `StoreError`, `ConfigError`,
+    Raises `StoreInUseError` if a running master has to be stopped first, and `StoreError`, `ConfigError`,
     `CertificateError`, OSError.
     """
     folder, now, made, invitation = TlsFolder.of(home), time.time(), list[str](), None
     if not folder.exists:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        token = _admin_token(home, store or _configured(home), now)  # first: it may find that the master runs
+        token = _admin_token(home, store or _configured(home), now)  # first, as it fails while a master runs
         folder.create_authority(now)
         made.append("authority")
     folder.remember_port(port)
@@ -80,7 +80,7 @@ async def _issue(identities: Identities, account: str, now: float) -> str:
     if identities.user(account) is None:
         await identities.put_user(User(account, Role.ADMIN))
     for token in list(identities.tokens_of(account)):
-        if token.label == LABEL:  # nobody has been told: there is no invitation
+        if token.label == LABEL:  # nobody knows this token, because its invitation does not exist
             await identities.revoke(token.id)
     _, text = await identities.issue(account, now, label=LABEL)
     return text

@@ -1,12 +1,12 @@
-"""One queue, one consumer: the only place that touches the cluster.
+"""The master's loop consumes one queue of work, and no other code touches the cluster.
 
-A batch of work is handled, what it recorded is committed in one transaction, and only then do commands and replies
-leave. If the journal fails, nothing has left and the master stops. Who brings it takes turns
-(`ebbtide_master.throttle.fair_queue`), and a batch is short, so that nobody waits for long because somebody else has
-much to do. Questions are answered between batches, when everything is durable.
+The loop handles a batch of work, commits what the batch recorded in one transaction, and only then sends commands and
+replies. If the journal fails, nothing has been sent, and the master stops. The users' work is taken in turns
+(`ebbtide_master.throttle.fair_queue`), and a batch is short, so that no user waits for long because another one has
+much to do. The loop answers questions between batches, when everything is durable.
 
-What takes long is done in parts: facts of which some are `PAUSE`, and answers that are generators. A part of the facts
-is committed with its batch, and then it is others' turn before the next part.
+Long work is done in parts: its facts contain `PAUSE`, or its answer is a generator. The loop commits one part of the
+facts with its batch, and does other users' work before the next part.
 """
 
 import asyncio
@@ -32,37 +32,37 @@ from ebbtide_master.throttle.fair_queue import OURS, FairQueue, own_line
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
-"""In one line of it."""
+"""Pieces of work in the queue of one user."""
 BATCH_S: Final = 0.005
-"""After so long a batch is committed, while more waits."""
+"""Seconds after which a batch is committed, even if more work waits."""
 BATCH_BYTES: Final = 4 * limits.MIB
-"""Of commands and scripts, after which it is, too: all wait for what is written."""
+"""Bytes of commands and scripts after which a batch is committed, because all users wait while it is written."""
 ANSWERS_S: Final = 0.005
-"""For so long questions are answered, while more wait."""
+"""Seconds after which the loop stops answering questions and handles a batch, even if more questions wait."""
 HOPS: Final = 8
-"""Turns that everything else has between two of those: from its socket to its method, a call takes that many."""
+"""Turns that other tasks get after each batch: a call needs that many to come from its socket to its method."""
 WAKE_MARGIN_S: Final = 0.001
 LOOK_S: Final = 30.0
-"""It is looked at least so often whether the next time to wake has come."""
+"""Longest time in seconds between two checks whether the next wake-up time has come."""
 
 PAUSE: Final = None
-"""Among facts: those before it may be committed, and others have their turn, before it goes on with those behind it."""
+"""A mark among facts: the loop may commit the facts before it, and do other users' work, before it goes on."""
 
 Answer = TypeVar("Answer")
 Facts = Iterable[Event | None]
 Parts = Generator[None, None, Answer]
-"""An answer that takes long: others have their turn wherever it yields, and the cluster may be another then."""
+"""An answer that takes long: at each yield the loop may do other work, and the cluster may have changed afterwards."""
 
 
 class StoppedError(Exception):
-    """The master no longer works: whatever was asked for has not happened."""
+    """The master no longer works, and what was requested has not happened."""
 
     def __init__(self) -> None:
         super().__init__("the master is stopping")
 
 
 class RefusedError(Exception):
-    """A wish was refused; see ``refusal``."""
+    """A request was refused; ``refusal`` says why."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -71,7 +71,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class _Work:
-    """``begun`` is what is left of its facts, and ``answering`` of its answer, once something of them was done."""
+    """``begun`` holds the remaining facts, and ``answering`` the rest of the answer, once a part of each was done."""
 
     facts: Callable[[Cluster], Facts]
     answer: Callable[[Cluster], Any]
@@ -82,16 +82,16 @@ class _Work:
 
 
 class Observer(Protocol):
-    """Is told what the loop does."""
+    """An observer is called after each commit and each scheduling pass."""
 
     def recorded(self, time: float, events: list[Event], /) -> None:
-        """These events are durable, and the end of the journal."""
+        """Take in ``events``, which are durable now and are the last ones of the journal."""
 
     def passed(self, seconds: float, /) -> None:
-        """A scheduling pass took so long."""
+        """Take in how many seconds a scheduling pass took."""
 
     def committed(self, seconds: float, /) -> None:
-        """A commit to the journal took so long."""
+        """Take in how many seconds a commit to the journal took."""
 
 
 async def _nothing() -> None:
@@ -99,10 +99,10 @@ async def _nothing() -> None:
 
 
 class MasterLoop:
-    """Feeds the cluster from its queue. ``perform`` carries a command out; it must not block.
+    """Passes facts from its queue to the cluster. ``perform`` carries out a command and must not block.
 
-    ``keep`` makes durable what the journal relies on, before each commit; an error of it stops the master.
-    ``recorded`` is told of what was recorded, and when, once it is durable and is the end of the journal.
+    ``keep`` is awaited before each commit and makes durable what the journal relies on; an error of it stops the
+    master. ``recorded`` is called with the time and the events of each commit, once they are durable.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class MasterLoop:
         self._bytes = 0  # of commands and scripts in the batch
 
     def observe(self, observer: Observer) -> None:
-        """Tell ``observer`` from now on what is done, and how long it takes."""
+        """Call ``observer`` after each commit and each scheduling pass from now on."""
         self._observers.append(observer)
 
     @property
     def settings(self) -> Settings:
-        """What the administrator decided; it stays as it is for as long as the master runs."""
+        """What the administrator configured; it does not change while the master runs."""
         return self._cluster.state.settings
 
     async def tell(self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Answer]) -> Answer:
-        """Handle ``facts`` one by one, each computed after the one before took effect; ``answer`` once all are on disk.
+        """Handle ``facts`` one by one, each computed after the one before took effect; then return the ``answer``.
 
-        Raises `RefusedError` at the first fact that is refused, and `StoppedError` if the master ended before that.
-        What was before a `PAUSE` may be on disk then.
+        The answer is computed once all facts are on disk. Raises `RefusedError` at the first fact that is refused, and
+        `StoppedError` if the master ended before that. The facts before a `PAUSE` may be on disk then.
         """
         answered: Answer = await self._wait_in(self._requests, facts, answer)
         return answered
@@ -152,17 +152,17 @@ class MasterLoop:
     async def tell_in_parts(
         self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]
     ) -> Answer:
-        """The same with an answer that takes long."""
+        """Do the same as `tell` with an answer that takes long."""
         answered: Answer = await self._wait_in(self._requests, facts, answer)
         return answered
 
     async def ask(self, answer: Callable[[Cluster], Answer]) -> Answer:
-        """Read the cluster: the answer holds all that was replied to before, and nothing that is not durable."""
+        """Read the cluster: the answer includes everything that was replied before, and nothing that is not durable."""
         answered: Answer = await self._wait_in(self._questions, _no_facts, answer)
         return answered
 
     async def ask_in_parts(self, answer: Callable[[Cluster], Parts[Answer]]) -> Answer:
-        """The same where the answer takes long."""
+        """Do the same as `ask` with an answer that takes long."""
         answered: Answer = await self._wait_in(self._questions, _no_facts, answer)
         return answered
 
@@ -174,7 +174,7 @@ class MasterLoop:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await turns.put(_Work(facts, answer, done, own_line()))
         self._filled.set()
-        self._fail_queued_if_stopped()  # while this waited for room in the queue
+        self._fail_queued_if_stopped()  # the master may have stopped while this call waited for room in the queue
         return await done
 
     async def run(self) -> None:
@@ -188,13 +188,12 @@ class MasterLoop:
                     self._answer_some()
                     await self._handle_some(batch)
                     batch.clear()
-                    for _ in range(HOPS):  # let in who comes meanwhile, to take turns with those who wait
+                    for _ in range(HOPS):  # new calls can enter the queue and take turns with the calls that wait
                         await asyncio.sleep(0)
         finally:
             self._stop(batch)
 
     def _answer_some(self) -> None:
-        """Answer questions, for a short time."""
         clock = asyncio.get_running_loop().time
         ends = clock() + ANSWERS_S
         while self._questions:
@@ -205,7 +204,7 @@ class MasterLoop:
                 return
 
     def _stop(self, batch: list[_Work]) -> None:
-        """Let nobody wait for an answer that will not come."""
+        """Fail all work, so that no caller waits for an answer that will not come."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -214,13 +213,13 @@ class MasterLoop:
         self._fail_queued_if_stopped()
 
     def _fail_queued_if_stopped(self) -> None:
-        """Tell those in the queue; who waits for room in it gets in then, and does the same."""
+        """Fail the queued work. A caller that waits for room in the queue enters it then, and fails its work, too."""
         for turns in (self._requests, self._questions):
             while self._stopped and turns:
                 _fail(turns.take().done, StoppedError())
 
     async def _handle_some(self, batch: list[_Work]) -> None:
-        """Handle wishes, for a short time, and commit what they came to. They are in ``batch`` if that fails."""
+        """Handle requests for a short time, and commit the events. ``batch`` holds the requests if the commit fails."""
         now, ends, self._bytes = self._clock.now(), asyncio.get_running_loop().time() + BATCH_S, 0
         commands: list[Command] = []
         replies: list[Callable[[], None]] = []
@@ -258,14 +257,14 @@ class MasterLoop:
             self._requests.put_back(work.line, work)
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
-        """Handle work, or some of it; returns what to do once it is durable, None if more of it follows."""
+        """Handle ``work`` or a part of it. Return what to do once it is durable, or None if a part is left."""
         news = work.begun = work.begun or self._news(work)
         while True:
             try:
                 fact = next(news)
             except StopIteration:
                 return lambda: self._answer(work)
-            except Exception as error:  # noqa: BLE001 (it is whoever tells that gets it; reading has changed nothing)
+            except Exception as error:  # noqa: BLE001 (the caller of `tell` gets it; reading has changed nothing)
                 failed = error
                 return lambda: _fail(work.done, failed)
             if fact is not PAUSE:
@@ -276,32 +275,31 @@ class MasterLoop:
                 return None
 
     def _is_full(self, ends: float) -> bool:
-        """Whether the batch is to be committed as it is."""
         return asyncio.get_running_loop().time() >= ends or self._bytes >= BATCH_BYTES
 
     def _news(self, work: _Work) -> Iterator[Event | None]:
-        """Its facts, none of which is refused. Raises `RefusedError`, or whatever is wrong with them."""
+        """Yield the facts of ``work``. Raises `RefusedError` if the cluster refuses one, or the work's own error."""
         for fact in work.facts(self._cluster):
             if fact is not PAUSE and (refusal := self._cluster.refusal(fact)) is not None:
                 raise RefusedError(refusal)
             yield fact
 
     def _answer(self, work: _Work) -> None:
-        """Reply to what was told; where that takes long, as to a question."""
+        """Reply to ``work``; an answer that takes long is continued among the questions."""
         if not self._reply(work, 0.0):
             self._questions.put_back(work.line, work)
 
     def _on_node(self, fact: Event) -> Iterable[JobId]:
-        """The jobs on the node that ``fact`` is about: whether it can be reached is part of their state."""
+        """Return the jobs on the node that ``fact`` is about: their state includes whether the node can be reached."""
         if not isinstance(fact, NodeEvent):
             return ()
         node = self._cluster.state.nodes.get(fact.node)
         return node.attempts if node is not None else ()
 
     def _reply(self, work: _Work, ends: float) -> bool:
-        """Whether the answer is complete; of one in parts, there may be more to do at ``ends``."""
+        """Answer ``work`` and return whether the answer is complete. An answer in parts is interrupted at ``ends``."""
         clock = asyncio.get_running_loop().time
-        if work.done.done():  # whoever asked is gone
+        if work.done.done():  # the caller is gone
             return True
         try:
             answer = work.answering or work.answer(self._cluster)
@@ -314,7 +312,7 @@ class MasterLoop:
                 next(answer)
         except StopIteration as last:
             work.done.set_result(last.value)
-        except Exception as error:  # noqa: BLE001 (it is whoever asked that gets it; reading has changed nothing)
+        except Exception as error:  # noqa: BLE001 (the caller of `ask` gets it; reading has changed nothing)
             work.done.set_exception(error)
         return work.done.done()
 
@@ -333,10 +331,10 @@ class MasterLoop:
         self._arm()
 
     def _arm(self) -> None:
-        """See to it that the next time to wake is not missed."""
+        """Set the timer for the next wake-up time, unless it goes off earlier already."""
         loop = asyncio.get_running_loop()
         # Woken a rounding error too early, the core would find nothing due.
-        wait_s = min(LOOK_S, max(0.0, self._wakes[0] - self._clock.now()))  # the clock may be set meanwhile
+        wait_s = min(LOOK_S, max(0.0, self._wakes[0] - self._clock.now()))  # at most, as the clock may be set meanwhile
         when = loop.time() + wait_s + WAKE_MARGIN_S
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
@@ -360,10 +358,10 @@ def _fail(done: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _no_facts(cluster: Cluster) -> Iterable[Event]:
-    """The facts of a question."""
+    """Return the facts of a question, which has none."""
     return ()
 
 
 def _wake(cluster: Cluster) -> Iterable[Event]:
-    """The facts of a wake-up: none, only a scheduling pass."""
+    """Return the facts of a wake-up, which has none and only causes a scheduling pass."""
     return ()

@@ -1,4 +1,4 @@
-"""The master process: put together, started, stopped."""
+"""Starts the master process, lets it serve, and stops it."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# Otherwise it writes a line for every handshake that fails: whoever knocks could fill the log.
+# Otherwise gRPC writes a line for every handshake that fails, and any stranger could fill the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from ebbtide_core.cluster import Cluster, InvariantError
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 COLLECTED: Final = (5_000, 10, 1_000)
-"""When garbage in cycles is looked for, in objects made, and how much more rarely among older ones: jobs are objects
-by the hundred that stay, and going over those of ten thousand jobs takes a tenth of a second with nobody served."""
+"""Thresholds of Python's garbage collector: new objects until the young ones are searched for cycles, then how much
+more rarely older ones are. Each job is some hundred objects that stay, and a search through those of 10,000 jobs stops
+the master for a tenth of a second."""
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70
@@ -62,15 +63,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MasterOptions:
-    """How a master is started. It serves its own account on a socket in ``home``, others over TLS.
+    """How a master is started. It serves its own account on a socket in ``home``, and other accounts over TLS.
 
-    Whoever says ``host``, ``port`` or ``agent_port`` wants others served: an authority is made if there is none. None:
-    loopback, the port that `ebb master init` was told, and the one after it. 0 is any free one; both are recorded.
+    A ``host``, ``port`` or ``agent_port`` means that other accounts are served: an authority is made if there is none.
+    Their defaults for None are loopback, the port that `ebb master init` remembered, and the port after it. Port 0 is
+    any free port; both ports are published.
 
-    ``config`` is its configuration file; None: the one in ``home``, if there is one. ``policy`` and its options are
-    those of the pool `DEFAULT_POOL`; None: what the file says of it, else the default. So for ``metrics_port``: 0 is
-    any free one, and none is the default. ``store`` is the URL of the database that keeps the journal; empty: what the
-    file says, else a file in ``home``.
+    ``config`` is the configuration file; None means the one in ``home``, if it exists. ``policy`` and its options are
+    those of the pool `DEFAULT_POOL`; None means what the file says, else the default. ``metrics_port`` None means what
+    the file says, else no metrics; 0 is any free port. ``store`` is the URL of the database with the journal; empty
+    means what the file says, else a file in ``home``.
     """
 
     home: Path
@@ -85,7 +87,7 @@ class MasterOptions:
 
 
 class StartError(Exception):
-    """The master cannot start; ``exit_code`` says what kind of reason the message gives."""
+    """The master cannot start: the message gives the reason, and ``exit_code`` is the process's exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -93,7 +95,7 @@ class StartError(Exception):
 
 
 def run(options: MasterOptions) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code."""
+    """Serve until SIGTERM or SIGINT, and return the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger(GRPC_LOG).addFilter(is_worth_a_line)
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -109,12 +111,12 @@ def run(options: MasterOptions) -> int:
 
 
 def _leave(signum: int, frame: object) -> None:
-    """What a signal does until there is a loop that answers it: a master may wait for long until it leads."""
+    """Exit at a signal before the asyncio loop handles signals: a master may wait for long until it leads."""
     raise SystemExit(0)
 
 
 def _allow_open_files() -> None:
-    """Each connection is one: as many as the system lets this process have, if that is not more than are of use."""
+    """Raise the limit of open files to `limits.OPEN_FILES`, or to the hard limit: each connection is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, limits.OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -122,7 +124,7 @@ def _allow_open_files() -> None:
 
 
 def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
-    """Everything that can be wrong before anything runs."""
+    """Read the configuration and open the journal, to find all that can be wrong before anything runs."""
     config = _read_config(options)
     wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
     if wants_ports and not _speaks_tls(options) and _url(options, config):
@@ -161,7 +163,7 @@ def _make_authority(home: Path) -> None:
 
 
 def _url(options: MasterOptions, config: Config) -> str:
-    """That of the database with the journal; empty if there is none."""
+    """Return the URL of the database with the journal, or an empty string if the journal is a file."""
     if not options.store:
         return config.journal.store
     try:
@@ -176,7 +178,7 @@ def _url(options: MasterOptions, config: Config) -> str:
 
 
 def _settings(options: MasterOptions, config: Config) -> Settings:
-    """What the file says, and how the pool `DEFAULT_POOL` is scheduled if that was said on the command line."""
+    """Return the settings of the file, with the policy for the pool `DEFAULT_POOL` from the command line, if given."""
     if options.policy is None and not options.policy_options:
         return config.settings
     if config.names_default_pool:
@@ -198,7 +200,7 @@ def _read_config(options: MasterOptions) -> Config:
 
 
 def _reread(options: MasterOptions) -> Config:
-    """The configuration as it is now. Raises `ConfigError` for what a start would refuse."""
+    """Read the configuration again. Raises `ConfigError` for what a start would refuse."""
     try:
         config = _read_config(options)
         return replace(config, settings=_settings(options, config))
@@ -207,7 +209,7 @@ def _reread(options: MasterOptions) -> Config:
 
 
 async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], store: Store, config: Config) -> int:
-    """Recover, serve until told to stop, and leave the journal closed."""
+    """Recover the cluster, serve until a signal, close the journal, and return the exit code."""
 
     def attempt() -> tuple[Cluster, Notifier]:
         cluster = new_cluster()
@@ -218,7 +220,7 @@ async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], sto
     try:
         try:
             cluster, notifier = recovered(store, attempt)
-            gc.freeze()  # it stays
+            gc.freeze()  # what was recovered stays in memory
         except StoreError as error:
             raise StoreError(f"{error}{advice(options.home)}") from error
         identities = Identities(store.vault)
@@ -236,13 +238,13 @@ async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], sto
 
 
 async def _last_words() -> None:
-    """Let answers that were given go out; gRPC tells of each that is cut off in a traceback."""
+    """Wait for calls that are still being answered, because gRPC logs a traceback for each that is cut off."""
     if calls := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(calls, timeout=LAST_WORDS_S)
 
 
 def _recover(cluster: Cluster, store: Store, seen: Callable[[int, float, Event], None]) -> None:
-    """Fold the journal into the cluster; ``seen`` is told of each line that was applied: number, time and event."""
+    """Fold the journal into the cluster; ``seen`` is called with number, time and event of each applied line."""
     count = fold(cluster, store, lambda line: seen(line.sequence, line.time, line.event))
     log.info("journal=%s events=%d jobs=%d", store.cluster_id, count, len(cluster.state.jobs))
 
@@ -295,7 +297,7 @@ async def _run_server(
 async def _metrics(
     options: MasterOptions, config: Config, service: Service, store: Store, listeners: "Listeners | None"
 ) -> AsyncIterator[None]:
-    """Metrics for as long as the block lasts, if somebody wants to read any."""
+    """Serve metrics for as long as the block lasts, if a port for them is configured."""
     port = config.metrics_port if options.metrics_port is None else options.metrics_port
     if port is None:
         yield
@@ -311,7 +313,7 @@ async def _metrics(
 
 
 def _from_here(host: str) -> str:
-    """How this machine reaches a master that listens on ``host``."""
+    """Return the address at which this machine reaches a master that listens on ``host``."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
@@ -320,7 +322,7 @@ def _speaks_tls(options: MasterOptions) -> bool:
 
 
 def _listeners(options: MasterOptions, store: Store) -> "Listeners | None":
-    """What is behind TLS; None if there is no authority."""
+    """Open the TLS listeners; None without an authority."""
     if not _speaks_tls(options):
         return None
     from ebbtide_master.tls.authority import CertificateError
@@ -334,7 +336,6 @@ def _listeners(options: MasterOptions, store: Store) -> "Listeners | None":
 
 
 def _stop_signals() -> asyncio.Event:
-    """Is set by SIGTERM and SIGINT from now on."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
@@ -342,22 +343,21 @@ def _stop_signals() -> asyncio.Event:
 
 
 def _reload_signal(reloading: ReloadService) -> None:
-    """From now on SIGHUP has the configuration read again."""
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
     def reload() -> None:
         task = loop.create_task(reloading.on_signal())
-        tasks.add(task)  # the loop alone would not keep it
+        tasks.add(task)  # the asyncio loop alone would not keep the task
         task.add_done_callback(tasks.discard)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 async def _until_stopped(stopped: asyncio.Event, consumer: asyncio.Task[None], lost: Future[None]) -> int:
-    """Wait for a signal (exit 0), or for consumer or journal to fail (the error is raised)."""
+    """Wait for a signal and return exit code 0; raise the error if the consumer or the journal fails before."""
     waiter, failed = asyncio.create_task(stopped.wait()), asyncio.wrap_future(lost)
     ends: list[asyncio.Future[Any]] = [waiter, consumer, failed]
-    for end in ends:  # a second one that fails has nothing new to say
+    for end in ends:  # if a second one fails, its error is ignored
         end.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()

@@ -1,4 +1,4 @@
-"""The master as it serves: loop, agents' and clients' side put together behind its socket and its ports."""
+"""Puts the serving master together: the loop, and the services for agents and clients on the socket and the ports."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
-if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
     from ebbtide_master.tls.listeners import Front, Listeners
 
 STOP_GRACE_S: Final = 1.0
@@ -54,7 +54,7 @@ class PortError(Exception):
 class Service:
     """A serving master. ``consumer`` ends only by an error, after which the master must stop.
 
-    ``port`` and ``agent_port`` are 0 without an authority: then it is reached by the socket in its home alone.
+    ``port`` and ``agent_port`` are 0 without an authority: then the socket in its home is the only way to the master.
     """
 
     port: int
@@ -66,7 +66,7 @@ class Service:
 
     @property
     def loop(self) -> MasterLoop:
-        """The one queue of the master."""
+        """The master's loop, with its queue of work."""
         return self.context.loop
 
 
@@ -85,10 +85,10 @@ async def serving(
 ) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts, on the socket in ``home``.
 
-    ``reread`` reads the configuration again, or raises `ConfigError`; without it, ``config`` is all that there is.
-    With ``listeners``, clients and agents have a port each besides, and both speak TLS.
+    ``reread`` reads the configuration again, or raises `ConfigError`; without it, a reload gives ``config`` again.
+    With ``listeners``, clients and agents each have a port besides the socket, and both ports use TLS.
 
-    Raises `PortError`, or `StoreError` if the journal does not even take that the master started.
+    Raises `PortError`, or `StoreError` if the journal cannot record that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
     bounds, throttle = config.bounds, Throttle(config.bounds.rates, config.bounds.queued)
@@ -145,7 +145,7 @@ async def serving(
 
 @contextmanager
 def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
-    """On the socket in ``home``, which only the account that runs the master can reach."""
+    """Listen on the socket in ``home``, which only the account that runs the master can reach."""
     with ExitStack() as stack:
         try:
             target = stack.enter_context(home_socket.made(home))
@@ -156,7 +156,6 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
 
 
 def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "Front":
-    """On the ports of clients and of agents."""
     from ebbtide_master.tls.credentials import for_agents, for_clients
     from ebbtide_master.tls.listeners import Front
 
@@ -179,7 +178,7 @@ def _upkeep(listeners: "Listeners") -> asyncio.Task[None]:
 
 
 async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) -> None:
-    """Record that this master started, and that jobs may run again if they were all stopped before."""
+    """Record that this master started, and that jobs may run again if all of them had been stopped."""
 
     def facts(cluster: Cluster) -> list[e.Event]:
         started: list[e.Event] = [e.MasterStarted(epoch)]
@@ -188,7 +187,7 @@ async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) 
     try:
         await loop.tell(facts, lambda _: None)
     except StoppedError:
-        await consumer  # raises why
+        await consumer  # raises the error that stopped the loop
 
 
 _SERVER_OPTIONS: Final = [
@@ -203,6 +202,6 @@ _SERVER_OPTIONS: Final = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what gRPC waits for in fact; its default is a minute
+    ("grpc.http2.ping_timeout_ms", 10_000),  # gRPC in fact waits for this long; its default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
 ]

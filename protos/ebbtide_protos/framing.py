@@ -1,4 +1,4 @@
-"""How large the pieces of a channel are that travel, for whoever has one of its ends; see channel.proto."""
+"""Names the sizes of a channel's frames and window for the programs at its ends; see channel.proto."""
 
 from ebbtide_core.model.limits import CHANNEL_FRAME_BYTES as FRAME_BYTES
 from ebbtide_core.model.limits import CHANNEL_WINDOW_BYTES as WINDOW_BYTES

@@ -1,4 +1,4 @@
-"""Why a TLS connection to a master is not made, in words: of all that may be wrong gRPC says only "Socket closed"."""
+"""Finds why a TLS connection to a master fails, because gRPC says only "Socket closed" for all possible reasons."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ _WRONG_HOST: Final = frozenset({62, 64})
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """Whom to knock at, whom to trust, and as whom; ``own`` is a key and a certificate as PEM, empty for clients."""
+    """Where to connect, and which authority to trust; ``own`` is a key and a certificate as PEM, empty for clients."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Knock:
 
 
 def trouble(knock: Knock, now: float | None = None) -> str:
-    """What is wrong with the connection or a certificate; empty if nothing is. Waits up to twice `TIMEOUT_S`."""
+    """Return what is wrong with the connection or a certificate; empty if nothing is. Waits up to twice `TIMEOUT_S`."""
     now = time.time() if now is None else now
     if knock.own and (words := own_trouble(knock.own, now)):
         return words
@@ -45,17 +45,17 @@ def trouble(knock: Knock, now: float | None = None) -> str:
     except ConnectionResetError:
         return f"{_where(knock)} hangs up on TLS: is it a master, and this its right port?"
     except OSError:
-        return ""  # it is not there at all; whoever asks knows that better
+        return ""  # no connection at all; the caller knows the reason better
     return ""
 
 
 def speaks_tls(host: str, port: int) -> bool:
-    """Whether whoever listens there does."""
+    """Whether a server that speaks TLS listens there."""
     return _shown(Knock(host, port, "")) is not None
 
 
 def own_trouble(own: str, now: float) -> str:
-    """What is wrong with the dates of a node's own certificate; empty if nothing is."""
+    """Return what is wrong with the dates of a node's own certificate; empty if nothing is."""
     begins, ends = validity(own)
     if now >= ends:
         return f"the node's certificate expired on {day(ends)}: join again ('ebb node invite', 'ebb agent join')"
@@ -65,20 +65,20 @@ def own_trouble(own: str, now: float) -> str:
 
 
 def validity(pem: str) -> tuple[float, float]:
-    """When the first certificate in the text begins and ends, in Unix seconds. Raises ValueError."""
+    """Return when the first certificate in the text begins and ends, in Unix seconds. Raises ValueError."""
     certificate = _parsed(pem)
     return certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
 
 
 def day(seconds: float) -> str:
-    """A date, in UTC."""
+    """Return the date of a Unix time, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
 def _is_welcome(knock: Knock) -> bool:
-    """Whether the other side goes on after the handshake: with TLS 1.3 it looks at our certificate only then.
+    """Whether the other side goes on after the handshake: with TLS 1.3 it checks our certificate only then.
 
-    Raises what is wrong with the handshake.
+    Raises an error if the handshake fails.
     """
     context = ssl.create_default_context(cadata=knock.authority)
     context.set_alpn_protocols(["h2"])
@@ -92,8 +92,8 @@ def _is_welcome(knock: Knock) -> bool:
         try:
             return bool(wrapped.recv(1))
         except TimeoutError:
-            return True  # it has nothing to say, but has not hung up
-        except OSError:  # an alert, or a connection that is reset
+            return True  # the other side sends nothing, but has not hung up
+        except OSError:  # a TLS alert, or a reset connection
             return False
 
 
@@ -128,7 +128,7 @@ def _failure(knock: Knock, error: ssl.SSLError) -> str:
 
 
 def _shown(knock: Knock) -> "Certificate | None":
-    """What the other side shows, which nobody trusts here."""
+    """Return the certificate that the other side shows, without trusting it, or None."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -161,7 +161,7 @@ def _parsed(pem: str) -> "Certificate":
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL takes keys from files only: this one has no name, and is gone with the descriptor."""
+    """Give the path of an unnamed temporary file with ``text``, because OpenSSL reads keys from files only."""
     descriptor = os.memfd_create("certificate")
     try:
         os.write(descriptor, text.encode())

@@ -1,7 +1,7 @@
 """The UNIX socket on which a master serves its own account: ``run/master.sock`` in its home.
 
-Only that account and root can enter the directory, so the kernel keeps everybody else from it; who comes looks at
-whose it is, and who listens there, before saying a word.
+Only that account and root can enter the directory, so the kernel keeps all others out. A client checks the owner of
+the socket and of the listening process before it sends anything.
 """
 
 import os
@@ -20,25 +20,25 @@ NAME: Final = "master.sock"
 SCHEME: Final = "unix:"
 ANSWER_S: Final = 1.5
 _CREDENTIALS: Final = struct.Struct("3i")
-"""pid, uid and gid."""
+"""The peer's pid, uid and gid."""
 
 
 @contextmanager
 def made(home: Path) -> Iterator[str]:
-    """For a master: where to listen, as gRPC names it, for as long as the block lasts. Raises `NotTrusted`, OSError."""
+    """Give the gRPC address on which a master listens, for as long as the block lasts. Raises `NotTrusted`, OSError."""
     make_folder(home / FOLDER)
     with entered(home) as target:
         with suppress(FileNotFoundError):
-            os.unlink(target.removeprefix(SCHEME))  # of a master that was killed
+            os.unlink(target.removeprefix(SCHEME))  # the socket of a master that was killed
         yield target
 
 
 @contextmanager
 def entered(home: Path) -> Iterator[str]:
-    """Where the master of ``home`` listens if it does, as gRPC names it, for as long as the block lasts.
+    """Give the gRPC address on which the master of ``home`` would listen, for as long as the block lasts.
 
-    However long the path is: it leads through a descriptor of the directory. Raises `NotTrusted` if another account
-    can enter there; OSError if it is not there.
+    The path of ``home`` may be of any length, because the address leads through a descriptor of the directory. Raises
+    `NotTrusted` if another account can enter the directory, and OSError if it does not exist.
     """
     folder = home / FOLDER
     check_folder(folder)
@@ -53,7 +53,7 @@ def entered(home: Path) -> Iterator[str]:
 
 @contextmanager
 def reached(home: Path) -> Iterator[str]:
-    """The same, where a master listens that is of this account, or root. Raises `NotTrusted`, OSError."""
+    """Give the address if a master of this account or of root listens there. Raises `NotTrusted`, OSError."""
     with entered(home) as target:
         _check_listener(home, target.removeprefix(SCHEME))
         yield target

@@ -1,4 +1,4 @@
-"""What an admin hands to somebody who may join: one line of text, which says where, whom to trust and a secret."""
+"""Reads and writes an invitation to join: one line of text with an address, the authority to trust, and a secret."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from typing import Final
 
 PREFIX: Final = "ebbi_"
 MAX_CHARACTERS: Final = 16_384
-"""Of an invitation's text; a certificate of an authority is below 1,000."""
+"""Longest text of an invitation; the certificate of an authority has fewer than 1,000 characters."""
 
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAMES: Final = frozenset(("address", "secret", "ca"))
@@ -17,7 +17,7 @@ _NAMES: Final = frozenset(("address", "secret", "ca"))
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """``address``: host:port of clients; ``secret``: a token or a join secret; ``ca``: PEM, empty without TLS."""
+    """``address`` is host:port for clients, ``secret`` a token or a join secret, ``ca`` PEM, empty without TLS."""
 
     address: str
     secret: str
@@ -25,13 +25,13 @@ class Invitation:
 
 
 def encode(invitation: Invitation) -> str:
-    """The line of text. Whoever reads it may use it: it is as secret as what is in it."""
+    """Return the invitation as one line of text, which is secret, because anyone who reads it may use it."""
     text = json.dumps(asdict(invitation), separators=(",", ":"))
     return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def decode(text: str) -> Invitation:
-    """What the line says, with white space around it. Raises `ValueError`, whose words never hold the secret."""
+    """Read an invitation, ignoring white space around it. Raises `ValueError`, whose message never has the secret."""
     body = text.strip().removeprefix(PREFIX)
     if not text.strip().startswith(PREFIX) or len(body) > MAX_CHARACTERS or not _FORM.fullmatch(body):
         raise ValueError(f"this is no invitation: one is a line that begins with {PREFIX}")

@@ -1,6 +1,6 @@
-"""How a master says that what it refuses now it will do a little later."""
+"""Names the metadata in which a master says that it will soon accept what it refuses now."""
 
 from typing import Final
 
 RETRY_KEY: Final = "ebb-retry-after-s"
-"""In the trailing metadata of the refusal: after how many seconds."""
+"""Key in the trailing metadata of a refusal; its value is the number of seconds to wait."""

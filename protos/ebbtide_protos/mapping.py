@@ -1,10 +1,10 @@
-"""Records to messages of the wire and back, by the names and the types of their fields.
+"""Maps records to messages of the wire and back, by the names and the types of their fields.
 
-One rule holds everywhere: a field that a message leaves out has the record's default, so a peer that does not know a
-field yet says nothing of it. A field without presence is left out when it is zero; one that has no default in the
-record is then zero there, too. A nested record that is its field's default is left out. `Wire` says what is otherwise.
-A type is looked at once, when the first of its records is mapped; a field that has no place on the wire, or another
-type there, raises TypeError then.
+A field that a message leaves out always has the record's default, so a peer may leave out a field that it does not
+know. A field without presence is left out when it is zero; if it has no default in the record, it is then zero there,
+too. A nested record that equals its field's default is left out. `Wire` describes the exceptions. A type is examined
+once, when the first of its records is mapped; a field that is missing on the wire, or has another type there, raises
+TypeError then.
 """
 
 import dataclasses
@@ -42,27 +42,27 @@ _SCALARS: Final[Mapping[type, Collection[int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """How a field is on the wire, where its own name and type do not say it."""
+    """How a field is sent, if its own name and type do not say it."""
 
-    name: str = ""  # there; empty: as in the record
-    option: str = ""  # what errors call it; empty: as the option that is named like the field
+    name: str = ""  # its name on the wire; empty means the record's name
+    option: str = ""  # its name in errors; empty means the option that is named like the field
     write: Convert | None = None  # what is sent for a value, with ``read`` as its inverse
     read: Convert | None = None
     zero: bool = False  # a zero there is a value, although the record has another default
 
 
 def negated(name: str) -> Wire:
-    """A flag that is on the wire as ``name``, and true there where it is false in the record."""
+    """Return the wire of a flag that is sent as ``name`` with the opposite value."""
     return Wire(name=name, write=not_, read=not_)
 
 
 Wires = Mapping[type, Mapping[str, Wire]]
-"""By the type of a record, and the name of its field."""
+"""The exceptions by the type of a record and the name of its field."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of a record, and its place on the wire; a conversion that is None changes nothing."""
+    """One field of a record, and its field on the wire; a conversion that is None changes nothing."""
 
     name: str
     wire: str
@@ -74,10 +74,10 @@ class _Field:
 
 
 class Mapper(Generic[Record, Wired]):
-    """Maps records of one type. ``option`` is the one that they are part of, for errors.
+    """Maps records of one type. ``option`` is the option that errors name, if the records are part of one.
 
-    Fields in ``beside`` are no part of the message. If ``lenient``, a value of an enum that this version does not know
-    is as if it had been left out; else it raises `SpecError`, which names the option.
+    Fields in ``beside`` are not part of the message. If ``lenient``, an enum's value that this version does not know
+    counts as left out; otherwise it raises `SpecError`, which names the option.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Mapper(Generic[Record, Wired]):
         self._option, self._beside, self._lenient = option, beside, lenient
 
     def to_message(self, record: Record) -> Wired:
-        """The record on the wire."""
+        """Return the message for ``record``."""
         sent: dict[str, Any] = {}
         get, fields = self._writing
         for value, (wire, present, write) in zip(get(record), fields, strict=True):
@@ -105,11 +105,11 @@ class Mapper(Generic[Record, Wired]):
         return self._message(**sent)
 
     def from_message(self, message: Wired) -> Record:
-        """The record that was sent; `SpecError` for what has no meaning here."""
+        """Return the record of ``message``. Raises `SpecError` for a value that has no meaning here."""
         return self._record(**self.values(message))
 
     def values(self, message: Wired) -> dict[str, Any]:
-        """The fields of the record that the message says, by name; those that it leaves out have their defaults."""
+        """Return the record's fields that the message has, by name; fields that it leaves out have their defaults."""
         fields, zeros = self._reading
         found: dict[str, Any] = {}
         for descriptor, value in message.ListFields():
@@ -160,11 +160,11 @@ class Mapper(Generic[Record, Wired]):
         return _Field(field.name, name, there.number, there.has_presence, write, read, zero)
 
     def nested(self, record: Any, message: Descriptor, option: str) -> "Mapper[Any, Any]":
-        """The mapper of records that are part of this one's."""
+        """Return the mapper of records that are part of this mapper's records."""
         return Mapper(record, GetMessageClass(message), self._wires, option=option, lenient=self._lenient)
 
     def unknown(self, option: str, field: str, value: object, default: object) -> Any:
-        """What stands for the value of an enum that this version does not know."""
+        """Return the default for an unknown value of an enum if lenient, else raise `SpecError`."""
         if self._lenient and default is not MISSING:
             return default
         shown = repr(value[:_LONGEST]) if isinstance(value, str) else value
@@ -173,7 +173,7 @@ class Mapper(Generic[Record, Wired]):
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """How the values of one field, ``what``, are converted; ``option`` is what errors call it."""
+    """How the values of one field, ``what``, are converted; ``option`` is its name in errors."""
 
     mapper: Mapper[Any, Any]
     what: str
@@ -181,7 +181,7 @@ class _Conversion:
     default: Any
 
     def of(self, kind: Any, there: FieldDescriptor) -> tuple[Convert | None, Convert | None]:
-        """To the wire, and from it."""
+        """Return the conversions of values of type ``kind`` to the wire and from it."""
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if isinstance(kind, typing.NewType):
             return self.of(kind.__supertype__, there)
@@ -201,7 +201,7 @@ class _Conversion:
         raise self._misfit(kind, there)
 
     def _one(self, kind: Any, there: FieldDescriptor) -> tuple[Convert | None, Convert | None]:
-        """The same for a value that may be one of several."""
+        """Return the conversions of one value, which may be an item of a list."""
         if isinstance(kind, typing.NewType):
             kind = kind.__supertype__
         if there.cpp_type in _SCALARS.get(kind, ()):
@@ -216,7 +216,7 @@ class _Conversion:
         raise self._misfit(kind, there)
 
     def _enum(self, kind: type[Enum], numbers: Mapping[str, int]) -> tuple[Convert, Convert]:
-        """An enum by the names of its members, which have the enum's own name before them on the wire."""
+        """Return the conversions of an enum by its members' names, which on the wire begin with the enum's name."""
         [prefix] = [name.removesuffix("UNSPECIFIED") for name, number in numbers.items() if number == 0]
         if missing := [member.name for member in kind if prefix + member.name not in numbers]:
             raise TypeError(f"{self.what}: there is no {prefix}{missing[0]} on the wire")
@@ -237,13 +237,12 @@ class _Conversion:
 
 
 def _each(write: Convert | None, read: Convert | None) -> tuple[Convert | None, Convert]:
-    """The conversions of a tuple, from those of its items."""
     if write is None or read is None:
         return None, tuple
     return lambda items: [write(item) for item in items], lambda items: tuple([read(item) for item in items])
 
 
 def _unless(default: Any, write: Convert | None) -> Convert:
-    """A conversion that leaves out the default."""
+    """Return the conversion ``write``, which leaves out the default."""
     convert = write or (lambda value: value)
     return lambda value: None if value is default or value == default else convert(value)

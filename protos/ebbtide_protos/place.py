@@ -1,4 +1,4 @@
-"""Whether somebody else can decide what lies at a path: what is found there is believed only if nobody can."""
+"""Checks that no other account can decide what lies at a path, before a program trusts what it finds there."""
 
 import grp
 import os
@@ -13,19 +13,19 @@ _OF_OTHERS: Final = 0o022
 
 
 class NotTrusted(Exception):
-    """Another account could have put there what is there; the message is one line."""
+    """Another account could have put the file there; the message is one line."""
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `NotTrusted` if anybody but this account and root can say what is in ``folder``; OSError if it is missing.
+    """Raise `NotTrusted` if an account besides this one and root can change what is in ``folder``; OSError if missing.
 
-    Every directory above it counts, and so does whoever made the links on the way.
+    All directories above it count, and so do the owners of the links on the way.
     """
     _check_way(folder, to_its_end=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` with mode 0700 if it is not there, unless that is somebody else's place. Raises as before."""
+    """Make ``folder`` with mode 0700 if it is missing, but only in a trusted place. Raises `NotTrusted`, OSError."""
     there = folder.absolute()
     while not os.path.lexists(there):
         there = there.parent
@@ -55,7 +55,7 @@ def _check_way(folder: Path, *, to_its_end: bool) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise `NotTrusted` if anybody but this account and root could have written ``path``, a regular file; OSError."""
+    """Raise `NotTrusted` unless ``path`` is a regular file that only this account and root could write; OSError."""
     check_folder(path.parent)
     facts = path.lstat()
     if not stat.S_ISREG(facts.st_mode):
@@ -67,18 +67,18 @@ def _check(path: Path, facts: os.stat_result, *, on_the_way: bool = False) -> No
     if facts.st_uid != os.geteuid() and facts.st_uid not in _roots():
         raise NotTrusted(f"{path} belongs to uid {facts.st_uid}, and this is uid {os.geteuid()}")
     if stat.S_ISLNK(facts.st_mode):
-        return  # its mode says nothing
+        return  # the mode of a link has no meaning
     others = facts.st_mode & _OF_OTHERS
     if others == 0o020 and _is_personal(facts.st_gid):
         return
-    # Where everybody may write, as in /tmp, nobody can put something in the place of what is another's.
+    # In a sticky directory that all accounts may write, such as /tmp, no account can replace another one's files.
     if others and not (on_the_way and facts.st_mode & stat.S_ISVTX):
         raise NotTrusted(f"{path} can be written by others: chmod go-w {path}")
 
 
 @cache
 def _roots() -> frozenset[int]:
-    """Of root, which has nobody's number in a namespace of users that does not have it."""
+    """Return the uids that mean root: in a user namespace that does not map root, it has the uid of nobody."""
     mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
     is_mapped = any(first <= nobody < first + length for first, _, length in mapped)
@@ -86,7 +86,7 @@ def _roots() -> frozenset[int]:
 
 
 def _is_personal(gid: int) -> bool:
-    """Whether the group is of this account alone, as many systems make one for each."""
+    """Whether the group has this account alone, as many systems make such a group for each account."""
     try:
         account, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

@@ -1,8 +1,8 @@
-"""The proof of which process a record on disk means: the kernel gives a pid to another process in time.
+"""Proves which process a record on disk means, because the kernel reuses pids.
 
-Masters, agents and supervisors record their identity in files; agents and `ebb` read them, and signal no process whose
-identity they have not proven. /proc/PID/cmdline and environ are not read: they take the process's memory lock, and hang
-with a process whose GPU driver hangs.
+Masters, agents and supervisors record their identity in files; agents and `ebb` read these files, and signal no process
+whose identity they have not proven. /proc/PID/cmdline and environ are not read: they take the process's memory lock,
+and hang with a process whose GPU driver hangs.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 DEAD_STATES: Final = frozenset("ZX")
-"""A zombie holds no memory any more."""
+"""States that count as ended; a zombie holds no memory any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The process that has this pid now; None if it has ended (a zombie has)."""
+        """Return the identity of the process that has this pid now, or None if it has ended; a zombie has ended."""
         stat = stat_fields(pid)
         if stat is None or stat[1][0] in DEAD_STATES:
             return None
@@ -37,19 +37,19 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
-        """This process."""
+        """Return the identity of this process."""
         identity = cls.of(os.getpid())
         assert identity is not None
         return identity
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError if the content is not an identity."""
+        """Read an identity. Raises KeyError, TypeError or ValueError if the content is none."""
         return cls(str(content["boot_id"]), int(content["pid"]), int(content["starttime"]))
 
     @classmethod
     def nobody(cls) -> Self:
-        """The identity recorded where no process is: it is never alive."""
+        """Return the identity that is recorded where there is no process; it is never alive."""
         return cls(boot_id(), 0, 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Identity:
         return Identity.of(self.pid) == self
 
     def signal(self, signum: int) -> bool:
-        """Send the signal to this process and to no other; False if it has ended or may not be signalled."""
+        """Send the signal to this process and no other; return False if it has ended or may not be signalled."""
         with self.opened() as descriptor:
             if descriptor is None:
                 return False
@@ -71,7 +71,7 @@ class Identity:
             return True
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait until the process has ended, for at most ``seconds``; whether it has."""
+        """Wait until the process has ended, for at most ``seconds``, and return whether it has."""
         with self.opened() as descriptor:
             if descriptor is None:
                 return True
@@ -81,14 +81,14 @@ class Identity:
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
-        """A descriptor of this process for as long as the block lasts; None if it has ended."""
+        """Give a descriptor of this process for as long as the block lasts, or None if it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             yield None
             return
         try:
-            # The descriptor pins whatever has the pid now, so only a check that comes after opening it proves anything.
+            # The descriptor pins the process that has the pid now, so only a check after opening it is a proof.
             yield descriptor if self.is_alive() else None
         finally:
             os.close(descriptor)
@@ -96,12 +96,12 @@ class Identity:
 
 @cache
 def boot_id() -> str:
-    """The identity of this boot of the kernel."""
+    """Return the identity of this boot of the kernel."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def stat_fields(pid: int) -> tuple[str, list[str]] | None:
-    """The command and the fields behind it in /proc/PID/stat, from the state on; None if there is no such process."""
+    """Return the command in /proc/PID/stat and the fields behind it, from the state on; None if there is no process."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

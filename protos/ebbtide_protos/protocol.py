@@ -1,18 +1,18 @@
-"""The version of what master and agents say to each other: each speaks to its own version, and to the one before.
+"""The version of the protocol between master and agents: each accepts its own version, and the one before.
 
-It is raised with a release in which one side needs the other to know something; who knows less is told in one line. A
-master takes agents that are newer: whether they can work with it they know best.
+A release raises the version if one side needs the other to know something new. A side that is too old is refused in one
+line. A master accepts newer agents, because these know best whether they can work with it.
 """
 
 from typing import Final
 
 PROTOCOL: Final = 2
 UNNUMBERED: Final = 1
-"""The version of those that name none."""
+"""The version of programs that name none."""
 
 
 def refuse(other: int, who: str) -> str | None:
-    """Why ``who``, who speaks version ``other`` (0: names none), is too old to be spoken to; None if it is not."""
+    """Return why the program ``who``, with version ``other`` (0 if it names none), is too old, or None if it is not."""
     spoken = other or UNNUMBERED
     if spoken >= PROTOCOL - 1:
         return None

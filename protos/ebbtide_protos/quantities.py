@@ -1,4 +1,4 @@
-"""Durations and sizes as a person writes them, on the command line and in the configuration of a master.
+"""Reads durations and sizes as people write them, on the command line and in the configuration of a master.
 
 duration = one or more counts with units, each unit once and the longest first: d, h, m, s
            (``90s``, ``3m``, ``2h``, ``1d``, ``1h30m``, ``1.5h``)
@@ -7,7 +7,7 @@ size     = a count and a unit, with at most one blank between them; letters of a
 count    = digits, with a fraction behind a point if need be; no sign, no exponent
 
 No text is longer than `LONGEST`. Every ``parse_…`` raises ``ValueError`` with a message that says what to write
-instead; whoever asked for the value puts the name of the option or field before it.
+instead; the caller puts the name of the option or field before it.
 """
 
 import re
@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 LONGEST: Final = 32
-"""Characters of any value; no sensible one is longer, and nobody waits for a number of a million digits."""
+"""Most characters of a value: no sensible value is longer, and a number of a million digits would take long to read."""
 DURATION_UNITS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 SIZE_UNITS: Final = {
     "b": 1,

@@ -1,6 +1,6 @@
-"""A job's request and its GPU shares, between the wire and the core.
+"""Converts a job's request and its GPU shares between the wire and the core.
 
-A field of `JobSpec` and the one of that name on the wire are one (see `ebbtide_protos.mapping`); `WIRES` has the rest.
+A field of `JobSpec` is sent as the field of the same name (see `ebbtide_protos.mapping`); `WIRES` has the exceptions.
 """
 
 from fractions import Fraction
@@ -19,7 +19,7 @@ from ebbtide_protos.v1 import job_pb2
 
 
 def share_to_parts(field: str, share: job_pb2.Share) -> int:
-    """A share of GPUs in parts; `SpecError` names ``field`` if it is not one."""
+    """Return a share of GPUs in parts. Raises `SpecError`, which names ``field``, if it is not a valid share."""
     if share.denominator == 0:
         raise SpecError(field, "is not a number of GPUs")
     try:
@@ -29,7 +29,7 @@ def share_to_parts(field: str, share: job_pb2.Share) -> int:
 
 
 def parts_to_share(count: int) -> job_pb2.Share:
-    """Parts as a share of GPUs."""
+    """Return a number of parts as a share of GPUs."""
     share = gpus(count)
     return job_pb2.Share(numerator=share.numerator, denominator=share.denominator)
 
@@ -58,10 +58,10 @@ WIRES: Final[Wires] = {
     },
     Dependency: {"job": Wire(name="job_id")},
 }
-"""Where the wire differs from the records, and what errors call a field whose option has another name."""
+"""The fields that differ on the wire, and the names in errors of fields whose option has another name."""
 
 _BESIDE: Final = ("spread", "work_s")
-"""`spread` follows from `max_nodes`; `work_s` is known to the simulator alone."""
+"""Fields that are not sent: `spread` follows from `max_nodes`, and only the simulator knows `work_s`."""
 
 LOG_RULES: Final = Mapper(LogRule, job_pb2.LogRule, option="--on-log")
 SNAPSHOTS: Final = Mapper(SnapshotRef, job_pb2.Snapshot, option="--snapshot")
@@ -69,20 +69,20 @@ _SPECS: Final = Mapper(JobSpec, job_pb2.JobSpec, WIRES, beside=_BESIDE)
 
 
 def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
-    """The job asked for; `SpecError` for what has no meaning at all. `validate` checks the rest."""
+    """Return the requested job. Raises `SpecError` for a value without any meaning; `validate` checks the rest."""
     values = _SPECS.values(message)
     if "gpus_min" in values:
         values.setdefault("gpus_max", values["gpus_min"])
-    if values.get("idle_limit_s") == 0:  # it is never ended: with_idle_limit tells this from what was left out
+    if values.get("idle_limit_s") == 0:  # no limit; with_idle_limit distinguishes 0 from a field that was left out
         del values["idle_limit_s"]
     return JobSpec(**values, spread=message.max_nodes > 1)
 
 
 def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
-    """The job on the wire."""
+    """Return the message for a job's request."""
     message = _SPECS.to_message(spec)
     if not spec.spread:
         message.ClearField("max_nodes")
-    if spec.kind is JobKind.BATCH:  # nothing was said of it before there were other kinds
+    if spec.kind is JobKind.BATCH:  # older versions, without other kinds, do not send the field
         message.ClearField("kind")
     return message

@@ -1,1 +1,1 @@
-"""The clients' side of the master: what each call of `ebb` does, and what it is shown."""
+"""Serves the clients of the master: carries out each call of `ebb`, and makes its reply."""

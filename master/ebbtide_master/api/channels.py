@@ -1,4 +1,4 @@
-"""The method that opens a channel from a client to something on a job's node."""
+"""Opens channels from clients to processes and files on a job's node."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,13 +19,13 @@ from ebbtide_master.nodes.sessions import LogUnavailableError
 
 OPEN_TIMEOUT_S: Final = 10.0
 HANG_UP_TIMEOUT_S: Final = 60.0
-"""What a client has to read the last window, and to hang up."""
+"""Seconds that a client has to read the last window and to hang up."""
 MAX_RUN_BYTES: Final = limits.MAX_RUN_BYTES
-"""Of a command that is started inside a job, its environment included."""
+"""Bytes of a command that is started inside a job, including its environment."""
 
 
 class ChannelService:
-    """Passes on what the two ends of a channel send."""
+    """Passes messages between the two ends of a channel."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -34,7 +34,7 @@ class ChannelService:
     async def Connect(
         self, request_iterator: AsyncIterator[channel_pb2.ChannelInput], context: Any
     ) -> AsyncIterator[channel_pb2.ChannelOutput]:
-        """Open what the first message wants, and pass on what either side sends until the node closes it."""
+        """Open the channel that the first message requests, and pass messages both ways until the node closes it."""
         channel = await self._open(await _wanted(request_iterator))
         reading = asyncio.create_task(_read(channel, request_iterator))
         try:
@@ -58,7 +58,7 @@ class ChannelService:
 
 
 async def _wanted(stream: AsyncIterator[channel_pb2.ChannelInput]) -> channel_pb2.OpenChannel:
-    """What the first message asks for."""
+    """Return the request in the first message. Raises `SpecError` for one that is missing or invalid."""
     try:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             first = await anext(stream)
@@ -82,7 +82,7 @@ async def _read(channel: Channel, stream: AsyncIterator[channel_pb2.ChannelInput
 
 
 def _checked(cluster: Cluster, want: channel_pb2.OpenChannel) -> NodeId:
-    """The node that can give what is wanted, of which is then known of which attempt. Raises `RefusedError`."""
+    """Return the node for the request, and set the request's attempt. Raises `RefusedError` if there is none."""
     job = cluster.job(JobId(want.job_id))
     if job is None:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {want.job_id} does not exist"))

@@ -1,4 +1,4 @@
-"""The cluster as a whole: which one it is, and that everything is stopped."""
+"""Shows the cluster as a whole, and stops all its jobs."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +14,7 @@ from ebbtide_master.store.journal import Store
 
 
 class ClusterService:
-    """Says how the cluster is, and empties it."""
+    """Shows the state of the cluster, and empties it."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -25,7 +25,7 @@ class ClusterService:
         self._front = master.front
 
     async def ShowCluster(self, request: client_pb2.ShowClusterRequest, context: Any) -> client_pb2.ClusterInfo:
-        """Which cluster this is, and how it is."""
+        """Show which cluster this is, and its state."""
 
         def info(cluster: Cluster) -> client_pb2.ClusterInfo:
             message = client_pb2.ClusterInfo()
@@ -43,7 +43,7 @@ class ClusterService:
     async def Quiesce(
         self, request: client_pb2.QuiesceRequest, context: Any
     ) -> AsyncIterator[client_pb2.QuiesceProgress]:
-        """Stop everything, and tell how many attempts are left until it is 0 or only silent nodes have some."""
+        """Stop all jobs, and send the number of attempts that are left, until only silent nodes have any."""
         with self._changes.watch() as watcher:
             await self._loop.tell(lambda _: [e.Quiesced(request.kill)], lambda _: None)
             while True:
@@ -54,7 +54,7 @@ class ClusterService:
                 await watcher.wait_changed()
 
     def _attempts_left(self, cluster: Cluster) -> tuple[int, int]:
-        """Attempts whose GPUs are not free yet, and those of them on connected nodes."""
+        """Return how many attempts have GPUs that are not free yet, and how many of them have no silent node."""
         held, silent = set[JobId](), set[JobId]()
         for node in cluster.state.nodes.values():
             held |= node.attempts
@@ -63,5 +63,5 @@ class ClusterService:
 
 
 def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
-    """What stays the same about a cluster while its master runs."""
+    """Return what does not change about a cluster while its master runs."""
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)

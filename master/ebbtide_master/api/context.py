@@ -1,4 +1,4 @@
-"""What the services of the clients' side have in common."""
+"""Holds the parts of a master that its services for clients share."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,16 +17,16 @@ from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
-if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
     from ebbtide_master.tls.listeners import Front
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The parts of a serving master, put together once."""
+    """The parts of a serving master."""
 
     about: client_pb2.ClusterInfo
-    """What stays the same about the cluster while this master runs."""
+    """What does not change about the cluster while this master runs."""
     loop: MasterLoop
     clock: Clock
     store: Store
@@ -39,4 +39,4 @@ class Context:
     bounds: Bounds
     throttle: Throttle
     front: "Front | None"
-    """Where other machines reach it; None for a master without an authority, which serves its own only."""
+    """Where other machines reach the master; None without an authority, when it serves its own machine only."""

@@ -1,7 +1,7 @@
-"""Computing what takes long from the cluster as it is now, while the master goes on: in a copy of this process.
+"""Computes long results from the present cluster in a copy of this process, while the master goes on.
 
-A copy is made by ``fork``. It has nothing of the master but its memory: no file, no connection, no thread. All that it
-does is to compute, and to say what came of it; it ends with the master, and after a while at the latest.
+A copy is made by ``fork``. It has only the master's memory: no files, connections or threads. It computes, returns the
+result and ends; it also ends with the master, and at the end of its time.
 """
 
 import asyncio
@@ -18,8 +18,9 @@ from typing import Final, NoReturn
 from ebbtide_master.throttle.places import OneEach
 
 AT_ONCE: Final = 2
-"""Copies of all users."""
+"""Copies that exist at a time, for all users."""
 LONGEST_S: Final = 30.0
+"""Longest time in seconds that a copy may take."""
 _WINDOW: Final = 64 * 1024
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
@@ -27,17 +28,17 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 class Copies:
-    """The copies that compute at present, and whose turn it is to have one."""
+    """Makes copies; ``turn`` lets the users have them in turn."""
 
     def __init__(self, longest_s: float = LONGEST_S) -> None:
         self._longest_s = longest_s
         self.turn = OneEach(AT_ONCE).turn
 
     def compute(self, work: Callable[[], bytes]) -> asyncio.Future[bytes | None]:
-        """What ``work`` comes to in a copy of this moment; None if that takes too long, or fails."""
+        """Return the future result of ``work`` in a copy made now; the result is None if it takes too long or fails."""
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            # What other threads hold stays held in the copy for ever: it takes no lock of theirs, and has a deadline.
+            # Locks of other threads stay locked in the copy for ever: it takes none of them, and has a deadline.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -47,7 +48,7 @@ class Copies:
 
 
 class _Reading:
-    """Reads what a copy says, until it is done or its time is over; then nothing is left of it."""
+    """Reads the result of a copy until it is complete or its time is over, and then ends the copy."""
 
     def __init__(self, pid: int, reader: int, longest_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,7 +79,7 @@ class _Reading:
 
 
 def _compute(work: Callable[[], bytes], writer: int, longest_s: float) -> NoReturn:
-    """The whole life of a copy."""
+    """Drop all that a copy must not have of the master, do ``work``, write the result, and exit."""
     try:
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -92,6 +93,6 @@ def _compute(work: Callable[[], bytes], writer: int, longest_s: float) -> NoRetu
         said = work()
         while said:
             said = said[os.write(writer, said) :]
-    except BaseException:  # noqa: BLE001 (whatever it is, the master is told that nothing came of it)
+    except BaseException:  # noqa: BLE001 (for any error, the master gets no result)
         os._exit(1)
     os._exit(0)

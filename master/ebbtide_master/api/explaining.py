@@ -1,4 +1,4 @@
-"""``ebb explain``: why a job waits, when it starts, and what would follow if it were another."""
+"""Explains why a job waits, when it starts, and when a changed job would (``ebb explain``)."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import RefusedError
 
 Changes = Callable[[Cluster], list[Event]]
-"""From a cluster to what is asked about, as wishes of a user."""
+"""Returns for a cluster the events of a change that a user asks about."""
 
 
 class ExplanationService:
-    """Explains jobs. It looks ahead in a copy of this process."""
+    """Explains jobs; it computes forecasts in a copy of this process."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -34,7 +34,7 @@ class ExplanationService:
         self._copies = Copies()
 
     async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
-        """Why a job waits, and when it may start."""
+        """Explain why a job waits, and when it may start."""
         now = self._clock.now()
         async with self._copies.turn(caller().user):
             message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
@@ -51,7 +51,7 @@ class ExplanationService:
 def _explained(
     cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
 ) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
-    """What is known at once, and what a copy foresees, if anything can be."""
+    """Return what is known at once, and a future for the forecast of a copy, or None if none is possible."""
     job = job_named(cluster, request.job_id)
     changes, explanation = _changes(request), explain(cluster.state, job, now, cluster.policies.get(job.pool))
     message = explanation_message(job, explanation)
@@ -67,7 +67,7 @@ def _explained(
 
 
 def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> None:
-    """Refuse what could not be wished for either."""
+    """Raise `RefusedError` for a change that the cluster would refuse."""
     if not waits:
         what = f"job {job.id} is {job.state.value}: --what-if is about when a waiting job starts"
         raise RefusedError(Refusal(RefusalKind.CONFLICT, what))
@@ -77,7 +77,7 @@ def _check(cluster: Cluster, job: Job, waits: bool, changes: list[Event]) -> Non
 
 
 def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
-    """A function from a cluster to the changes that are asked about; None if nothing is."""
+    """Return a function that gives the requested changes for a cluster, or None if none are requested."""
     standing = request.HasField("priority") or request.HasField("weight")
     size, pool = request.HasField("gpus_min"), request.HasField("pool")
     if not (standing or size or pool):
@@ -101,7 +101,7 @@ def _changes(request: client_pb2.ExplainRequest) -> Changes | None:
 
 
 def _foreseen(cluster: Cluster, job: JobId, now: float, changes: Changes | None) -> bytes:
-    """When the job starts, and when it would, as a part of an explanation."""
+    """Return a serialised explanation with the forecast of the job's start, and of its start after the changes."""
     ahead = fork(cluster)
     message = client_pb2.Explanation(forecast=forecast_message(forecast(ahead, job, now)))
     if changes is not None:
@@ -111,7 +111,7 @@ def _foreseen(cluster: Cluster, job: JobId, now: float, changes: Changes | None)
 
 
 def forecast_message(seen: Forecast) -> client_pb2.Forecast:
-    """When a job starts."""
+    """Return the message for a forecast."""
     return client_pb2.Forecast(
         start_at=seen.start,
         basis=seen.basis,
@@ -122,7 +122,7 @@ def forecast_message(seen: Forecast) -> client_pb2.Forecast:
 
 
 def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explanation:
-    """Why a job waits."""
+    """Return the message for an explanation, without a forecast."""
     source = explanation.remaining_from
     return client_pb2.Explanation(
         job_id=job.id,

@@ -1,4 +1,4 @@
-"""``ebb user``, ``ebb token``, ``ebb whoami``: who is who, as clients ask for it and as admins change it."""
+"""Shows and changes users and tokens (``ebb user``, ``ebb token``, ``ebb whoami``)."""
 
 import asyncio
 import math
@@ -29,10 +29,10 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 ROLES: Final = ("user", "operator", "admin")
 MAX_USERS: Final = 10_000
 MAX_TOKENS: Final = 100
-"""Of one user."""
+"""Tokens of one user."""
 MAX_LABEL: Final = 128
 AT_A_TIME: Final = 100
-"""Users that are told of, in less than a millisecond."""
+"""Users that are put into messages without a break, in less than a millisecond."""
 MAX_UID: Final = 2**32 - 2
 DAY_S: Final = 86_400.0
 LIFETIME_S: Final = 90 * DAY_S
@@ -40,7 +40,7 @@ MAX_LIFETIME_S: Final = 3650 * DAY_S
 
 
 class IdentityService:
-    """Shows and changes users and tokens. The gate has seen to it that those who ask may."""
+    """Shows and changes users and tokens. The gate has checked that the caller may do so."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -50,7 +50,7 @@ class IdentityService:
     # --- users ---
 
     async def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: Any) -> user_pb2.Identity:
-        """Who asks, and by which token."""
+        """Show the caller, and the token that proves it."""
         who, now = caller(), self._clock.now()
         user = self._identities.user(who.user) or User(who.user, who.role)
         token = self._identities.token(who.token)
@@ -58,11 +58,11 @@ class IdentityService:
         return user_pb2.Identity(user=self._message(user), token=told, now=now)
 
     async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
-        """All, by name."""
+        """List all users by name."""
         return user_pb2.ListUsersReply(users=await _in_parts(self._message, list(self._identities.users())))
 
     async def AddUser(self, request: user_pb2.AddUserRequest, context: Any) -> user_pb2.User:
-        """A user that was not there."""
+        """Add a user that does not exist yet."""
         user = _user(request.user)
         async with self._identities.changing:
             if self._identities.user(user.name) is not None:
@@ -72,7 +72,7 @@ class IdentityService:
         return self._message(user)
 
     async def SetUser(self, request: user_pb2.SetUserRequest, context: Any) -> user_pb2.User:
-        """Another role, account or uid."""
+        """Give a user another role, account or uid."""
         async with self._identities.changing:
             user = self._known(request.name)
             wanted = user_pb2.User(
@@ -87,7 +87,7 @@ class IdentityService:
         return self._message(changed)
 
     async def RemoveUser(self, request: user_pb2.RemoveUserRequest, context: Any) -> user_pb2.RemoveUserReply:
-        """A user who is gone: out at once. What they have running goes on, and nothing else of theirs starts."""
+        """Remove a user, whose access ends at once. The user's running jobs go on, and waiting ones are held."""
         async with self._identities.changing:
             user = self._known(request.name)
             self._check_admins(user, Role.USER)
@@ -108,7 +108,7 @@ class IdentityService:
         return reply
 
     async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:
-        """Those of a list, or of this machine's accounts; whoever is there already keeps their role."""
+        """Add users from a list, or from this machine's accounts; users that exist already keep their role."""
         wanted = await asyncio.to_thread(self._wanted, request)
         async with self._identities.changing:
             known = {user.name: user for user in self._identities.users()}
@@ -124,18 +124,18 @@ class IdentityService:
         return user_pb2.ImportUsersReply(users=await _in_parts(message, [user for _, user in sorted(merged.items())]))
 
     def _wanted(self, request: user_pb2.ImportUsersRequest) -> dict[str, User]:
-        """By name. Raises `SpecError` for what is wrong with one of them."""
+        """Return the users to import, by name. Raises `SpecError` if one is invalid."""
         if not (request.all_accounts or request.group):
             return {user.name: user for user in map(_user, request.users)}
         try:
             return {user.name: user for user in map(_user, accounts(request.group))}
-        except (KeyError, ValueError):  # or no name can be like that
+        except (KeyError, ValueError):  # ValueError: no group can have such a name
             raise _refused(RefusalKind.UNKNOWN, f"--group: the master knows no group {request.group[:64]!r}") from None
 
     # --- tokens ---
 
     async def CreateToken(self, request: user_pb2.CreateTokenRequest, context: Any) -> user_pb2.CreateTokenReply:
-        """A new token; the only time that its text is told."""
+        """Create a token; this reply is the only one with its text."""
         now, name = self._clock.now(), request.for_user or caller().user
         lifetime_s = request.lifetime_s if request.HasField("lifetime_s") else LIFETIME_S
         if not (math.isfinite(lifetime_s) and 0 <= lifetime_s <= MAX_LIFETIME_S):
@@ -151,7 +151,7 @@ class IdentityService:
         return user_pb2.CreateTokenReply(token=_token_message(token), text=text)
 
     async def ListTokens(self, request: user_pb2.ListTokensRequest, context: Any) -> user_pb2.ListTokensReply:
-        """A user's, or everybody's."""
+        """List the tokens of one user, or of all users."""
         names = [user.name for user in self._identities.users()]
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
@@ -159,17 +159,17 @@ class IdentityService:
         return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
-        """Nobody is proven by it any more."""
+        """Revoke a token, so that it proves no user any more."""
         token = self._identities.token(request.id)
         if token is None:
             raise _refused(RefusalKind.UNKNOWN, f"token {request.id[:40]!r} does not exist: 'ebb token ls' shows ids")
         await self._identities.revoke(token.id)
         return _token_message(token)
 
-    # --- what they have in common ---
+    # --- shared parts ---
 
     async def _forget_expired(self, name: str, now: float) -> None:
-        """They prove nothing, and must not count."""
+        """Revoke the user's expired tokens, so that they do not count towards the limit."""
         for token in list(self._identities.tokens_of(name)):
             if token.expires is not None and token.expires <= now:
                 await self._identities.revoke(token.id)
@@ -181,7 +181,7 @@ class IdentityService:
         return user
 
     def _check_admins(self, user: User, role: Role) -> None:
-        """Somebody has to be left who can say who is who."""
+        """Raise `RefusedError` if ``role`` for ``user`` would leave the cluster without an admin."""
         admins = [one for one in self._identities.users() if one.role is Role.ADMIN]
         if admins == [user] and role is not Role.ADMIN:
             raise _refused(RefusalKind.CONFLICT, f"{user.name} is the last admin: make somebody else one first")
@@ -194,7 +194,7 @@ class IdentityService:
 
 
 async def _in_parts(message: Callable[[One], Message], known: Sequence[One]) -> list[Message]:
-    """A message on each; others have turns in between."""
+    """Return a message for each of ``known``; other calls get their turn in between."""
     found = list[Message]()
     for start in range(0, len(known), AT_A_TIME):
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def _in_parts(message: Callable[[One], Message], known: Sequence[One]) -> 
 
 
 def _user(message: user_pb2.User) -> User:
-    """The user that is asked for. Raises `SpecError` for what is wrong with it."""
+    """Return the user of a request. Raises `SpecError` if a field is invalid."""
     role = message.role or "user"
     if not NAME.fullmatch(message.name):
         raise SpecError("user", f"{message.name[:64]!r} is not a name of at most 32 letters, digits, '.', '_' and '-'")
@@ -217,7 +217,7 @@ def _user(message: user_pb2.User) -> User:
 
 
 def _merged(known: User | None, wanted: User) -> User:
-    """Who is there already keeps their role, which somebody gave them; the rest is as the list says."""
+    """Return the imported user; one that exists already keeps the role that an admin gave it."""
     if known is None:
         return wanted
     uid = known.uid if wanted.uid is None else wanted.uid

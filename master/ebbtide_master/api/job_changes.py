@@ -1,7 +1,7 @@
-"""What is wished of jobs that are there: hold, release, suspend, resume, resize, drill, change, cancel, remove.
+"""Changes existing jobs: hold, release, suspend, resume, resize, drill, change, cancel, remove.
 
-What counts of a removal is in the journal before anything is removed on any node: a node asks which of the jobs that it
-has something of were removed, at once if it is told to, and else when it next tidies up.
+A removal is in the journal before anything is removed on a node. A node then asks which of the jobs that it has files
+of were removed: at once if the master reaches it, else when it next cleans up.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -26,11 +26,11 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import PAUSE, Facts, Parts, RefusedError
 
 CHANGES_OF_A_PART: Final = 200
-"""Are looked at a time, in less than a millisecond."""
+"""Jobs that are looked at without a break, in less than a millisecond."""
 
 
 class JobChangeService:
-    """Turns wishes into facts about the jobs that a request names."""
+    """Turns requests into events of the jobs that they name."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -40,7 +40,7 @@ class JobChangeService:
         self._bounds = master.bounds
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
-        """Have a job step aside until it is resumed."""
+        """Suspend a job until it is resumed."""
         return await self._pause(request.job_id, e.SuspendRequested)
 
     async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
@@ -62,11 +62,11 @@ class JobChangeService:
         return await self._wish(request.job_id, lambda id: e.ResizeRequested(id, low, high))
 
     async def Drill(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
-        """Have a running job step aside and come back at once."""
+        """Suspend a running job and resume it at once, as a test of its checkpoints."""
         return await self._wish(request.job_id, e.DrillRequested)
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
-        """Give a job another priority, weight or pool. One that has them already is what was wished for."""
+        """Give a job another priority, weight or pool; a job that has them already is no error."""
         check_user(request.user)
         check_rank(
             self._bounds,
@@ -81,7 +81,7 @@ class JobChangeService:
             def changed(id: JobId) -> e.JobChanged:
                 return _changed(cluster.job(id), id, request)
 
-            # All of it, or nothing: what is refused comes first.
+            # A request is carried out completely or not at all, so a refusal has to come first.
             refused = False
             for job in jobs_named(cluster, request.job_id) if request.HasField("pool") else ():
                 refused = refused or cluster.refusal(changed(job.id)) is not None
@@ -101,7 +101,7 @@ class JobChangeService:
         return await self._loop.tell_in_parts(facts, answer)
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Any) -> client_pb2.Job:
-        """Give a job up. One that was cancelled already is what was wished for."""
+        """Cancel a job; a job that was cancelled already is no error."""
 
         def facts(cluster: Cluster) -> Facts:
             if (jobs := jobs_named(cluster, request.job_id)) and all(job.state is JobState.CANCELLED for job in jobs):
@@ -111,7 +111,7 @@ class JobChangeService:
         return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, request.job_id))
 
     async def _change_limits(self, request: client_pb2.ChangeRequest) -> client_pb2.Job:
-        """Give an array other limits; one that has them already is what was wished for."""
+        """Give an array other limits; an array that has them already is no error."""
         if request.HasField("priority") or request.HasField("weight"):
             raise SpecError(
                 "--max-concurrent", "cannot be set together with --priority or --weight: set them one by one"
@@ -133,7 +133,7 @@ class JobChangeService:
         def facts(cluster: Cluster) -> Facts:
             jobs = _whole(cluster, request.job_id)
             yield from _refuse_if_needed(cluster, {JobId(request.job_id), *(job.id for job in jobs)})
-            for job in jobs:  # all of them, or nothing
+            for job in jobs:  # either all of them are removed, or none
                 if refusal := cluster.refusal(e.JobRemoved(job.id, user)):
                     raise RefusedError(refusal)
                 yield PAUSE
@@ -147,7 +147,7 @@ class JobChangeService:
         return reply
 
     async def _pause(self, id: str, kind: type[e.HoldRequested | e.SuspendRequested]) -> client_pb2.Job:
-        """With what the job waited for until then."""
+        """Hold or suspend jobs, with events that say what each job waited for until then."""
 
         def facts(cluster: Cluster) -> Facts:
             return events_for_each(cluster, id, lambda one: kind(one, _waited(cluster.job(one))))
@@ -162,7 +162,7 @@ class JobChangeService:
 
 
 def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.JobChanged:
-    """Its other priority or weight; if there is no such job, the cluster refuses it."""
+    """Return the event of the changed priority or weight; if there is no job ``id``, the cluster refuses the event."""
     old_priority, old_weight = (0, 0.0) if job is None else (job.priority, job.weight)
     priority = request.priority if request.HasField("priority") else old_priority
     weight = request.weight if request.HasField("weight") else old_weight
@@ -170,7 +170,7 @@ def _changed(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e
 
 
 def _effect(cluster: Cluster, changes: list[e.JobChanged]) -> Parts[str]:
-    """What these changes do not do, in words."""
+    """Return in words which effects these changes do not have."""
     jobs, found, pages = cluster.state.jobs, list[str](), range(0, len(changes), CHANGES_OF_A_PART)
     for start in pages:
         found += missing_effects(cluster.policies, jobs, changes[start : start + CHANGES_OF_A_PART])
@@ -183,12 +183,12 @@ def _moved(job: Job | None, id: JobId, request: client_pb2.ChangeRequest) -> e.J
 
 
 def _cancelled(job: Job | None, id: JobId, request: client_pb2.CancelRequest) -> e.CancelRequested:
-    """With what it waited for until then."""
+    """Return the event of a cancel, which says what the job waited for until then."""
     return e.CancelRequested(id, request.now, _waited(job))
 
 
 def _waited(job: Job | None) -> str:
-    """For what it waits, if it does."""
+    """Return what ``job`` waits for; empty if it does not wait."""
     return waited(job) or ITS_TURN if job is not None and job.waiting else ""
 
 
@@ -198,7 +198,7 @@ def _reply(gone: list[JobId]) -> Parts[client_pb2.RemoveReply]:
 
 
 def _whole(cluster: Cluster, id: str) -> list[Job]:
-    """The job of that id, or all tasks of the array."""
+    """Return the job ``id``, or all tasks of the array ``id``. Raises `RefusedError` for single tasks of an array."""
     job, array = cluster.job(JobId(id)), array_of(cluster, id)
     if array is not None and (array.id != id or (job is not None and job.task is not None)):
         raise RefusedError(Refusal(RefusalKind.CONFLICT, f"tasks go with their array: remove job {array.id}"))
@@ -208,7 +208,7 @@ def _whole(cluster: Cluster, id: str) -> list[Job]:
 
 
 def _refuse_if_needed(cluster: Cluster, ids: Collection[JobId]) -> Facts:
-    """Raise `RefusedError` if an unfinished job was to wait for one of these."""
+    """Raise `RefusedError` if an unfinished job was submitted to wait for one of ``ids``."""
     for number, id in enumerate(list(cluster.state.unfinished)):
         if not number % CHANGES_OF_A_PART:
             yield PAUSE

@@ -1,4 +1,4 @@
-"""``ebb events`` and ``ebb story``: the lines of the journal, read off the loop's thread."""
+"""Sends the lines of the journal, read outside the loop's thread (``ebb events``, ``ebb story``)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -18,13 +18,13 @@ from ebbtide_master.loop import Parts
 from ebbtide_master.store.journal import Store, StoredEvent
 
 TOLD_FROM_S: Final = 1.0
-"""Waiting for a shorter time is not worth a word."""
+"""Shortest wait in seconds that a story mentions."""
 LINES_OF_A_PART: Final = 20
-"""Are put into words at a time, in about a millisecond."""
+"""Lines that are put into words without a break, in about a millisecond."""
 
 
 class JournalService:
-    """Tells what happened, in the order of the journal."""
+    """Sends events in the order of the journal."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -34,7 +34,7 @@ class JournalService:
     async def WatchEvents(
         self, request: client_pb2.WatchEventsRequest, context: Any
     ) -> AsyncIterator[client_pb2.Event]:
-        """The journal behind ``after_sequence``, then what is added to it."""
+        """Send the journal behind ``after_sequence``; with ``follow``, also the lines that are added to it."""
         last = await asyncio.to_thread(begin_of_events, self._store, request)
         with self._changes.watch() as watcher:
             while True:
@@ -48,7 +48,7 @@ class JournalService:
                     await watcher.wait_changed()
 
     async def ShowStory(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.StoryReply:
-        """Every event that one job went through."""
+        """Return all events of one job."""
         await self._loop.ask(lambda cluster: job_named(cluster, request.job_id))
         reply, story, last = client_pb2.StoryReply(), _Story(), 0
         while lines := await asyncio.to_thread(_page_of_story, self._store, request.job_id, last):
@@ -58,18 +58,18 @@ class JournalService:
 
 
 def _page_of_story(store: Store, job: str, after: int) -> list[StoredEvent]:
-    """Some lines about ``job``, from that behind ``after``. Blocks."""
+    """Return the next lines about ``job`` behind ``after``. Blocks."""
     return list(store.events(after, job, limits.EVENTS_AT_ONCE))
 
 
 class _Story:
-    """Tells events in words; a job that waited, and of which the policy had nothing to say, waited for its turn."""
+    """Puts events into words; a job that waited without a reason from its policy waited for its turn."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # it waits, or waited when it was last placed
+        self._since: float | None = None  # since when the job waits, or waited when it was last placed
 
     def tell(self, lines: Iterable[StoredEvent], reply: client_pb2.StoryReply, _: Cluster) -> Parts[None]:
-        """Add ``lines``, which follow those of before, to ``reply``."""
+        """Add ``lines``, which follow the earlier ones, to ``reply``."""
         for number, line in enumerate(lines):
             if not number % LINES_OF_A_PART:
                 yield
@@ -88,7 +88,7 @@ class _Story:
 
 
 def begin_of_events(store: Store, request: client_pb2.WatchEventsRequest) -> int:
-    """The line behind which begins what is asked for. Blocks."""
+    """Return the line behind which the requested events begin. Blocks."""
     begin: int = request.after_sequence
     if request.tail:
         begin = max(begin, store.last_sequence - request.tail)
@@ -98,7 +98,7 @@ def begin_of_events(store: Store, request: client_pb2.WatchEventsRequest) -> int
 
 
 def _last_before(store: Store, time: float) -> int:
-    """The line behind which all were recorded at that time or later; times of lines only ever grow."""
+    """Return the line behind which all lines were recorded at ``time`` or later, as the times of lines only grow."""
     low, high = 0, store.last_sequence
     while low < high:
         middle = (low + high) // 2

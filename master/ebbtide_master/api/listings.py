@@ -1,7 +1,7 @@
-"""``ebb ls``, ``ebb show`` and whoever watches jobs.
+"""Lists, shows and watches jobs (``ebb ls``, ``ebb show``).
 
-Many jobs are shown a page at a time, and named in parts. So nobody waits meanwhile, and nothing piles up for who reads
-slowly.
+Many jobs are shown page by page, and looked up in parts, so that no other call waits meanwhile, and nothing piles up
+for a slow reader.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
@@ -21,10 +21,10 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts
 
 PAGE_OF_STREAM: Final = 10
-"""Jobs that a stream tells of at once: there may be many streams, and what they tell is wanted less urgently."""
+"""Jobs that a stream sends at once: there may be many streams, and their news is less urgent."""
 
 NAMES_OF_A_PART: Final = 500
-"""Are looked at a time, in less than a millisecond."""
+"""Names that are looked up without a break, in less than a millisecond."""
 
 
 class ListingService:
@@ -38,7 +38,7 @@ class ListingService:
         self._throttle = master.throttle
 
     async def ListJobs(self, request: client_pb2.ListJobsRequest, context: Any) -> client_pb2.ListJobsReply:
-        """All unfinished jobs in order of submission; with ``all``, the finished ones too."""
+        """List all unfinished jobs in order of submission; with ``all``, the finished ones too."""
 
         check_ids(request.job_ids)
         who = caller().user if request.mine else request.of_user
@@ -50,7 +50,7 @@ class ListingService:
         return reply
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
-        """Everything on one job; of its environment, which may hold secrets, the names."""
+        """Show all of one job; of its environment, which may hold secrets, only the names."""
         id, user = request.job_id, caller().user
         if id.startswith("@"):
             id = await self._loop.ask(lambda cluster: resolve_id(cluster, request.job_id, user))
@@ -59,7 +59,7 @@ class ListingService:
         return message
 
     async def WatchJobs(self, request: client_pb2.WatchJobsRequest, context: Any) -> AsyncIterator[client_pb2.Job]:
-        """The jobs now, then each whenever it changes; ends when all that were named are finished."""
+        """Send the jobs now, and each whenever it changes, until all jobs that were named are finished."""
         check_ids(request.job_ids)
         wanted, ends = list(dict.fromkeys(request.job_ids)), set[str]()
         with self._changes.watch() as watcher:
@@ -84,14 +84,15 @@ def check_ids(ids: Collection[str]) -> None:
 
 
 def pages(ids: Sequence[str], size: int = PAGE) -> Iterator[Sequence[str]]:
-    """So many at a time."""
+    """Yield ``ids`` in pages of ``size``."""
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def names_of(cluster: Cluster, request: client_pb2.ListJobsRequest, user: str = "") -> Parts[list[str]]:
-    """Which jobs a listing has: those named, else all unfinished ones, or with ``all`` all; ``folded``, arrays once.
+    """Return the ids of a listing: the named jobs, or all unfinished ones, or with ``all`` all jobs.
 
-    Of these, those of the ``user``, if one is named, in the states that are asked for, and the last so many.
+    They are filtered by ``user``, if not empty, and by the requested states, and cut to the last ``limit`` ones. If
+    ``folded``, an array is listed once.
     """
     names, ids = dict[str, None](), request.job_ids
     states = {state for state in JobState if STATES[state] in request.states}
@@ -108,7 +109,7 @@ def names_of(cluster: Cluster, request: client_pb2.ListJobsRequest, user: str = 
 
 
 def _check_work(cluster: Cluster, ids: Iterable[str]) -> Parts[None]:
-    """Raise `SpecError` if ``ids`` stand for too many tasks, those that are named again and again among them."""
+    """Raise `SpecError` if ``ids`` name too many tasks; a task counts as often as it is named."""
     work = 0
     for number, id in enumerate(dict.fromkeys(ids)):
         if not number % NAMES_OF_A_PART:
@@ -119,7 +120,7 @@ def _check_work(cluster: Cluster, ids: Iterable[str]) -> Parts[None]:
 
 
 def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list[client_pb2.Job]]:
-    """These jobs and arrays, but for those that were forgotten since."""
+    """Return the jobs and arrays of these ``names``, without those that were forgotten since."""
     found = list[client_pb2.Job]()
     for name in names:
         if cluster.job(JobId(name)) is not None or array_of(cluster, name) is not None:
@@ -131,10 +132,10 @@ def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list
 def to_be_shown(
     cluster: Cluster, wanted: list[str], changed: set[JobId] | None, ends: set[str]
 ) -> Parts[tuple[list[str], bool]]:
-    """What to show a watcher: the ``wanted`` ones, or all unfinished ones at first, of which something changed.
+    """Return the ids to show to a watcher, and whether nothing can follow because all ``wanted`` jobs are finished.
 
-    And whether nothing can follow, because those that were named are finished. ``ends`` has those whose end was shown:
-    a job may end after what has ``changed`` was looked up.
+    At first, when ``changed`` is None, these are the ``wanted`` jobs, or all unfinished ones; later those that changed.
+    ``ends`` collects the jobs whose end was shown, because a job may end after ``changed`` was looked up.
     """
     if not wanted:
         return list(cluster.state.unfinished) if changed is None else sorted(changed), False
@@ -153,7 +154,7 @@ def to_be_shown(
 
 
 def watched(cluster: Cluster, names: Collection[str], by_name: bool, now: float) -> Parts[list[client_pb2.Job]]:
-    """These jobs as a watcher is shown them. Those that it named have to exist, else `RefusedError` is raised."""
+    """Return these jobs as a watcher gets them. Raises `RefusedError` if a job that was named does not exist."""
     found = list[client_pb2.Job]()
     for name in names:
         if by_name:

@@ -1,4 +1,4 @@
-"""``ebb logs``: what the attempts of a job printed, read from the nodes where it lies."""
+"""Reads the logs of a job's attempts from the nodes that have them (``ebb logs``)."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -17,11 +17,11 @@ from ebbtide_master.loop import RefusedError
 from ebbtide_master.nodes.sessions import LogUnavailableError
 
 EARLIER_ATTEMPTS: Final = 100
-"""In which the last lines are looked for at most."""
+"""Attempts, at most, in which the last lines are looked for."""
 
 
 class LogService:
-    """Passes on what nodes read of their logs."""
+    """Passes the logs that nodes read on to clients."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -29,9 +29,9 @@ class LogService:
         self._sessions = master.sessions
 
     async def ReadLogs(self, request: client_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
-        """The logs of one attempt, or of all in order; with ``follow``, until the job is finished.
+        """Send the logs of one attempt, or of all in order; with ``follow``, until the job is finished.
 
-        Of an attempt on several nodes it is what its part on one of them printed; with ``rank``, only that one.
+        Of an attempt on several nodes, the log of one node is sent; with ``rank``, only the output of that rank.
         """
         number, offset = await self._log_begin(request)
         with self._changes.watch() as watcher:
@@ -59,7 +59,7 @@ class LogService:
             order = window_of(request, attempt, offset=offset, max_bytes=limits.LOG_WINDOW_BYTES, wait=request.follow)
             window = await self._sessions.read_log(node, order)
             if window.error:
-                if not has_started(attempt, node):  # it never ran, and so wrote nothing
+                if not has_started(attempt, node):  # the attempt never ran there, and so printed nothing
                     return
                 raise LogUnavailableError(f"log of job {request.job_id}: {window.error}")
             after = max(window.next, offset + len(window.data))
@@ -72,7 +72,7 @@ class LogService:
     # --- where to begin ---
 
     async def _log_begin(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
-        """The attempt, and the offset in what it printed, with which to begin."""
+        """Return the attempt to begin with, and the offset in its log."""
         begin = (request.attempt or 1, 0)
         if request.since:
             begin = await self._begin_since(request)
@@ -81,7 +81,7 @@ class LogService:
         return begin
 
     async def _begin_since(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
-        """In the first attempt that has not ended before."""
+        """Return where the output since ``request.since`` begins, in the first attempt that had not ended before."""
         number = request.attempt or 1
         while True:
             attempt, node, _ = await self._loop.ask(partial(attempt_of, request=request, number=number))
@@ -95,7 +95,7 @@ class LogService:
         return number, (await self._edge_of(request, attempt, node)).next
 
     async def _begin_of_tail(self, request: client_pb2.ReadLogsRequest) -> tuple[int, int]:
-        """In the last attempt that printed, or as many before it as it takes, as far as they can be read."""
+        """Return where the last ``request.tail`` lines begin, in the last attempt or, as far as readable, before it."""
         last = request.attempt or await self._loop.ask(lambda cluster: len(job_named(cluster, request.job_id).attempts))
         begin, wanted = (last or 1, 0), request.tail
         for number in range(last, (last - 1) if request.attempt else max(0, last - EARLIER_ATTEMPTS), -1):
@@ -116,7 +116,7 @@ class LogService:
     async def _edge_of(
         self, request: client_pb2.ReadLogsRequest, attempt: Attempt, node: NodeId, tail: int = 0
     ) -> agent_pb2.LogData:
-        """Where the last lines of the attempt's log begin, or without ``tail`` what was printed since."""
+        """Ask ``node`` where the last ``tail`` lines begin, or without ``tail`` the output since ``request.since``."""
         asked = {"tail": tail} if tail else {"since": request.since}
         answer = await self._sessions.read_log(node, window_of(request, attempt, **asked))
         if answer.error:
@@ -125,7 +125,7 @@ class LogService:
 
 
 def window_of(request: client_pb2.ReadLogsRequest, attempt: Attempt, **asked: Any) -> agent_pb2.ReadLog:
-    """What a node is asked of the attempt's log."""
+    """Return the request to a node for a window of the attempt's log."""
     rank = request.rank if request.HasField("rank") else None
     return agent_pb2.ReadLog(job_id=request.job_id, attempt=attempt.number, rank=rank, **asked)
 
@@ -133,14 +133,17 @@ def window_of(request: client_pb2.ReadLogsRequest, attempt: Attempt, **asked: An
 def attempt_of(
     cluster: Cluster, request: client_pb2.ReadLogsRequest, number: int
 ) -> tuple[Attempt | None, NodeId | None, bool]:
-    """The job's attempt of that number if there is one, the node to be asked, and whether the job is finished."""
+    """Return the job's attempt ``number`` or None, the node to ask for its log, and whether the job is finished."""
     job = job_named(cluster, request.job_id)
     attempt = job.attempts[number - 1] if number <= len(job.attempts) else None
     return attempt, node_of_part(request, job, attempt) if attempt is not None else None, job.state.finished
 
 
 def node_of_part(request: client_pb2.ReadLogsRequest, job: Job, attempt: Attempt) -> NodeId | None:
-    """The node whose part is asked for; None if ``attempt`` had none there, or `RefusedError` if that was named."""
+    """Return the node whose log is requested, or None if ``attempt`` had no such part.
+
+    Raises `RefusedError` instead of returning None if the request names the attempt.
+    """
     nodes = attempt.allocation.node_ids
     found = NodeId(request.node) if request.node in nodes else None if request.node else nodes[0]
     if request.HasField("rank"):
@@ -152,7 +155,7 @@ def node_of_part(request: client_pb2.ReadLogsRequest, job: Job, attempt: Attempt
 
 
 def _node_of_rank(rank: int, job: Job, attempt: Attempt) -> NodeId | None:
-    """Ranks count on from node to node: of a ``ddp`` job one for each GPU, else one for each node."""
+    """Return the node of ``rank``: ranks count through the nodes, one per GPU for a ``ddp`` job, else one per node."""
     for piece in attempt.allocation:
         here = max(1, len(piece.gpus)) if job.spec.launch is LaunchMode.DDP else 1
         if rank < here:

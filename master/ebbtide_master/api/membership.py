@@ -1,4 +1,4 @@
-"""Nodes that join with an invitation, and those whose certificate is taken back."""
+"""Lets nodes join with an invitation, and revokes their certificates."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,14 @@ from ebbtide_master.api.context import Context
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import RefusedError
 
-if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
     from ebbtide_master.tls.listeners import Front
 
 log = logging.getLogger(__name__)
 
 
 class MembershipService:
-    """Hands out certificates, and takes them back."""
+    """Invites nodes, signs their certificates, and revokes them."""
 
     def __init__(self, master: Context) -> None:
         self._store = master.store
@@ -27,7 +27,7 @@ class MembershipService:
         self._front = master.front
 
     async def InviteNode(self, request: client_pb2.InviteNodeRequest, context: Any) -> client_pb2.InviteNodeReply:
-        """Let one node join, once, until it expires."""
+        """Create an invitation that lets one node join, once, until it expires."""
         front = self._reached()
         try:
             secret, expires = await front.enrolment.invite(request.node, request.expires_s)
@@ -45,13 +45,13 @@ class MembershipService:
         except ValueError as error:
             raise SpecError("join", str(error)) from None
         log.info("node=%s joined from=%s", request.node, context.peer())
-        self._sessions.end_stream(NodeId(request.node))  # whoever had the certificate before
+        self._sessions.end_stream(NodeId(request.node))  # the agent that had the node's certificate before
         return client_pb2.JoinReply(
             certificate=certificate, agent_port=front.agent_port, cluster_id=self._store.cluster_id
         )
 
     async def RevokeNode(self, request: client_pb2.RevokeNodeRequest, context: Any) -> client_pb2.RevokeNodeReply:
-        """Take a node's certificate back."""
+        """Revoke a node's certificate."""
         if not await self._reached().enrolment.revoke(request.node):
             known = f"node {request.node[:80]} has no certificate"
             raise RefusedError(Refusal(RefusalKind.UNKNOWN, known))

@@ -1,4 +1,4 @@
-"""Which jobs the ids in a request name (``17``, ``17.3``, ``17.2-5``, ``@~1``), and how they are shown together."""
+"""Finds the jobs that the ids in a request name (``17``, ``17.3``, ``17.2-5``, ``@~1``), and shows them together."""
 
 import re
 from collections import Counter
@@ -20,9 +20,9 @@ from ebbtide_master.loop import PAUSE, Parts, RefusedError
 
 LIVE = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDING, JobState.STOPPING, JobState.UNREACHABLE)
 MOST_LIVELY = (*LIVE, JobState.SUSPENDED, JobState.PENDING, JobState.FAILED, JobState.CANCELLED, JobState.COMPLETED)
-"""An array is in the first of these states that any of its tasks is in."""
+"""An array has the first of these states that any of its tasks has."""
 JOBS_OF_A_PART: Final = 100
-"""Are added up at a time, in less than a millisecond."""
+"""Jobs that are summed up without a break, in less than a millisecond."""
 FINISHED_STATES = [STATES[state] for state in FINISHED]
 
 
@@ -30,7 +30,7 @@ FINISHED_STATES = [STATES[state] for state in FINISHED]
 
 
 def jobs_named(cluster: Cluster, id: str) -> list[Job]:
-    """The job of that id, or all tasks that it names (``17`` is an array, or ``17.2-5``); none if it is unknown."""
+    """Return the job ``id``, or all tasks that it names (``17`` is an array, or ``17.2-5``); none if it is unknown."""
     job = cluster.job(JobId(id))
     if job is not None:
         return [job]
@@ -39,7 +39,7 @@ def jobs_named(cluster: Cluster, id: str) -> list[Job]:
 
 
 def array_of(cluster: Cluster, id: str) -> Array | None:
-    """The array that ``id`` names tasks of."""
+    """Return the array of which ``id`` names tasks, or None."""
     number, _, indices = id.partition(".")
     if not re.fullmatch(r"(\d{1,9}(-\d{1,9})?)?", indices):
         return None
@@ -47,7 +47,7 @@ def array_of(cluster: Cluster, id: str) -> Array | None:
 
 
 def breadth(cluster: Cluster, id: str) -> int:
-    """How many tasks have to be looked at to know those that ``id`` names."""
+    """Return how many tasks have to be looked at to find those that ``id`` names."""
     array = array_of(cluster, id) if cluster.job(JobId(id)) is None else None
     if array is None:
         return 1
@@ -57,7 +57,7 @@ def breadth(cluster: Cluster, id: str) -> int:
 
 
 def job_named(cluster: Cluster, id: str) -> Job:
-    """The one job of that id; `RefusedError` if there is none, or it is an array."""
+    """Return the job ``id``. Raises `RefusedError` if there is none, or if it is an array."""
     job = cluster.job(JobId(id))
     if job is None and jobs_named(cluster, id):
         message = f"job {id} is an array: name one of its tasks, such as {jobs_named(cluster, id)[0].id}"
@@ -68,7 +68,10 @@ def job_named(cluster: Cluster, id: str) -> Job:
 
 
 def events_for_each(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event | None]:
-    """The same wish for each job that ``id`` names; of several, for those that can grant it, if any can."""
+    """Yield the event ``wish`` for each job that ``id`` names; of several, for those that can accept it.
+
+    If none of them can, the event of the first one is yielded, and its refusal is the answer.
+    """
     jobs = jobs_named(cluster, id)
     if len(jobs) <= 1:
         yield wish(jobs[0].id if jobs else JobId(id))
@@ -92,9 +95,9 @@ def is_changed(cluster: Cluster, id: str, changed: set[JobId], arrays: set[str])
 
 
 def resolve_id(cluster: Cluster, id: str, user: str) -> str:
-    """The id that is meant by ``@`` and ``@~1``, as in `--after`; also of tasks, ``@.3``. Others stay as they are.
+    """Return the id that ``@`` and ``@~1`` stand for, as in `--after`, also for tasks, ``@.3``; other ids as they are.
 
-    `RefusedError` if the user has not submitted so many.
+    Raises `RefusedError` if the user has not submitted so many jobs.
     """
     match = re.fullmatch(r"@(?:~(\d{1,4}))?(\.\d{1,9}(?:-\d{1,9})?)?", id)
     if match is None:
@@ -108,7 +111,7 @@ def resolve_id(cluster: Cluster, id: str, user: str) -> str:
 
 
 def latest_of(cluster: Cluster, user: str, most: int) -> list[JobId]:
-    """The last jobs and arrays that the user submitted, the newest first."""
+    """Return the last jobs and arrays that ``user`` submitted, the newest first; one more than ``most`` at most."""
     found = list[JobId]()
     for job in reversed(cluster.state.jobs.values()):
         if job.user == user:
@@ -126,9 +129,9 @@ def latest_of(cluster: Cluster, user: str, most: int) -> list[JobId]:
 def show(
     cluster: Cluster, id: str, now: float, *, briefly: bool = False, in_list: bool = False
 ) -> Parts[client_pb2.Job]:
-    """The job of that id, or one message for all tasks that it names; ``briefly``, without what they have together.
+    """Return the job ``id``, or one message for all tasks that it names.
 
-    ``in_list``, a long command is cut short.
+    If ``briefly``, the sums of unfinished tasks are left out; if ``in_list``, a long command is cut.
     """
     job = cluster.job(JobId(id))
     if job is not None:
@@ -156,7 +159,7 @@ def is_over(cluster: Cluster, id: str) -> bool:
 
 
 def _together(array: Array, id: str, states: Counter[JobState], whole_command: bool) -> client_pb2.Job:
-    """In which states tasks of ``array`` are."""
+    """Return one message for tasks of ``array``, with the number of tasks in each state."""
     state = next(state for state in MOST_LIVELY if states[state])
     first = next(iter(array.tasks.values()))
     counts = {one: states[one] for one in MOST_LIVELY if states[one]}
@@ -171,7 +174,7 @@ def _together(array: Array, id: str, states: Counter[JobState], whole_command: b
 
 
 def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> Parts[None]:
-    """What these tasks have, and had, all in all."""
+    """Add the sums of what the tasks ``jobs`` have and had to ``message``."""
     share, waiting_s, running_s, ended, exit_code = 0, 0.0, 0.0, 0.0, 0
     for number, job in enumerate(jobs):
         if number % JOBS_OF_A_PART == 0:

@@ -1,4 +1,4 @@
-"""Nodes: how they are, taken out of service and put back; and what persons say of those that are silent."""
+"""Shows nodes, takes them out of service and puts them back, and takes in what operators know of silent nodes."""
 
 import math
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ MAX_REASON_LENGTH: Final = 200
 
 
 class NodeService:
-    """Shows nodes, and takes what operators decide on them."""
+    """Shows nodes, and carries out what operators decide about them."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -34,7 +34,7 @@ class NodeService:
         self._front = master.front
 
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
-        """Every node that ever registered."""
+        """List all nodes that ever registered and were not removed."""
 
         def reply(cluster: Cluster) -> Parts[client_pb2.ListNodesReply]:
             now = self._clock.now()
@@ -52,7 +52,7 @@ class NodeService:
     # --- out of service, and into it ---
 
     async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Take a node out of service, and say what becomes of the jobs there."""
+        """Take a node out of service, and show what becomes of its jobs."""
         check_words("--reason", request.reason, MAX_REASON_LENGTH)
         check_words("user", request.user, MAX_USER_LENGTH)
         deadline = self._deadline(request)
@@ -65,12 +65,12 @@ class NodeService:
         return await self._tell_node(node, drained)
 
     async def ResumeNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Put a node into service again. One that is in service already is what was wished for."""
+        """Put a node into service again; a node that is in service already is no error."""
         check_words("user", request.user, MAX_USER_LENGTH)
         return await self._tell_node(NodeId(request.node), e.NodeResumed(NodeId(request.node), request.user))
 
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
-        """A node now, and whenever who is there changes; ends when nobody is, or it is in service again."""
+        """Send a node now, and whenever its jobs change, until it has none or is in service again."""
         node, told = NodeId(request.node), None
         with self._changes.watch() as watcher:
             while True:
@@ -83,22 +83,22 @@ class NodeService:
                     return
                 await watcher.wait_changed()
 
-    # --- silent ones, and what is left there ---
+    # --- silent nodes, and what is left there ---
 
     async def ConfirmDead(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Take a person's word that nothing of what was on a node runs any more."""
+        """Record on an operator's word that nothing that was on a node runs any more."""
         check_words("user", request.user, MAX_USER_LENGTH)
         node = NodeId(request.node)
         return await self._tell_node(node, e.NodeConfirmedDead(node=node, user=request.user))
 
     async def RemoveNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.RemoveNodeReply:
-        """Forget a node that is lost and has nothing."""
+        """Forget a node that is lost and has no attempts."""
         check_words("user", request.user, MAX_USER_LENGTH)
         removed = e.NodeRemoved(NodeId(request.node), request.user)
         return await self._loop.tell(lambda _: [removed], lambda _: client_pb2.RemoveNodeReply())
 
     async def EndStray(self, request: client_pb2.EndStrayRequest, context: Any) -> client_pb2.NodeReply:
-        """End an attempt that is set aside."""
+        """End a stray: an attempt that a node has and the master does not know."""
         check_words("user", request.user, MAX_USER_LENGTH)
         if not 0.0 <= request.grace_s <= limits.MAX_GRACE_S or math.isnan(request.grace_s):
             raise SpecError("--grace", f"is not between 0 and {limits.MAX_GRACE_S:g} s")
@@ -114,7 +114,7 @@ class NodeService:
     async def BelieveSilence(
         self, request: client_pb2.BelieveSilenceRequest, context: Any
     ) -> client_pb2.BelieveSilenceReply:
-        """Take a person's word that nodes which fell silent together are not to be heard because of themselves."""
+        """Record on an operator's word that nodes that fell silent together are down, and the master is not cut off."""
         check_words("user", request.user, MAX_USER_LENGTH)
         doubted: list[NodeId] = []
 
@@ -124,13 +124,13 @@ class NodeService:
 
         return await self._loop.tell(facts, lambda _: client_pb2.BelieveSilenceReply(nodes=doubted))
 
-    # --- what they have in common ---
+    # --- shared parts ---
 
     async def _tell_node(self, node: NodeId, fact: Event) -> client_pb2.NodeReply:
         return await self._loop.tell_in_parts(lambda _: [fact], lambda cluster: self._show_node(cluster, node))
 
     def _deadline(self, request: client_pb2.DrainNodeRequest) -> float | None:
-        """Unix seconds."""
+        """Return the deadline of a drain in Unix seconds, or None."""
         if not request.HasField("deadline_s"):
             return None
         if not 0 <= request.deadline_s <= limits.MAX_TIME_LIMIT_S:
@@ -144,7 +144,7 @@ class NodeService:
         reply = client_pb2.NodeReply(node=self._message(node, cluster, now))
         for found in prospects(cluster.state, node, now):
             reply.jobs.append(node_job_message(found))
-            yield  # whether a job could run elsewhere may take some milliseconds to tell
+            yield  # to find whether one job could run elsewhere may take some milliseconds
         return reply
 
     def _message(self, node: Node, cluster: Cluster, now: float) -> client_pb2.Node:

@@ -1,4 +1,4 @@
-"""Where words about jobs may go, as clients ask for it."""
+"""Checks the targets of notices that clients name, and sends test notices."""
 
 import secrets
 from dataclasses import replace
@@ -16,14 +16,14 @@ from ebbtide_master.notify.notice import Notice
 
 
 class NoticeService:
-    """Lets users try their targets."""
+    """Sends test notices to users' targets."""
 
     def __init__(self, master: Context) -> None:
         self._clock = master.clock
         self._notifier = master.notifier
 
     async def TestNotice(self, request: client_pb2.NoticeTest, context: Any) -> client_pb2.NoticeTestReply:
-        """Send a word there, once. How it was answered is for operators: it tells what is in the network."""
+        """Send one test notice. Only operators get the target's answer, because it shows what is in the network."""
         _check_target(request.target, self._notifier.settings)
         text = f"This is a test, sent by {request.user[:64] or 'somebody'} with 'ebb notify test'."
         notice = Notice(f"test-{secrets.token_hex(8)}", 0, self._clock.now(), "test", text, "", {})
@@ -35,9 +35,9 @@ class NoticeService:
 
 
 def with_notices(spec: JobSpec, settings: NotifySettings) -> tuple[JobSpec, list[str]]:
-    """The job as it is accepted, and warnings. One whose words may not go where they are to is refused.
+    """Return the job as it is accepted, and warnings. Raises `SpecError` for a target that is not allowed.
 
-    But a script for Slurm says ``--mail-user`` wherever it is: where that cannot be, it goes without.
+    A script for Slurm names ``--mail-user`` on any cluster: if that target is not allowed, the job is accepted without.
     """
     allowed, warnings = list[NoticeRule](), list[str]()
     for rule in spec.notify:

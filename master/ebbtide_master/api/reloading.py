@@ -1,4 +1,4 @@
-"""``ebb master reload``, and SIGHUP: the configuration is read again while everything goes on."""
+"""Reads the configuration again while the master serves (``ebb master reload``, SIGHUP)."""
 
 import asyncio
 import logging
@@ -19,18 +19,18 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import RefusedError
 
 POOLS: Final = ("pools", "gpu_pool", "cpu_pool")
-"""Of the settings: what a pool is scheduled by has queues of its own, which are made when a master starts."""
+"""Settings that need a restart, because a pool's policy has queues of its own that are made when a master starts."""
 LIVE: Final = ("log_rules", "notify")
-"""Of the rest of the file."""
+"""The other fields of the configuration that take effect without a restart."""
 _NAMES: Final = {"idle_s": "sessions", "bounds": "limits", "metrics_port": "metrics"}
-"""How a section is called in the file where that is not the field's name."""
+"""The names of sections in the file that differ from the field's name."""
 _DERIVED: Final = ("settings", "names_default_pool")
 
 log = logging.getLogger(__name__)
 
 
 class ReloadService:
-    """Reads the file with ``read``, and has everybody go by it. ``config`` is what they go by at first."""
+    """Reads the file with ``read`` and applies it. ``config`` is the configuration that applies at first."""
 
     def __init__(self, master: Context, read: Callable[[], Config], config: Config) -> None:
         self._loop = master.loop
@@ -49,7 +49,7 @@ class ReloadService:
             raise RefusedError(Refusal(RefusalKind.INVALID, f"{error} (nothing has changed)")) from None
 
     async def reload(self, user: str = "") -> user_pb2.ReloadReply:
-        """What holds now that did not, and what only another start takes in. A `ConfigError` has changed nothing."""
+        """Apply the file; return what changed, and what needs a restart. Raises `ConfigError`, with nothing changed."""
         async with self._alone:
             wanted = await asyncio.to_thread(self._read)
             settings, changed, later = _compared(self._loop.settings, wanted.settings)
@@ -69,7 +69,7 @@ class ReloadService:
             return user_pb2.ReloadReply(changed=changed, needs_restart=later)
 
     async def on_signal(self) -> None:
-        """The same, for whom there is only the log to tell."""
+        """Do the same as `reload`, and log an error."""
         try:
             await self.reload()
         except ConfigError as error:
@@ -77,7 +77,7 @@ class ReloadService:
 
 
 def _compared(old: Settings, new: Settings) -> tuple[Settings, list[str], list[str]]:
-    """The settings to go by, what is new in them, and what has to wait for another start."""
+    """Return the settings to apply, the names of changed ones, and the names of those that need a restart."""
     differ = [field.name for field in fields(Settings) if getattr(old, field.name) != getattr(new, field.name)]
     pools = [name for name in differ if name in POOLS]
     later = pools if "pools" in pools else []

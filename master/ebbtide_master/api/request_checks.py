@@ -1,4 +1,4 @@
-"""What is refused of any request: names and words that cannot be shown, and ranks that are not a user's to give."""
+"""Checks parts of any request: names and texts that cannot be shown, and priorities above a user's limit."""
 
 from typing import Final
 
@@ -14,19 +14,19 @@ MAX_USER_LENGTH: Final = limits.MAX_USER_LENGTH
 
 
 def check_user(user: str) -> None:
-    """Raise `SpecError` for what is no name of a user."""
+    """Raise `SpecError` if ``user`` cannot be the name of a user."""
     if len(user) > MAX_USER_LENGTH or not user.isprintable():
         raise SpecError("user", f"is not a name of at most {MAX_USER_LENGTH} printable characters")
 
 
 def check_words(field: str, text: str, limit: int) -> None:
-    """Raise `SpecError` unless ``text`` is one that a person can be shown in a line."""
+    """Raise `SpecError` unless ``text`` can be shown in one line of at most ``limit`` characters."""
     if len(text) > limit or not text.isprintable():
         raise SpecError(field, f"is not a text of at most {limit} printable characters")
 
 
 def check_rank(bounds: Bounds, priority: int | None, weight: float | None) -> None:
-    """Raise `RefusedError` for a priority, or weight, that is beyond what a user may give to their own jobs."""
+    """Raise `RefusedError` for a priority or weight beyond what a user may give to their own jobs."""
     if caller().role >= Role.OPERATOR:
         return
     if priority is not None and priority < bounds.priority:

@@ -1,4 +1,4 @@
-"""``ebb reserve-gpus`` and ``ebb reservations``: GPUs for one user, from one time to another."""
+"""Reserves GPUs for one user and a time, and lists reservations (``ebb reserve-gpus``, ``ebb reservations``)."""
 
 import math
 import time
@@ -21,12 +21,12 @@ from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.loop import Parts, RefusedError
 
 MAX_BOOKINGS: Final = 1000
-"""That are not over."""
+"""Bookings that are not over."""
 MAX_AHEAD_S: Final = 366 * 24 * 3600.0
 MIN_LENGTH_S: Final = 60.0
 MAX_LENGTH_S: Final = 31 * 24 * 3600.0
 LATE_S: Final = 60.0
-"""So long ago a booking may have started: whoever asks for one from now on is not refused."""
+"""Seconds by which a start may lie in the past, so that a request for a booking from now on is not refused."""
 MAX_TEXT: Final = 128
 
 
@@ -39,7 +39,7 @@ class ReservationService:
         self._bounds = master.bounds
 
     async def ReserveGpus(self, request: booking_pb2.ReserveGpusRequest, context: Any) -> booking_pb2.Reservation:
-        """Keep GPUs for a user; which ones is chosen now."""
+        """Reserve GPUs for a user, and choose now which ones."""
         now = self._clock.now()
         _check(request, now)
         who = caller() if caller().role < Role.OPERATOR else None
@@ -62,7 +62,7 @@ class ReservationService:
         return await self._loop.tell(facts, answer)
 
     def _too_much(self, cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float) -> Refusal | None:
-        """Why a user, who has reserved so much already, may not have that as well; None if they may."""
+        """Return why the request is over the user's limit of reserved GPU hours, or None if it is not."""
         theirs = [one for one in cluster.state.bookings.by_id.values() if request.by in (one.by, one.user)]
         has = sum(len(one.gpus) * max(0.0, one.until - max(one.since, now)) for one in theirs) / 3600.0
         wants, most = request.gpus * (request.end - max(request.start, now)) / 3600.0, self._bounds.reserved_gpu_hours
@@ -74,7 +74,7 @@ class ReservationService:
     async def ListReservations(
         self, request: booking_pb2.ListReservationsRequest, context: Any
     ) -> booking_pb2.ListReservationsReply:
-        """Those that are not over, in order of their start."""
+        """List the reservations that are not over, in order of their start."""
 
         def answer(cluster: Cluster) -> Parts[booking_pb2.ListReservationsReply]:
             now, on_gpus = self._clock.now(), dict[NodeId, dict[GpuId, list[JobId]]]()
@@ -90,7 +90,7 @@ class ReservationService:
     async def CancelReservation(
         self, request: booking_pb2.CancelReservationRequest, context: Any
     ) -> booking_pb2.Reservation:
-        """Keep those GPUs no longer; what it was is the reply."""
+        """Cancel a reservation, and return it as it was."""
         check_words("user", request.by, MAX_TEXT)
         was: list[booking_pb2.Reservation] = []
 
@@ -111,7 +111,7 @@ class ReservationService:
 
 
 def _check(request: booking_pb2.ReserveGpusRequest, now: float) -> None:
-    """Raise `SpecError` for what can be had at no time."""
+    """Raise `SpecError` for a request that could not be met at any time."""
     for option, text in (("--user", request.user), ("user", request.by), ("--note", request.note)):
         check_words(option, text, MAX_TEXT)
     if not request.user:
@@ -127,7 +127,7 @@ def _check(request: booking_pb2.ReserveGpusRequest, now: float) -> None:
 
 
 def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float) -> BookingMade | Refusal:
-    """The booking that is asked for, with the GPUs that it gets, or why it gets none."""
+    """Return the requested booking with the GPUs that it gets, or why it gets none."""
     bookings = cluster.state.bookings
     if len(bookings.by_id) >= MAX_BOOKINGS:
         return Refusal(RefusalKind.LIMIT, f"the limit of {MAX_BOOKINGS} reservations is reached")
@@ -159,7 +159,7 @@ def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float)
 
 
 def _window(since: float, until: float) -> str:
-    """From when to when, in words and in the time of the master's place: ``2026-11-23 09:00 to 13:00``."""
+    """Return the time from ``since`` to ``until`` in words and in local time: ``2026-11-23 09:00 to 13:00``."""
     first, last = time.localtime(since), time.localtime(until)
     same_day = first[:3] == last[:3]
     end = time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", last)
@@ -169,7 +169,7 @@ def _window(since: float, until: float) -> str:
 def _message(
     booking: BookingMade, cluster: Cluster, now: float, on_gpus: dict[NodeId, dict[GpuId, list[JobId]]]
 ) -> booking_pb2.Reservation:
-    """It, and who has its GPUs; ``on_gpus`` are the nodes that were looked at for that already."""
+    """Return a reservation with the jobs on its GPUs; ``on_gpus`` caches the jobs of the nodes that were looked at."""
     gpus = []
     for booked in booking.gpus:
         message = booking_pb2.ReservedGpu(node=booked.node, uuid=booked.gpu)

@@ -1,4 +1,4 @@
-"""The clients' side of the master for gRPC: every method of the protocol is served by the one service that has it."""
+"""Puts the services for clients together, so that gRPC calls each method of the protocol in the service that has it."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -36,12 +36,12 @@ _OF_CONTEXT: Final[tuple[Callable[[Context], object], ...]] = (
 
 
 def client_services(master: Context, reloading: ReloadService) -> list[object]:
-    """One service for each area."""
+    """Return one service for each area."""
     return [*(service(master) for service in _OF_CONTEXT), reloading]
 
 
 def servicer(services: Iterable[object]) -> client_pb2_grpc.ClientServiceServicer:
-    """What gRPC calls. Raises `LookupError` unless each method has one handler, and each handler is of a method."""
+    """Return what gRPC calls. Raises `LookupError` unless each method has one handler, and each handler a method."""
     handlers = dict[str, Callable[..., Any]]()
     for service in services:
         for name, handler in inspect.getmembers(service, callable):

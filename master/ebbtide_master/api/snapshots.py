@@ -1,4 +1,4 @@
-"""How clients bring the working directories of their jobs."""
+"""Takes in the snapshots of working directories that clients upload for their jobs."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +17,7 @@ from ebbtide_master.nodes.snapshots import SnapshotStore
 
 
 class SnapshotService:
-    """Takes snapshots of working directories in."""
+    """Finds and takes in snapshots of working directories."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -25,13 +25,13 @@ class SnapshotService:
         self._snapshots = master.snapshots
 
     async def FindSnapshot(self, request: job_pb2.Snapshot, context: Any) -> client_pb2.SnapshotState:
-        """Whether the master has a snapshot, and from whoever asks."""
+        """Say whether the master has a snapshot that the caller sent."""
         return client_pb2.SnapshotState(present=self._snapshots.has(_checked(request), caller().user))
 
     async def UploadSnapshot(
         self, request_iterator: AsyncIterator[client_pb2.SnapshotUpload], context: Any
     ) -> AsyncIterator[client_pb2.SnapshotState]:
-        """Keep a snapshot; the reply leaves once it is verified and on disk."""
+        """Keep a snapshot, and reply once it is verified and on disk."""
         first = await anext(request_iterator, client_pb2.SnapshotUpload())
         snapshot = _checked(first.snapshot)
         if not self._store.has_room():
@@ -43,14 +43,14 @@ class SnapshotService:
 
 
 def check_snapshot(spec: JobSpec, snapshots: SnapshotStore) -> None:
-    """Refuse a job whose snapshot is not here, or not from whoever submits it."""
+    """Raise `RefusedError` if the job's snapshot is not here, or was not sent by the caller."""
     if spec.snapshot is not None and not snapshots.has(spec.snapshot, caller().user):
         message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
         raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
 
 
 def needed(cluster: Cluster) -> Parts[dict[str, set[str]]]:
-    """The digests of the snapshots that unfinished jobs begin with, and whose these jobs are."""
+    """Return the digests of the snapshots that unfinished jobs start from, with the users of these jobs."""
     found = dict[str, set[str]]()
     for number, job in enumerate(list(cluster.state.unfinished.values())):
         if not number % JOBS_OF_A_PART:

@@ -1,4 +1,4 @@
-"""``ebb submit`` and ``ebb requeue``: jobs and arrays that are added, all of them or none."""
+"""Adds jobs and arrays, all tasks of a request or none (``ebb submit``, ``ebb requeue``)."""
 
 import hashlib
 import re
@@ -36,7 +36,7 @@ Submission = client_pb2.SubmitRequest | client_pb2.RequeueRequest
 
 
 Member = tuple[JobSpec, Task | None]
-"""A job to be submitted: its spec, and which task it is; the array in it is not known yet."""
+"""A job to be submitted: its spec, and its task, whose array is not known yet."""
 
 
 class SubmissionService:
@@ -53,14 +53,14 @@ class SubmissionService:
         self._throttle = master.throttle
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
-        """Accept a job; the reply leaves once it is on disk."""
+        """Accept a job or an array, and reply once it is on disk."""
         spec = with_pool(spec_from_message(request.spec), self._loop.settings)
         spec = with_idle_limit(spec, request.spec, self._loop.settings)
         check_submission(request, self._store)
         check_rank(self._bounds, spec.priority, spec.weight)
         check_snapshot(spec, self._snapshots)
         spec, warnings = with_notices(spec, self._notifier.settings)
-        validate(spec)  # all of it: the core does not see its environment
+        validate(spec)  # with its environment, which the core does not see
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
 
         def facts(cluster: Cluster) -> Facts:
@@ -83,9 +83,9 @@ class SubmissionService:
         return reply
 
     async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
-        """Have what runs step aside; submit again what is over. Of an array, the latter only if nothing of it is left.
+        """Requeue a running job, or submit a finished one again; an array only once all its tasks are finished.
 
-        ``failed`` wants the tasks that failed once more, whatever the others do.
+        With ``failed``, submit the failed tasks again, whatever the state of the others.
         """
         check_submission(request, self._store)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
@@ -110,7 +110,7 @@ class SubmissionService:
                 self._throttle.submit(cluster, request.user, len(jobs))
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 self._environments.note_again(chosen[0], jobs[0].id)
-                owner = jobs[0].user or request.user  # whoever asks: an operator does not make it theirs
+                owner = jobs[0].user or request.user  # the job stays its user's, even if an operator asks
                 yield from submission_events(cluster, chosen[0], _again(cluster, jobs), owner, False, operation, jobs)
 
         def answer(cluster: Cluster) -> Parts[client_pb2.Job]:
@@ -121,11 +121,11 @@ class SubmissionService:
         return await self._loop.tell_in_parts(facts, answer)
 
 
-# --- what is checked first ---
+# --- checks ---
 
 
 def check_submission(request: Submission, store: Store) -> None:
-    """Raise `SpecError` for what is wrong with it, or `RefusedError` if nothing can be recorded for now."""
+    """Raise `SpecError` for an invalid operation id or user, or `RefusedError` if the master's disk is full."""
     if len(request.operation_id) > limits.MAX_OPERATION_ID_LENGTH:
         raise SpecError("operation_id", f"is over the limit of {limits.MAX_OPERATION_ID_LENGTH} characters")
     check_user(request.user)
@@ -134,9 +134,9 @@ def check_submission(request: Submission, store: Store) -> None:
 
 
 def digest_of(request: Submission) -> str:
-    """What tells this request from another of the same operation id; empty if it has none.
+    """Return a digest that tells this request from another of the same operation id; empty if it has none.
 
-    An environment does not count: not even a digest of what may be a secret is kept.
+    The environment is left out, because not even the digest of a possible secret may be kept.
     """
     if not request.operation_id:
         return ""
@@ -148,7 +148,10 @@ def digest_of(request: Submission) -> str:
 
 
 def known_job(cluster: Cluster, operation_id: str, digest: str) -> JobId | None:
-    """The job, or array, that came of this request already. `RefusedError` if it came of another one of that id."""
+    """Return the job or array that this request has already made, or None.
+
+    Raises `RefusedError` if another request used the same operation id.
+    """
     job = cluster.state.operations.get(operation_id) if operation_id else None
     if job is not None and cluster.state.requests.get(operation_id, digest) != digest:
         message = f"operation_id: {operation_id} was used for another request: every request needs its own"
@@ -157,20 +160,20 @@ def known_job(cluster: Cluster, operation_id: str, digest: str) -> JobId | None:
 
 
 def with_idle_limit(spec: JobSpec, message: job_pb2.JobSpec, settings: Settings) -> JobSpec:
-    """The job, which may be unused for as long as the settings say unless it says itself; 0 stands for ever."""
+    """Return the spec of a session with its idle limit, or the settings' one if it has none; 0 means no limit."""
     if not spec.kind.is_session:
         return spec
     said = message.HasField("idle_limit_s")
     return replace(spec, idle_limit_s=(message.idle_limit_s or None) if said else settings.idle_s)
 
 
-# --- which jobs they are ---
+# --- the requested jobs ---
 
 
 def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[list[Member]]:
-    """The jobs that are asked for: one, or the tasks of an array. `SpecError` for what is wrong with any of them.
+    """Return the requested jobs: one, or the tasks of an array. Raises `SpecError` if one of them is invalid.
 
-    They are without what they all have in their environment, which is kept once (`ebbtide_master.store.environments`).
+    Their specs lack the environment that they share, which is kept once (`ebbtide_master.store.environments`).
     """
     bare = replace(spec, env={})
     submission_checks.check_caps(request.max_concurrent, request.max_slots * WHOLE)
@@ -202,7 +205,7 @@ def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[li
 
 
 def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
-    """The job with its params in the command, and in the environment, where they are all that it has of its own."""
+    """Return the spec with its params in the command, and with an environment of these params alone."""
     names = re.compile("|".join(rf"\{{{name}\}}" for name in params))
     command = tuple(names.sub(lambda match: params[match[0][1:-1]], argument) for argument in spec.command)
     own = {f"EBB_PARAM_{name.upper()}": value for name, value in params.items()}
@@ -211,9 +214,9 @@ def _with_params(spec: JobSpec, params: dict[str, str]) -> JobSpec:
 
 
 def resolve_after(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
-    """``spec`` with the ids of what it waits for.
+    """Return ``spec`` with the ids of the jobs that it waits for.
 
-    ``@`` is the last job, or array, that the user submitted, ``@~1`` the one before that.
+    ``@`` stands for the last job or array that the user submitted, and ``@~1`` for the one before that.
     """
     matches = {one.job: re.fullmatch(r"@(?:~(\d{1,4}))?", one.job) for one in spec.after}
     back = {id: int(match[1] or 0) for id, match in matches.items() if match is not None}
@@ -225,7 +228,7 @@ def resolve_after(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
 
 
 def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[client_pb2.SubmitReply]:
-    """What a submit would be answered, and why it would be refused."""
+    """Return the reply that a submit would get. Raises `RefusedError` if the submit would be refused."""
     jobs = yield from jobs_requested(request, resolve_after(cluster, spec, request.user))
     [first] = islice(submission_events(cluster, JobId(""), jobs, request.user, False), 1)
     assert first is not PAUSE
@@ -240,11 +243,11 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
     )
 
 
-# --- once more ---
+# --- jobs that are submitted again ---
 
 
 def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Facts:
-    """The facts of the tasks that ``id`` lacks, of those that were over when its first was submitted."""
+    """Yield the facts for the tasks that the array ``id`` lacks: copies of the jobs that had ended before it began."""
     first = next(iter(cluster.state.gates.arrays[id].tasks.values()))
     over = [job for job in jobs if job.ended is not None and job.ended <= first.submitted]
     over = [job for job in over if job.state is JobState.FAILED] if failed else over
@@ -252,9 +255,9 @@ def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Fac
 
 
 def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
-    """The same jobs once more, with all that they waited for behind them; tasks as an array with the same limits.
+    """Yield the same jobs without their dependencies and begin times; tasks become an array with the same limits.
 
-    Their scripts are those of now, of which nobody has read the digests.
+    They lack the digests of their scripts, which may have changed since.
     """
     for job in jobs:
         yield replace(job.spec, after=(), begin_at=0.0, scripts={}), _task_again(cluster, job, len(jobs))
@@ -277,7 +280,7 @@ def _nothing_failed(cluster: Cluster, id: str) -> Refusal:
     return Refusal(RefusalKind.CONFLICT, f"--failed: nothing of job {id} failed")
 
 
-# --- their facts ---
+# --- the facts of a submit ---
 
 
 def submission_events(
@@ -289,10 +292,10 @@ def submission_events(
     operation: tuple[str, str] = ("", ""),
     again: Sequence[Job] = (),
 ) -> Iterator[Event | None]:
-    """The facts of a submit: all of its jobs, or none. ``operation`` is its id, and a digest of the request.
+    """Yield the facts of a submit of all ``jobs``. ``operation`` is its id, and a digest of the request.
 
-    With ``again``, of which job each is a repetition. What a master that ended meanwhile had accepted of an array
-    already is left as it is.
+    ``again`` has the job that each one repeats. Tasks of the array that an earlier master had already accepted are left
+    as they are.
     """
     for number, (spec, task) in enumerate(jobs):
         if number:
@@ -312,7 +315,7 @@ def submission_events(
 
 
 def is_whole(cluster: Cluster, id: JobId) -> bool:
-    """Whether all tasks of the array were accepted; of those of which a master that was killed had only begun, not."""
+    """Whether all tasks of the array were accepted; if a master was killed while it accepted them, some are missing."""
     array = cluster.state.gates.arrays.get(id)
     if array is None:
         return True

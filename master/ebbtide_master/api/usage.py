@@ -1,4 +1,4 @@
-"""``ebb usage``: the journal's ledger, read off the loop's thread."""
+"""Sums up GPU time from the journal, outside the loop's thread (``ebb usage``)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,16 +14,16 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.throttle.places import OneEach
 
 EVENTS_AT_ONCE: Final = 500
-"""Read in one go: the loop gets its turn in between."""
+"""Events that are read without a break, so that the loop gets its turn in between."""
 TELL_EVERY: Final = 10
-"""After so many of them it is told how far it is."""
+"""Number of such reads after which the client gets the progress."""
 MAX_EDGES: Final = 1000
 LEDGERS: Final = 2
-"""That are read at a time, for all users."""
+"""Ledgers that are read at a time, for all users."""
 
 
 class UsageService:
-    """Adds up who had which GPU time."""
+    """Sums up GPU time."""
 
     def __init__(self, master: Context) -> None:
         self._clock = master.clock
@@ -31,7 +31,7 @@ class UsageService:
         self._ledgers = OneEach(LEDGERS)
 
     async def Usage(self, request: usage_pb2.UsageRequest, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
-        """Who had which GPU time: how far it is, then the answer. What happens meanwhile is not in it."""
+        """Send the progress, and then the summed GPU time. Events that come meanwhile are left out."""
         ledger = Ledger(_periods(request), _dimensions(request), request.user or None)
         async with self._ledgers.turn(caller().user):
             async for reply in self._used(ledger, request.edges[-1]):
@@ -47,7 +47,7 @@ class UsageService:
         yield await asyncio.to_thread(_reply, ledger, now, until)
 
     def _read(self, ledger: Ledger, after: int, end: int) -> int:
-        """Take in what is behind line ``after``; the last line that was read, or ``end``."""
+        """Take in the lines behind ``after``; return the last line that was read, or ``end`` if none is left."""
         count = 0
         for line in self._store.events(after, limit=EVENTS_AT_ONCE, kinds=KINDS):
             if line.sequence > end:

@@ -1,4 +1,4 @@
-"""What clients are shown: messages made from the core's objects."""
+"""Makes the messages that clients get from the core's objects."""
 
 import json
 import time
@@ -30,12 +30,12 @@ from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store.journal import StoredEvent
 
 PAGE: Final = 50
-"""Jobs of an answer; a few milliseconds of the master's time."""
+"""Jobs that are put into an answer at a time, which takes the master a few milliseconds."""
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 
 def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Job:
-    """Everything on one job; ``in_list``, a long command is cut short."""
+    """Return the message for all of one job; if ``in_list``, a long command is cut."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     notify = public(job.spec.notify) if job.spec.notify else ()
@@ -99,7 +99,7 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
 
 
 def listed_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    """``command`` as lists show it: of one that is too long the beginning, and that there is more."""
+    """Return ``command`` as lists show it: a long one is cut to the limit, and ends with an ellipsis."""
     room = limits.LISTED_COMMAND_BYTES
     for number, argument in enumerate(command):
         room -= len(argument.encode()) + 1
@@ -109,19 +109,19 @@ def listed_command(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def reason_of(job: Job) -> str:
-    """Why it is as it is: the gate that holds it back, if one does."""
+    """Return why ``job`` has its state: the gate that holds it back, or else its reason."""
     return held_back(job, _written) or job.reason
 
 
 def _written(seconds: float) -> str:
-    """A time of this day, or another, as the clocks here show it."""
+    """Return a Unix time in local time, with the date if it is not today."""
     moment = time.localtime(seconds)
     today = moment[:3] == time.localtime()[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
 
 
 def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
-    """What they are told who submitted ``job``, of that ``id``; None if it is over and forgotten."""
+    """Return the reply to the submit of ``job``, whose id is ``id``; the job is None if it is already forgotten."""
     if job is None or not job.gpu_mem_from:
         return client_pb2.SubmitReply(job_id=id)
     return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
@@ -208,11 +208,11 @@ def _allocation_messages(allocation: Allocation | None) -> list[client_pb2.NodeA
 
 
 def event_message(stored: StoredEvent) -> client_pb2.Event:
-    """One line of the journal, in words and as JSON."""
+    """Return the message for one line of the journal, with its words and its JSON."""
     event = stored.event
     if isinstance(event, JobSubmitted) and event.spec.notify:
         event = replace(event, spec=replace(event.spec, notify=public(event.spec.notify)))
-    if isinstance(event, JobSubmitted) and event.spec.env:  # of versions that had no vault; or an array's params
+    if isinstance(event, JobSubmitted) and event.spec.env:  # from versions without a vault, or an array's params
         event = replace(event, spec=replace(event.spec, env={}))
     return client_pb2.Event(
         sequence=stored.sequence,
@@ -233,7 +233,7 @@ def node_message(
     hello: agent_pb2.Hello | None,
     certificate_ends: float | None = None,
 ) -> client_pb2.Node:
-    """One node, its GPUs, and who is on them; ``hello`` is None if it is not connected."""
+    """Return the message for one node, its GPUs, and the jobs on them; ``hello`` is None if it is not connected."""
     facts = node.facts
     infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
     state, reason = _node_state(node, now)
@@ -280,7 +280,6 @@ def _stray_message(ref: AttemptRef, stray: Stray) -> client_pb2.Stray:
 
 
 def _node_state(node: Node, now: float) -> tuple[str, str]:
-    """How it is, and why, in words."""
     if node.dead:
         return "down", f"confirmed dead by {node.dead}"
     if not node.connected:
@@ -299,7 +298,7 @@ def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:
 
 
 def node_job_message(found: Prospect) -> client_pb2.NodeJob:
-    """What becomes of a job on a node that is drained."""
+    """Return the message for what becomes of a job on a node that is drained."""
     job = found.job
     return client_pb2.NodeJob(
         job_id=job.id,
@@ -313,7 +312,7 @@ def node_job_message(found: Prospect) -> client_pb2.NodeJob:
 
 
 def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
-    """Every pool, those that are configured no more last."""
+    """Return messages for all pools; those that are not configured any more come last."""
     defaults = state.settings
     for name, pool in state.pools.items():
         found = client_pb2.Pool(name=name, for_gpus=name == defaults.gpu_pool, for_cpus=name == defaults.cpu_pool)
@@ -324,7 +323,7 @@ def pool_messages(state: ClusterState) -> Iterator[client_pb2.Pool]:
 
 
 def jobs_by_gpu(state: ClusterState, node: Node) -> dict[GpuId, list[JobId]]:
-    """Who is on which GPU of ``node``."""
+    """Return the jobs on each GPU of ``node``."""
     found: dict[GpuId, list[JobId]] = {}
     for job in state.jobs_on_gpus(node):
         if not job.off_gpu:
@@ -342,7 +341,7 @@ def _node_gpu(
     jobs: Iterable[JobId],
 ) -> client_pb2.NodeGpu:
     facts = node.gpus[gpu]
-    place = described or agent_pb2.GpuInfo()  # on the bus, which the core does without
+    place = described or agent_pb2.GpuInfo()  # has the place on the bus, which the core does not need
     info = agent_pb2.GpuInfo(
         uuid=gpu,
         index=facts.index,

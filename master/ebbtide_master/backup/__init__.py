@@ -1,1 +1,1 @@
-"""Copies of the journal and the vault, how one is put back, and how a journal is compacted."""
+"""Backs up the journal and the vault, restores a backup, and compacts a journal."""

@@ -1,4 +1,4 @@
-"""Backups on a schedule: each in a process of its own, so that folding the copy delays nobody."""
+"""Takes backups on a schedule, each in a process of its own, so that folding the copy does not delay the master."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def backing_up(home: Path, settings: JournalSettings) -> AsyncIterator[None]:
-    """Take backups of what the master in ``home`` keeps, for as long as the block lasts."""
+    """Take backups of the journal and the vault in ``home`` for as long as the block lasts."""
     task = asyncio.create_task(_back_up(home, settings))
     try:
         yield
@@ -44,7 +44,7 @@ async def _back_up(home: Path, settings: JournalSettings) -> None:
 
 
 async def _run(command: list[str]) -> bool:
-    """Run it to its end, and say whether it failed; it says why itself."""
+    """Run ``command`` to its end, and return whether it failed; it logs the reason itself."""
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
     try:
         return await process.wait() != 0
@@ -55,13 +55,13 @@ async def _run(command: list[str]) -> bool:
 
 
 def due_in_s(home: Path, every_s: float, now: float) -> float:
-    """In how many seconds the next backup is to be taken; a first one comes after as long as any other."""
+    """Return the seconds until the next backup; the first one comes after ``every_s``, too."""
     newest = next(backups(home), None)
     return every_s if newest is None else min(every_s, max(0.0, newest.taken + every_s - now))
 
 
 def main(home: Path, keep: int) -> int:
-    """Take one backup; the process's exit code."""
+    """Take one backup, and return the process's exit code."""
     os.nice(NICENESS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:

@@ -1,6 +1,6 @@
-"""Backups of journal and vault: taken beside a running master, and worth nothing until they were folded.
+"""Takes backups of journal and vault beside a running master, and keeps only those that could be folded.
 
-A backup is a directory ``backups/TIME`` of the master's home, with both files and ``backup.json``, which says what was
+A backup is a directory ``backups/TIME`` in the master's home, with both files and ``backup.json``, which says what was
 found in it. It gets its name last.
 """
 
@@ -35,7 +35,7 @@ DRAFT: Final = ".draft-"
 
 @dataclass(frozen=True, slots=True)
 class JournalFindings:
-    """What is in a journal; ``digest`` is of the state that it amounts to, ``next_id`` the id of the next job."""
+    """What is in a journal; ``digest`` is of the state after folding it, and ``next_id`` is the id of the next job."""
 
     cluster_id: str
     epoch: int
@@ -49,7 +49,7 @@ class JournalFindings:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup in ``path``, made at Unix time ``taken``; ``said`` is what was found in it then."""
+    """A backup in ``path``, made at Unix time ``taken``; ``said`` is the content of its ``backup.json``."""
 
     path: Path
     taken: float
@@ -57,7 +57,7 @@ class Backup:
 
 
 def check(folder: Path) -> JournalFindings:
-    """Read all of the journal, and of the vault, in ``folder``, which a master may write meanwhile.
+    """Read the whole journal and vault in ``folder``, which a master may write meanwhile, and return the findings.
 
     Raises `StoreError` if a file is damaged, or no master could start with it.
     """
@@ -81,9 +81,9 @@ def check(folder: Path) -> JournalFindings:
 
 
 def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, JournalFindings]:
-    """Back up what a master keeps in ``home`` to ``to``, else to its backups, of which the newest ``keep`` are kept.
+    """Back up journal and vault in ``home`` to ``to``, or to the home's backups, and keep the newest ``keep`` of these.
 
-    0 keeps all. Raises `StoreError`; what was not found to be sound is no backup.
+    A ``keep`` of 0 keeps all. Raises `StoreError`, and leaves no backup, if the copy is not sound.
     """
     folder = to.parent if to is not None else home / BACKUPS_NAME
     taken = time.time()
@@ -106,12 +106,12 @@ def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, Jou
 
 
 def _unused(folder: Path, name: str) -> Path:
-    """A path that sorts behind those of the same second."""
+    """Return an unused path that sorts behind the other ones of the same second."""
     return next(path for number in range(1, 100) if not (path := folder / f"{name}-{number:02}").exists())
 
 
 def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
-    # The vault comes second: it has what jobs of the journal need, and perhaps what those need that came since.
+    # The vault comes second, so that it has all that jobs of the copied journal need; newer entries do no harm.
     for name in (JOURNAL_NAME, VAULT_NAME):
         if name == JOURNAL_NAME or (home / name).exists():
             _copy(home / name, draft / name)
@@ -124,7 +124,7 @@ def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
 
 
 def read(path: Path) -> Backup:
-    """The backup in ``path``. Raises `StoreError` if there is none."""
+    """Return the backup in ``path``. Raises `StoreError` if there is none."""
     try:
         said: dict[str, object] = json.loads((path / RECORD_NAME).read_text())
         return Backup(path, float(str(said["taken"])), said)
@@ -133,7 +133,7 @@ def read(path: Path) -> Backup:
 
 
 def verified(path: Path) -> tuple[Backup, JournalFindings]:
-    """The backup in ``path``, read as a whole. Raises `StoreError` unless it is what it was when it was made."""
+    """Read the whole backup in ``path``. Raises `StoreError` if its files are not as they were when it was made."""
     backup = read(path)
     with sqlite_errors():
         if backup.said.get("sha256") != _sums(path):
@@ -142,7 +142,7 @@ def verified(path: Path) -> tuple[Backup, JournalFindings]:
 
 
 def backups(home: Path) -> Iterator[Backup]:
-    """The backups of ``home``, the newest first, sound or not."""
+    """Yield the backups of ``home``, the newest first, sound or not."""
     folder = home / BACKUPS_NAME
     names = sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
     for name in names:
@@ -152,7 +152,7 @@ def backups(home: Path) -> Iterator[Backup]:
 
 
 def newest_verified(home: Path) -> Backup | None:
-    """The newest backup that is sound; None if there is none."""
+    """Return the newest sound backup of ``home``, or None."""
     for backup in backups(home):
         with suppress(StoreError):
             return verified(backup.path)[0]
@@ -160,13 +160,13 @@ def newest_verified(home: Path) -> Backup | None:
 
 
 def advice(home: Path) -> str:
-    """What to do about a journal that cannot be used, to be added to the words that say why."""
+    """Return what to do about a journal that cannot be used, as an addition to the error message; may be empty."""
     backup = newest_verified(home)
     return "" if backup is None else f"; the newest backup that is sound: ebb master restore {backup.path}"
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a database as of one moment, as one plain file that nobody else may read."""
+    """Copy a database as it is at one moment to one plain file that no other account may read."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(reading(source)) as old, closing(sqlite3.connect(target)) as new:
         old.backup(new)
@@ -174,7 +174,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of each file, in hexadecimal."""
+    """Return the SHA-256 of each file, in hexadecimal."""
     found = {}
     for name in (JOURNAL_NAME, VAULT_NAME):
         if (folder / name).exists():
@@ -189,7 +189,7 @@ def _prune(folder: Path, keep: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or a directory, on the disk."""
+    """Force a file or a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

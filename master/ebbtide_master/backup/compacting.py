@@ -1,6 +1,6 @@
-"""Compacting a journal: jobs that ended long ago are forgotten, if what is left amounts to the same without them.
+"""Compacts a journal: forgets jobs that ended long ago, if the rest of the state stays the same without them.
 
-A copy is rewritten, and folded, before it takes the journal's place. If that came out otherwise, nothing is changed.
+A copy is rewritten, and folded as a check, before it replaces the journal. If its state differs, nothing is changed.
 """
 
 import json
@@ -37,7 +37,7 @@ DRAFT_NAME: Final = "journal.draft"
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """``forgotten`` jobs are gone, and ``lines`` of the journal; ``backup`` has them, None if there were none."""
+    """The numbers of ``forgotten`` jobs and removed ``lines``; ``backup`` has them, and is None if there were none."""
 
     before: float
     forgotten: int
@@ -47,9 +47,9 @@ class Compacted:
 
 
 def compact(home: Path, keep_s: float) -> Compacted:
-    """Forget the jobs in ``home`` that ended more than ``keep_s`` seconds ago; a backup is taken first.
+    """Take a backup, and then forget the jobs in ``home`` that ended more than ``keep_s`` seconds ago.
 
-    Raises `StoreInUseError` while a master runs there, and `StoreError`, having changed nothing.
+    Raises `StoreInUseError` while a master runs there, and `StoreError`; then nothing is changed.
     """
     held = lock(home / LOCK_NAME)
     try:
@@ -61,7 +61,7 @@ def compact(home: Path, keep_s: float) -> Compacted:
 def _compact(home: Path, before: float) -> Compacted:
     path, draft = home / JOURNAL_NAME, home / DRAFT_NAME
     with sqlite_errors():
-        open_journal(path).close()  # what a master that was killed had written last is in it then
+        open_journal(path).close()  # takes in what a killed master had written last
         journal = SqliteJournal(path)
         if journal.damage:
             raise StoreError(f"{path} has damaged lines: what follows from them is not known, so nothing is forgotten")
@@ -81,7 +81,7 @@ def _compact(home: Path, before: float) -> Compacted:
 
 
 def _rewrite(draft: Path, journal: SqliteJournal, state: ClusterState, before: float, gone: set[JobId]) -> int:
-    """Write to the copy of the journal what is to stand there; how many lines fewer that are."""
+    """Rewrite the copy of the journal without the jobs ``gone``, and return how many lines were removed."""
     removed = 0
     with closing(sqlite3.connect(draft, isolation_level=None)) as db:
         db.execute("BEGIN")
@@ -101,7 +101,7 @@ def _rewrite(draft: Path, journal: SqliteJournal, state: ClusterState, before: f
 
 
 def _check(journal: SqliteJournal, state: ClusterState, gone: set[JobId]) -> None:
-    """Raise `StoreError` unless the journal amounts to ``state`` without those jobs."""
+    """Raise `StoreError` unless folding the journal gives ``state`` without the jobs ``gone``."""
     shorter = _folded(journal)
     for job in gone:
         del state.jobs[job]

@@ -1,4 +1,4 @@
-"""Putting a backup back in place of a journal: a crash on the way leaves nothing that looks whole and is not."""
+"""Restores a backup in place of a journal; a crash on the way leaves nothing that seems complete and is not."""
 
 import json
 import os
@@ -22,15 +22,15 @@ from ebbtide_master.store.sqlite_journal import SqliteJournal, damages
 from ebbtide_master.store.vault import EntryKind
 
 EPOCHS_SKIPPED: Final = 1000
-"""Starts of masters that the journal may have lost: agents take orders of none that is older than one they know."""
+"""Starts of masters that the journal may have lost; agents obey no master with a lower epoch than they know."""
 IDS_SKIPPED: Final = 100_000
-"""Jobs that may have been submitted since the backup, if nothing else tells how many."""
+"""Jobs that may have been submitted since the backup, if their number is unknown."""
 SIDE_FILES: Final = ("-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done: ``replaced`` is where the files are that were there before, None if there were none."""
+    """What was restored; ``replaced`` is the directory with the files that were there before, or None."""
 
     backup: Backup
     findings: JournalFindings
@@ -40,7 +40,7 @@ class Restored:
 
 
 def restore(home: Path, path: Path) -> Restored:
-    """Put the backup in ``path`` into ``home``, in place of what is there, which is kept.
+    """Restore the backup in ``path`` to ``home``, and keep the files that it replaces.
 
     Raises `StoreInUseError` while a master runs there, and `StoreError` if the backup is not sound.
     """
@@ -60,7 +60,7 @@ def restore(home: Path, path: Path) -> Restored:
 
 
 def _known(home: Path, findings: JournalFindings) -> tuple[int, int]:
-    """The highest epoch that is known, and the id of the next job, 0 if that is not known."""
+    """Return the highest known epoch, and the id of the next job, or 0 if that is unknown."""
     try:
         epoch = SqliteJournal(home / JOURNAL_NAME).epoch
     except StoreError:
@@ -75,7 +75,7 @@ def _known(home: Path, findings: JournalFindings) -> tuple[int, int]:
 
 
 def _prepared(home: Path, backup: Backup, epoch: int, event: JournalRestored, now: float) -> Path:
-    """The files as they shall be, in a directory of their own."""
+    """Prepare the restored files in a directory of their own, check them, and return the directory."""
     draft = home / ".restored"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
@@ -95,9 +95,9 @@ def _prepared(home: Path, backup: Backup, epoch: int, event: JournalRestored, no
 
 
 def _restore_vault(home: Path, backup: Backup, draft: Path) -> None:
-    """Keep the vault that is there, if it is sound: tokens that were revoked since the backup stay so.
+    """Keep the present vault if it is sound, so that tokens that were revoked since the backup stay revoked.
 
-    What is taken of the backup's is what jobs need that were over since, and are not any more.
+    Only the backup's environments are added, because jobs that have ended since the backup are unfinished again.
     """
     present, old, new = home / VAULT_NAME, backup.path / VAULT_NAME, draft / VAULT_NAME
     if not old.exists():
@@ -120,7 +120,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def _set_aside(home: Path, now: float) -> Path | None:
-    """Copy what is there to a directory of its own."""
+    """Copy the present files to a directory of their own, and return it, or None if there are no files."""
     names = [f"{name}{side}" for name in (JOURNAL_NAME, VAULT_NAME) for side in ("", *SIDE_FILES)]
     there = [home / name for name in names if (home / name).exists()]
     if not there:
@@ -135,12 +135,12 @@ def _set_aside(home: Path, now: float) -> Path | None:
 
 
 def _switch(home: Path, draft: Path) -> None:
-    """Have the new files in the place of the old ones. Until that is done, no master starts there."""
+    """Move the new files to the place of the old ones; until all are moved, no master starts there."""
     marker = home / RESTORING_NAME
     marker.touch(mode=0o600)
     sync(home)
     for name in (JOURNAL_NAME, VAULT_NAME):
-        for side in SIDE_FILES:  # a log of the old file would be taken for one of the new
+        for side in SIDE_FILES:  # SQLite would take the old file's log for the new file's
             (home / f"{name}{side}").unlink(missing_ok=True)
         if (draft / name).exists():
             (draft / name).replace(home / name)

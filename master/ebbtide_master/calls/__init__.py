@@ -1,1 +1,1 @@
-"""What every call passes before its method: the edge, admission, and the gate that checks who asks."""
+"""Checks every call before its method runs: the edge, the admission, and the gate that proves the caller."""

@@ -1,4 +1,4 @@
-"""Lets calls in: who asks is proven and may do so (`gate`), and asks for no more than there may be (`throttle`)."""
+"""Admits calls: the caller is proven and may make the call (`gate`), and is within the limits (`throttle`)."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,26 +16,26 @@ from ebbtide_master.throttle.fair_queue import stand_in
 from ebbtide_master.throttle.throttle import Kind, Throttle
 
 Allow = Callable[[Any], None]
-"""Lets a message pass, or raises why its sender may not send it."""
+"""Lets a message pass, or raises an error that says why its sender may not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A call that was let in: what lets its messages pass, what of a reply may be seen, and for how long all that."""
+    """An admitted call: how its messages are checked, how replies are shown, and how long its stream may go on."""
 
     allow: Allow
     show: Callable[[Any], Any]
     standing: Callable[[], AbstractContextManager[Standing]]
     turn: asyncio.Semaphore
-    """To be held while it is worked on: of one user's calls, a few are at a time, whatever waits."""
+    """Semaphore to hold while the call is worked on, so that only a few calls of one user are at a time."""
 
 
 _QUESTIONS: Final = ("List", "Show", "Watch", "Read", "Find", "Explain", "Usage")
-"""How the names of methods begin that change nothing."""
+"""First words in the names of the methods that change nothing."""
 
 
 class Admission:
-    """Of all methods. Raises what `ebbtide_master.calls.edge` tells the caller."""
+    """Admits calls of all methods. Raises the errors that `ebbtide_master.calls.edge` sends to the caller."""
 
     def __init__(self, gate: Gate, throttle: Throttle) -> None:
         self._gate = gate
@@ -44,11 +44,11 @@ class Admission:
 
     @contextmanager
     def admitted(self, method: str, context: Any, *, streams: bool) -> Iterator[Admitted]:
-        """Let a call in for as long as the block lasts."""
+        """Admit a call for as long as the block lasts."""
         caller = self._gate.admit(method, context)
         set_caller(caller)
         agent = ACCESS.get(method) is Access.AGENT
-        # Each agent has a line of its own: what nodes report does not wait behind what users want.
+        # Each agent has a queue of its own, so that nodes' reports do not wait behind users' requests.
         stand_in(f"agent {next(self._agents)}" if agent else f"user {caller.user}")
         with self._throttle.open(Kind.AGENT if agent else Kind.STREAM if streams else Kind.CALL, caller.user):
             yield Admitted(
@@ -62,7 +62,7 @@ class Admission:
         name = method.rpartition("/")[2]
         if name.startswith(_QUESTIONS):
             self._throttle.read(caller)
-        elif streams:  # however many messages it brings
+        elif streams:  # counts once, however many messages the stream has
             self._throttle.change(caller)
 
         def allow(message: Any) -> None:

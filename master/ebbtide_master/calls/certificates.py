@@ -1,4 +1,4 @@
-"""The gate of a master with an authority: agents prove themselves with certificates, everybody else with tokens."""
+"""The gate of a master with an authority: agents authenticate with certificates, all other callers with tokens."""
 
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -10,13 +10,13 @@ from ebbtide_master.identity.standing import Standing
 from ebbtide_master.tls.enrolment import Enrolment
 
 INVITED: Final = Caller("", Role.AGENT)
-"""Who joins: the secret in the request is the proof, and the method looks at it."""
+"""The caller of a node that joins: the secret in the request is the proof, which the method checks."""
 
 
 class CertificateGate:
-    """Lets agents speak for their node, and sends all others to ``tokens``.
+    """Lets an agent speak for its node, and passes all other callers to ``tokens``.
 
-    The agents' port lets nobody speak without a certificate of the authority; the clients' port asks for none.
+    The agents' port accepts no connection without a certificate of the authority; the clients' port asks for none.
     """
 
     def __init__(self, tokens: Gate, enrolment: Enrolment) -> None:
@@ -25,7 +25,7 @@ class CertificateGate:
         self._enrolment = enrolment
 
     def admit(self, method: str, context: Any) -> Caller:
-        """Who asks."""
+        """Return the caller that its certificate or its token proves."""
         access, certificate = ACCESS.get(method), _presented(context)
         if certificate is None:
             if access is Access.AGENT:
@@ -37,7 +37,7 @@ class CertificateGate:
         return caller
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:
-        """An agent speaks for the node in its certificate, for as long as that is good."""
+        """Raise `NotAllowedError` if an agent speaks for another node, or its certificate was revoked."""
         if ACCESS.get(method) is Access.INVITED:
             return
         if caller.role is not Role.AGENT:
@@ -50,15 +50,15 @@ class CertificateGate:
             raise NotAllowedError(f"the certificate is of node {caller.node}: it may not speak for node {named!r}")
 
     def show(self, method: str, reply: Any, caller: Caller) -> Any:
-        """What they may see; agents see all that is for them."""
+        """Return what ``caller`` may see of ``reply``; agents may see all."""
         return self._tokens.show(method, reply, caller)
 
     def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
-        """Whether it goes on; an agent's stream is ended by whoever revokes its certificate."""
+        """Give the standing of a caller's stream; revoking an agent's certificate ends its stream elsewhere."""
         return self._tokens.standing(caller)
 
 
 def _presented(context: Any) -> bytes | None:
-    """The certificate that the other side proved to have the key of; None on the clients' port."""
+    """Return the certificate whose key the other side has proven to have; None on the clients' port."""
     found = context.auth_context().get("x509_pem_cert")
     return bytes(found[0]) if found else None

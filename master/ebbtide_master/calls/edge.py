@@ -1,4 +1,4 @@
-"""The outermost layer of every method: whatever comes in or goes wrong, the caller gets a status code and one line."""
+"""The outermost layer of every method, which turns every error into a status code and one line for the caller."""
 
 import asyncio
 import logging
@@ -34,15 +34,15 @@ _STATUS: Final = {
 }
 
 GRPC_LOG: Final = "grpc._cython.cygrpc"
-"""The name of the logger to which gRPC says what went wrong in it."""
+"""The name of the logger to which gRPC logs its own errors."""
 
 log = logging.getLogger(__name__)
 
 
 def has_left(error: BaseException | None) -> bool:
-    """Whether gRPC failed because the caller left: it took what was to be sent, and could not send it.
+    """Whether gRPC failed because the caller left: it accepted a batch to send, and then could not send it.
 
-    What it does not take at all was a mistake of ours.
+    A batch that gRPC does not accept is a fault of the master.
     """
     return _is_of_a_batch(error) and str(error).startswith('Failed "execute_batch"')
 
@@ -52,9 +52,9 @@ def _is_of_a_batch(error: BaseException | None) -> bool:
 
 
 def is_worth_a_line(record: logging.LogRecord) -> bool:
-    """A filter for gRPC's log: that a caller left just while its call was answered is nobody's mistake.
+    """Return whether gRPC may log ``record``; failures to send are logged here instead, in one line.
 
-    Of such a one our own log says a line where it says everything, and of any other failure of the kind always.
+    If the caller left while its call was answered, that is no fault, and the line has the level debug.
     """
     error = record.exc_info[1] if record.exc_info else None
     if not _is_of_a_batch(error):
@@ -67,25 +67,25 @@ def is_worth_a_line(record: logging.LogRecord) -> bool:
 
 
 class MalformedError(ValueError):
-    """What came in is not a message of the method."""
+    """The request is not a message of the method."""
 
 
 class SlowReaderError(Exception):
-    """Nobody reads what a stream has to say."""
+    """The caller does not read its stream."""
 
     def __init__(self) -> None:
         super().__init__(f"nothing of this stream was read for {SLOW_READER_S:g} s: it was cut off")
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Stands before the servicers, which raise what they have to say."""
+    """Wraps the servicers' methods, and turns the errors that they raise into statuses."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The handler of the method, guarded; None if there is no such method."""
+        """Return the wrapped handler of the method, or None if there is no such method."""
         name = handler_call_details.method
         if name not in self._guarded:
             handler = await continuation(handler_call_details)
@@ -113,19 +113,19 @@ def _called(
     async def call(request: Any, context: Any) -> Any:
         try:
             with admission.admitted(name, context, streams=False) as admitted:
-                wanted = _check(request, admitted.allow)  # what is refused does not wait for its turn
+                wanted = _check(request, admitted.allow)  # before the turn, so that a refusal does not wait
                 async with admitted.turn:
                     return await _seen(await method(wanted, context), admitted.show)
         except grpc.aio.AbortError:
             raise
-        except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
+        except Exception as error:  # noqa: BLE001 (the caller gets a status, and an unexpected error is logged)
             await _abort(name, context, error)
 
     return call
 
 
 async def _seen(reply: Any, show: Callable[[Any], Any]) -> Any:
-    """What may be seen of a reply. A long list is put together as bytes, in parts: others have turns in between."""
+    """Return what the caller may see of ``reply``. A long list becomes bytes in parts, with other calls in between."""
     if not isinstance(reply, client_pb2.ListJobsReply):
         return show(reply)
     parts, jobs = list[bytes](), reply.jobs
@@ -137,7 +137,7 @@ async def _seen(reply: Any, show: Callable[[Any], Any]) -> Any:
 
 
 def _serializer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """``serialize``, but for what is bytes already."""
+    """Return ``serialize`` for messages, which leaves bytes as they are."""
     return lambda reply: reply if isinstance(reply, bytes) else serialize(reply)
 
 
@@ -149,18 +149,18 @@ def _streamed(
             with admission.admitted(name, context, streams=True) as admitted, admitted.standing() as standing:
                 async with aclosing(method(check(request, admitted.allow), context)) as replies:
                     are_read = await _send(standing, replies, admitted.show, context)
-                if not are_read:  # that is told once they read on; until then only the last reply is kept
+                if not are_read:  # the caller gets the error once it reads on; until then one reply is kept
                     await _abort(name, context, SlowReaderError())
         except grpc.aio.AbortError:
             raise
-        except Exception as error:  # noqa: BLE001 (the caller is told, and what nobody expected is logged)
+        except Exception as error:  # noqa: BLE001 (the caller gets a status, and an unexpected error is logged)
             await _abort(name, context, error)
 
     return stream
 
 
 async def _send(standing: Standing, replies: AsyncIterator[Any], show: Callable[[Any], Any], context: Any) -> bool:
-    """Send all of them, as long as their reader may have them; False as soon as nobody reads them."""
+    """Send ``replies`` as long as the caller may have them; return False once the caller does not read them."""
     while (reply := await standing.next_of(replies)) is not None:
         try:
             async with asyncio.timeout(SLOW_READER_S):
@@ -171,7 +171,7 @@ async def _send(standing: Standing, replies: AsyncIterator[Any], show: Callable[
 
 
 async def _abort(name: str, context: Any, error: Exception) -> None:
-    if has_left(error):  # nobody has to be told
+    if has_left(error):  # no caller is left to get the error
         raise asyncio.CancelledError from None
     code, words = _status(name, error)
     later = ((RETRY_KEY, f"{error.wait_s:.3f}"),) if isinstance(error, TooFastError) else ()
@@ -184,7 +184,7 @@ async def _abort(name: str, context: Any, error: Exception) -> None:
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The status code and the words for ``error``."""
+    """Return the status code and the message for ``error``; log an unexpected error."""
     match error:
         case RefusedError():
             return _STATUS[error.refusal.kind], _shortened(str(error))
@@ -208,7 +208,7 @@ def _shortened(words: str) -> str:
 
 
 def _parser(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """``parse``, but what cannot be parsed comes back as the error: gRPC would log a traceback for each."""
+    """Wrap ``parse`` to return `MalformedError` instead of raising, as gRPC would log a traceback for each error."""
 
     def parsed(data: bytes) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""The gate before every method: who asks is proven, and may do what they ask for, and sees no more than they may."""
+"""The gate before every method proves the caller, checks what it may do, and hides what it may not see."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -30,26 +30,26 @@ _BY: Final = (_RESERVE, "/ebbtide.v1.ClientService/CancelReservation")
 
 
 class Gate(Protocol):
-    """Stands before every method."""
+    """Checks every call before its method runs."""
 
     identities: Identities
-    """Whom it knows."""
+    """The users and tokens that the gate knows."""
 
     def admit(self, method: str, context: Any) -> Caller:
-        """Who asks. Raises `NotKnownError`, or `NotAllowedError` if the method is not for them at all."""
+        """Return the caller. Raises `NotKnownError`, or `NotAllowedError` if the caller may never use the method."""
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:
-        """Raise `NotAllowedError` if ``caller`` may not ask for this; what says who asks is set to who does."""
+        """Raise `NotAllowedError` if ``caller`` may not send ``message``; set the message's field for the caller."""
 
     def show(self, method: str, reply: Any, caller: Caller) -> Any:
-        """What ``caller`` may see of the reply."""
+        """Return what ``caller`` may see of ``reply``."""
 
     def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
-        """Whether a stream that ``caller`` opened may go on, for as long as it is open."""
+        """Give the standing of a stream that ``caller`` opened, for as long as the stream is open."""
 
 
 class TokenGate:
-    """Takes tokens; owners are those that ``cluster`` knows."""
+    """Proves callers by their tokens, and finds the owners of jobs in ``cluster``."""
 
     def __init__(self, identities: Identities, cluster: Cluster, now: Callable[[], float]) -> None:
         self.identities = identities
@@ -57,11 +57,11 @@ class TokenGate:
         self._now = now
 
     def admit(self, method: str, context: Any) -> Caller:
-        """Who asks."""
+        """Return the caller that the call's token proves. Raises `NotKnownError`, `NotAllowedError`."""
         caller = self.identities.caller(_bearer(context), self._now())
         access = ACCESS.get(method)
         if access in (Access.AGENT, Access.INVITED):
-            # Without certificates, whoever may do anything here may also run an agent: it is the same account.
+            # Without certificates, agents and the master have the same account, and so the role of an admin.
             needed = Role.ADMIN
         elif access is not None:
             needed = _AT_LEAST[access]
@@ -73,7 +73,7 @@ class TokenGate:
         return caller
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:
-        """Whether it is theirs."""
+        """Raise `NotAllowedError` if the message concerns another user's jobs, reservations or tokens."""
         _say_who_asks(method, message, caller.user)
         match ACCESS[method]:
             case Access.OWNER if caller.role < Role.OPERATOR:
@@ -87,17 +87,17 @@ class TokenGate:
                 pass
 
     def show(self, method: str, reply: Any, caller: Caller) -> Any:
-        """What they may see."""
+        """Return what ``caller`` may see of ``reply``; operators may see all."""
         if ACCESS[method] is Access.SEEN and caller.role < Role.OPERATOR:
             return seen(reply, caller.user, self._owner)
         return reply
 
     def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
-        """Whether it goes on."""
+        """Give the standing of the caller's stream."""
         return self.identities.standing(caller, self._now())
 
     def _owner(self, id: str) -> str | None:
-        """Whose that job is, or that array, or those tasks of one."""
+        """Return the user of the job, the array, or the tasks ``id``; None if it is unknown."""
         job = self._cluster.job(JobId(id))
         if job is not None:
             return job.user
@@ -124,7 +124,7 @@ class TokenGate:
 
 
 def _holders(message: Any, identities: Identities) -> Iterator[str]:
-    """Whose tokens a request is about; an unknown token is nobody's."""
+    """Yield the users whose tokens a request concerns, an empty name for all; an unknown token has no user."""
     fields = message.DESCRIPTOR.fields_by_name
     if "for_user" in fields and message.for_user:
         yield message.for_user
@@ -135,7 +135,7 @@ def _holders(message: Any, identities: Identities) -> Iterator[str]:
 
 
 def _say_who_asks(method: str, message: Any, user: str) -> None:
-    """Whatever a request claimed. Of some methods ``user`` is whom it is about, and ``by`` is who asks."""
+    """Set the caller in ``message``, whatever it claimed: in ``by`` if ``user`` is the user that it concerns."""
     fields = message.DESCRIPTOR.fields_by_name
     if "open" in fields:
         if message.WhichOneof("body") == "open":
@@ -149,14 +149,14 @@ def _say_who_asks(method: str, message: Any, user: str) -> None:
 
 
 def _jobs_of(message: Any) -> list[str]:
-    """The ids in a request, or in what opens a channel."""
+    """Return the job ids in a request, or in the message that opens a channel."""
     if "open" in message.DESCRIPTOR.fields_by_name:
         return [message.open.job_id] if message.WhichOneof("body") == "open" else []
     return [message.job_id]
 
 
 def _bearer(context: Any) -> str:
-    """The token in the call's metadata. Raises `NotKnownError`."""
+    """Return the token in the call's metadata. Raises `NotKnownError`."""
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
             words = str(value).split(" ", 1)

@@ -1,1 +1,1 @@
-"""The master's configuration file: TOML in, frozen records out, and for each mistake one line that names it."""
+"""Reads the master's TOML configuration into frozen records, and reports each mistake in one line that names it."""

@@ -1,4 +1,4 @@
-"""``[journal] store``: the database that keeps the journal, instead of a file."""
+"""Reads ``[journal] store``, the URL of a database that keeps the journal instead of a file."""
 
 from pathlib import Path
 from typing import Final
@@ -9,11 +9,11 @@ SCHEMES: Final = ("postgresql://", "postgres://")
 
 
 class UrlError(ValueError):
-    """What is said of the database cannot be used; the message repeats no part of it."""
+    """The database URL cannot be used; the message repeats no part of it."""
 
 
 def take_store(journal: Table) -> str:
-    """The URL of the database; empty for a file in the master's home."""
+    """Return the URL of the database; empty means a file in the master's home."""
     url = journal.take("store", str, "")
     try:
         if url:
@@ -24,14 +24,14 @@ def take_store(journal: Table) -> str:
 
 
 def check_kept_secret(url: str, path: Path) -> None:
-    """`ConfigError` if others may read the password in the configuration file at ``path``."""
+    """Raise `ConfigError` if other accounts may read the password in the configuration file at ``path``."""
     mode = path.stat().st_mode & 0o777
     if url and mode & 0o077 and has_password(url):
         raise ConfigError(f"journal.store: has a password, and the file has mode {mode:04o}: chmod 600 {path}")
 
 
 def has_password(url: str) -> bool:
-    """Whether a password stands in ``url``. Raises `UrlError` if it is none that can be used."""
+    """Whether ``url`` has a password. Raises `UrlError` if the URL cannot be used."""
     if not url.startswith(SCHEMES):
         raise UrlError("is not postgresql://USER@HOST:PORT/DATABASE")
     try:
@@ -41,7 +41,7 @@ def has_password(url: str) -> bool:
         raise UrlError("needs psycopg: pip install 'ebbtide[postgres]'") from None
     try:
         return "password" in conninfo_to_dict(url)
-    except ProgrammingError:  # its words may repeat the password
+    except ProgrammingError:  # the message of this error may repeat the password
         raise UrlError(
             "is not a URL that PostgreSQL understands: is every special character in it %-encoded?"
         ) from None

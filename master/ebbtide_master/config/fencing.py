@@ -1,4 +1,4 @@
-"""``[fencing]``: what makes sure that a silent node is dead."""
+"""Reads ``[fencing]``: the hook that makes sure that a silent node is dead."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_master.config.table import Table
 
 SHORTEST_SILENCE_S: Final = 20.0
-"""A node that is silent for less may be back in a moment."""
+"""Seconds: a node that is silent for less may be back in a moment."""
 LONGEST_S: Final = 24 * 3600.0
 
 
@@ -14,7 +14,7 @@ LONGEST_S: Final = 24 * 3600.0
 class FencingSettings:
     """The ``hook`` is a command, run without a shell for each node with jobs that is silent for ``after_s`` seconds.
 
-    If it ends with 0 within ``timeout_s``, the node is proven to be dead. None: nodes are not fenced.
+    If it ends with 0 within ``timeout_s``, the node is proven dead. If ``hook`` is empty, nodes are not fenced.
     """
 
     hook: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class FencingSettings:
 
 
 def read_fencing(file: Table) -> FencingSettings:
-    """What the file says of fencing."""
+    """Return the settings for fencing."""
     table, defaults = file.table("fencing"), FencingSettings()
     hook = _read_hook(table)
     after_s = table.take_duration("after", defaults.after_s)

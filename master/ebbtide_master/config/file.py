@@ -1,4 +1,4 @@
-"""The whole file."""
+"""Reads the whole configuration file."""
 
 import tomllib
 from collections.abc import Mapping
@@ -23,15 +23,14 @@ from ebbtide_master.config.sessions import read_idle_limit
 from ebbtide_master.config.table import ConfigError, Table
 
 CONFIG_NAME: Final = "ebbtide.toml"
-"""Of the file in a master's home."""
+"""Name of the file in a master's home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What the file says. ``settings`` is for the core; the rest is for the master itself.
+    """The configuration. ``settings`` is for the core, and the rest is for the master itself.
 
-    ``names_default_pool``: whether it says how the pool `DEFAULT_POOL` is scheduled. ``store``: the URL of the database
-    that keeps the journal; empty: a file.
+    ``names_default_pool`` says whether the file configures the pool `DEFAULT_POOL`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -45,7 +44,7 @@ class Config:
 
 
 def read_config(path: Path) -> Config:
-    """Read ``path``; `ConfigError` names the file and the key that is wrong."""
+    """Read the file at ``path``. Raises `ConfigError`, which names the file and the wrong key."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,4 +1,4 @@
-"""``[idle]``: when a job counts as one that does not use its GPUs, and what becomes of it."""
+"""Reads ``[idle]``: when a job counts as not using its GPUs, and what then happens to the job."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ SHORTEST_S: Final = 1.0
 
 
 def read_idle(file: Table) -> IdleSettings:
-    """What the file says of idle jobs."""
+    """Return the settings for idle jobs."""
     table, defaults = file.table("idle"), IdleSettings()
     after_s = table.take_duration("after", defaults.after_s)
     warning_s = table.take_duration("warning", defaults.warning_s)

@@ -1,4 +1,4 @@
-"""``[journal]``: what becomes of the journal with time."""
+"""Reads ``[journal]``: where the journal is kept, and how it is backed up."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,7 +14,7 @@ SHORTEST_S: Final = 60.0
 class JournalSettings:
     """A backup is taken every ``backup_every_s`` seconds, 0 for never; the newest ``backup_keep`` of them are kept.
 
-    ``store``: the URL of the database that keeps the journal, which is not backed up then; empty: a file.
+    ``store`` is the URL of a database that keeps the journal, which is not backed up then; empty means a file.
     """
 
     backup_every_s: float = DAY_S
@@ -23,7 +23,7 @@ class JournalSettings:
 
 
 def read_journal(file: Table) -> JournalSettings:
-    """What the file says of the journal."""
+    """Return the settings of the journal."""
     table, defaults = file.table("journal"), JournalSettings()
     every_s = table.take_duration("backup_every", defaults.backup_every_s)
     keep = table.take("backup_keep", int, defaults.backup_keep)

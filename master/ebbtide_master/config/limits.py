@@ -1,4 +1,4 @@
-"""``[limits]``: what one user, and one job's log, may come to at most. All of them hold without the section, too."""
+"""Reads ``[limits]``, for each user and for each job's log. Without the section, the defaults apply."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,22 +9,21 @@ from ebbtide_master.config.table import Table
 from ebbtide_master.throttle.rates import RateLimit, UserLimits
 
 BURST_S: Final = 5.0
-"""A rate that is set allows for so many seconds of it at once."""
+"""Seconds of a configured rate that may be used at once."""
 FASTEST: Final = 1e6
 _SHARES: Final = {
     "uploads": limits.MAX_UPLOADS,
     "priority": limits.MAX_PRIORITY,
 }
-"""Whole numbers, from 1 to these."""
+"""Limits that are whole numbers from 1 to these values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``log_bytes`` are of each attempt on each node; all else is of each user.
+    """Limits per user, except ``log_bytes``, which is per attempt and node.
 
-    What follows is for the role ``user`` only: reservations of
-    ``reserved_gpu_hours`` that end no later than ``reserve_ahead_s`` from now; ``priority`` is the most urgent that
-    they may ask for, ``weight`` the greatest.
+    The last four apply to the role ``user`` only: the most ``reserved_gpu_hours``, in reservations that end at most
+    ``reserve_ahead_s`` from now, the most urgent ``priority``, and the greatest ``weight``.
     """
 
     rates: UserLimits = field(default_factory=UserLimits)
@@ -39,7 +38,7 @@ class Bounds:
 
 
 def read_limits(file: Table) -> Bounds:
-    """What the file says of limits."""
+    """Return the limits of the file, with defaults for those that it does not name."""
     table, defaults = file.table("limits"), Bounds()
     rates = UserLimits(
         calls=_rate(table, "calls_per_s", defaults.rates.calls, 1.0),
@@ -82,7 +81,7 @@ def _between(table: Table, key: str, default: int, most: int) -> int:
 
 
 def _rate(table: Table, key: str, default: RateLimit, least_burst: float) -> RateLimit:
-    """So many a second; after a pause enough at once for the largest array."""
+    """Return a rate per second, with a burst of `BURST_S`, but of at least ``least_burst``."""
     per_s = table.take(key, float, default.per_s)
     if not 0.1 <= per_s <= FASTEST:
         raise table.error(key, f"{per_s:g} is not between 0.1 and {FASTEST:g}")

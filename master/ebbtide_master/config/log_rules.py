@@ -1,4 +1,4 @@
-"""``[log_rules]``: what every job's output is looked through for, by what follows from it."""
+"""Reads ``[log_rules]``: the patterns that every job's output is searched for, by the action that follows."""
 
 from ebbtide_core.model.log_rules import DEFAULT_RULES, MAX_RULES, LogAction, LogRule, checked
 
@@ -6,7 +6,7 @@ from ebbtide_master.config.table import Table
 
 
 def read_log_rules(file: Table) -> tuple[LogRule, ...]:
-    """The administrator's rules, and then the usual ones unless ``defaults`` is false."""
+    """Return the administrator's rules, and after them the default ones unless ``defaults`` is false."""
     table = file.table("log_rules")
     usual = DEFAULT_RULES if table.take("defaults", bool, True) else ()
     own = [_read_rule(table, action, value) for action in LogAction for value in table.take(action.value, list, [])]

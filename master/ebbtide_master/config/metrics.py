@@ -1,4 +1,4 @@
-"""``[metrics]``: where Prometheus finds them."""
+"""Reads ``[metrics]``, where Prometheus finds the metrics."""
 
 from ebbtide_master.config.table import Table
 
@@ -6,7 +6,7 @@ NONE = -1
 
 
 def read_metrics_port(file: Table) -> int | None:
-    """The port on loopback; None: nobody reads any."""
+    """Return the port on loopback, or None if no metrics are served."""
     table = file.table("metrics")
     port = table.take("port", int, NONE)
     table.finish()

@@ -1,4 +1,4 @@
-"""``[notify]``: where words about jobs may go, and where they go without being asked for."""
+"""Reads ``[notify]``: where notices about jobs may go, and where they go by default."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,12 +13,12 @@ from ebbtide_core.model.notice_rules import Moment, NoticeRule, check_target, is
 from ebbtide_master.config.table import Table
 
 _LOCALHOST: Final = ("127.0.0.0/8", "::1/128")
-"""What ``localhost`` stands for."""
+"""The networks that ``localhost`` stands for."""
 _PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
 
 
 class Tls(Enum):
-    """How the way to the mail server is protected."""
+    """How the connection to the mail server is protected."""
 
     NONE = "none"
     STARTTLS = "starttls"
@@ -27,7 +27,7 @@ class Tls(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """The mail server. With ``domains``, jobs may name addresses of these only."""
+    """The mail server. If ``domains`` is not empty, jobs may name only addresses of these domains."""
 
     host: str
     port: int
@@ -40,10 +40,10 @@ class Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifySettings:
-    """``targets`` are addresses by name, ``users`` what holds for each user's jobs that say nothing themselves.
+    """``targets`` are addresses by name; ``users`` has the rule for a user's jobs that name no rule themselves.
 
-    Jobs may name web hooks at the hosts of ``allow``: names, addresses, or networks of these. A host that is allowed by
-    its name only is reached at a public address only.
+    Jobs may name web hooks at the hosts of ``allow``: names, addresses, or networks. A host that is allowed by its name
+    only is reached at a public address only.
     """
 
     allow: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class NotifySettings:
     mail: Mail | None = None
 
     def address(self, target: str) -> str:
-        """The address behind ``target``; ``ValueError`` if there is none, or it is not allowed."""
+        """Return the address behind ``target``. Raises ``ValueError`` if there is none, or it is not allowed."""
         if is_hook(target):
             return self._allowed_hook(target)
         if is_mail(target):
@@ -63,7 +63,7 @@ class NotifySettings:
         return self.targets[target]
 
     def may_reach(self, address: str) -> bool:
-        """Whether it was allowed by number, alone or as one of a network: it may be one of this site's own then."""
+        """Whether ``address`` is allowed by number, alone or in a network, so that it need not be a public one."""
         found = ip_address(address)
         return any(found in network for network in self._networks())
 
@@ -98,7 +98,7 @@ def _is_number(host: str) -> bool:
 
 
 def read_notify(file: Table) -> NotifySettings:
-    """The section; without it nothing is sent."""
+    """Return the settings of the section; without it, no notices are sent."""
     table = file.table("notify")
     allow = _texts(table, "allow")
     mail = _read_mail(table)

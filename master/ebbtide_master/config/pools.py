@@ -1,4 +1,4 @@
-"""``[pools.NAME]``: how each pool is scheduled."""
+"""Reads ``[pools.NAME]``: how each pool is scheduled."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def read_pools(file: Table) -> dict[str, PoolSettings]:
-    """The pools that the file names."""
+    """Return the settings of the pools that the file names."""
     return {name: _read_pool(name, table) for name, table in file.tables("pools")}
 
 
@@ -35,5 +35,5 @@ def _read_pool(name: str, table: Table) -> PoolSettings:
 
 
 def _text(value: object) -> str:
-    """An option as the command line would have it."""
+    """Return the value of an option as the command line would have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

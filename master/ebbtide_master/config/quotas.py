@@ -1,4 +1,4 @@
-"""``[quotas]``: how many GPUs and jobs each user may have at a time."""
+"""Reads ``[quotas]``: how many GPUs and waiting jobs each user may have at a time."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ UNSAID: Final = -(2**63)
 
 
 def read_quotas(file: Table) -> Quotas:
-    """The quotas of the file; without any, nobody has one."""
+    """Return the quotas of the file; without the section, no user has one."""
     section = file.table("quotas")
     default = _read_quota(section.table("default"), Quota())
     users = {name: _read_quota(table, default) for name, table in section.tables("users")}
@@ -20,7 +20,7 @@ def read_quotas(file: Table) -> Quotas:
 
 
 def _read_quota(table: Table, default: Quota) -> Quota:
-    """One quota; what it does not say is as in ``default``."""
+    """Return one quota, with limits of ``default`` for those that it does not name."""
     gpus, queued = _limit(table, "gpus"), _limit(table, "queued")
     table.finish()
     return Quota(default.gpus if gpus is None else gpus * WHOLE, default.queued if queued is None else queued)

@@ -1,4 +1,4 @@
-"""``[sessions]``: shells, notebooks and TensorBoards."""
+"""Reads ``[sessions]``, for shells, notebooks and TensorBoards."""
 
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import DEFAULT_IDLE_S
@@ -7,7 +7,7 @@ from ebbtide_master.config.table import Table
 
 
 def read_idle_limit(file: Table) -> float | None:
-    """How long those may be unused that say nothing of it, in seconds; None for as long as they like."""
+    """Return for how many seconds a session without a limit of its own may be unused; None means no limit."""
     table = file.table("sessions")
     idle_s = table.take_duration("idle", DEFAULT_IDLE_S)
     table.finish()

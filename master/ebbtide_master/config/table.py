@@ -1,4 +1,4 @@
-"""A table of the file, which wants every key of it to be known, and of the right kind."""
+"""Reads a table of the configuration file, and refuses unknown keys and values of a wrong type."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -18,11 +18,11 @@ _NAMES = {
 
 
 class ConfigError(Exception):
-    """The file cannot be used; the message names the file, the key and what may stand there."""
+    """The file cannot be used; the message names the file, the key, and the values that are allowed there."""
 
 
 class Table:
-    """Take what is known with `take` and `tables`, then call `finish`: whatever is left over is a mistake."""
+    """A table: `take` and the other methods read the known keys, and then `finish` refuses the keys that are left."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where
@@ -30,7 +30,7 @@ class Table:
         self._known: list[str] = []
 
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
-        """The value of ``key``, which is a ``kind``; ``default`` if it is not there."""
+        """Return the value of ``key``, which must be a ``kind``, or ``default`` if the key is missing."""
         self._known.append(key)
         if key not in self._left:
             return default
@@ -42,26 +42,26 @@ class Table:
         return value
 
     def take_duration(self, key: str, default_s: float) -> float:
-        """The seconds that ``key`` amounts to; ``default_s`` if it is not there."""
+        """Return the duration ``key`` in seconds, or ``default_s`` if the key is missing."""
         return self._parsed(key, parse_duration, default_s)
 
     def take_size(self, key: str, default_bytes: int) -> int:
-        """The bytes that ``key`` amounts to; ``default_bytes`` if it is not there."""
+        """Return the size ``key`` in bytes, or ``default_bytes`` if the key is missing."""
         return self._parsed(key, parse_size, default_bytes)
 
     def tables(self, key: str) -> Iterator[tuple[str, "Table"]]:
-        """The tables below ``key`` by name: ``[key.name]``."""
+        """Yield the tables below ``key``, ``[key.name]``, with their names."""
         for name, values in self.take(key, dict, {}).items():
             if type(values) is not dict:
                 raise self.error(f"{key}.{name}", f"{values!r} is not a table")
             yield name, Table(f"{self.where}{key}.{name}.", values)
 
     def table(self, key: str) -> "Table":
-        """The table ``[key]``, empty if it is not there."""
+        """Return the table ``[key]``, which is empty if it is missing."""
         return Table(f"{self.where}{key}.", self.take(key, dict, {}))
 
     def finish(self) -> None:
-        """Refuse what nobody took."""
+        """Raise `ConfigError` if a key is left that was not taken."""
         for key in self._left:
             raise self.error(key, f"is not known here: there are {', '.join(self._known)}")
 
@@ -73,5 +73,5 @@ class Table:
             raise self.error(key, str(error)) from None
 
     def error(self, key: str, message: str) -> ConfigError:
-        """The mistake at ``key``, to be raised."""
+        """Return a `ConfigError` about ``key``, to be raised."""
         return ConfigError(f"{self.where}{key}: {message}")

@@ -1,19 +1,19 @@
-"""What each method asks of whoever calls it. A method that is not listed is for nobody."""
+"""Defines who may call each method. A method that is not listed here may not be called at all."""
 
 from enum import Enum, auto
 from typing import Final
 
 
 class Access(Enum):
-    """Who may call a method. Whose is what a request names is looked up by exact ids, never by what they begin with."""
+    """Who may call a method. Owners of what a request names are looked up by exact ids, never by prefixes of ids."""
 
-    INVITED = auto()  # whoever has the secret of an invitation
+    INVITED = auto()  # anyone with the secret of an invitation
     AGENT = auto()  # agents, each for its own node
-    USER = auto()  # every user; there is nothing in it that is somebody's
-    SEEN = auto()  # every user, who sees of others' jobs what `sight` lets through
-    OWNER = auto()  # who owns the jobs that the request names, and operators
-    BOOKER = auto()  # whom a reservation is for, or who made it, and operators
-    HOLDER = auto()  # whose tokens the request is about, and admins
+    USER = auto()  # every user; the method concerns nothing that one user owns
+    SEEN = auto()  # every user, who sees of other users' jobs what `sight` allows
+    OWNER = auto()  # the owner of the jobs that the request names, and operators
+    BOOKER = auto()  # the user whom a reservation is for, the user who made it, and operators
+    HOLDER = auto()  # the user whose tokens the request concerns, and admins
     OPERATOR = auto()
     ADMIN = auto()
 
@@ -25,14 +25,14 @@ ACCESS: Final = {
         f"/ebbtide.v1.ClientService/{name}": access
         for access, names in {
             Access.USER: (
-                "Submit",  # a snapshot: who has shown that they have it; see `api.snapshots`
+                "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
             ),
             Access.SEEN: ("ListJobs", "ShowJob", "ShowStory", "Explain", "WatchJobs", "WatchEvents"),
             Access.OWNER: (
                 "ReadLogs", "Suspend", "Resume", "Resize", "Drill", "Change", "Cancel", "Hold", "Release",
-                "Requeue",  # what is run once more stays whose it was
+                "Requeue",  # a job that is run again keeps its user
                 "Connect", "Remove",
             ),
             Access.BOOKER: ("ReserveGpus", "CancelReservation"),
@@ -66,10 +66,10 @@ _IN_WORDS: Final = {
     "RevokeNode": "revoking a node's certificate",
     "SetUser": "changing users",
 }
-"""What operators and admins may do and users may not, as people say it."""
+"""Phrases for the methods that operators and admins may call and users may not."""
 
 
 def in_words(method: str) -> str:
-    """What a method does, in words."""
+    """Return a phrase for what ``method`` does."""
     name = method.rpartition("/")[2]
     return _IN_WORDS.get(name, f"the call {name}")

@@ -1,4 +1,4 @@
-"""The accounts of the machine that the master runs on, as users."""
+"""Reads the accounts of the master's machine as users."""
 
 import grp
 import pwd
@@ -7,12 +7,12 @@ from typing import Final
 from ebbtide_protos.v1 import user_pb2
 
 FIRST_UID: Final = 1000
-"""Below are accounts of the system, on every distribution that there is."""
+"""Lowest uid of a person's account; lower ones are system accounts on all distributions."""
 NOBODY_UID: Final = 65534
 
 
 def accounts(group: str = "") -> list[user_pb2.User]:
-    """People's accounts, by name: all, or those of ``group``. Raises ``KeyError`` if there is no such group."""
+    """Return people's accounts by name: all, or those of ``group``. Raises ``KeyError`` if there is no such group."""
     people = [known for known in pwd.getpwall() if known.pw_uid >= FIRST_UID and known.pw_uid != NOBODY_UID]
     if group:
         found = grp.getgrnam(group)

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Identifies the caller of a method, and its role."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What somebody may do; each may do what those before it may."""
+    """What a caller may do; each role includes the roles before it."""
 
     AGENT = 0  # speak for its own node, and nothing else
-    USER = 1  # submit, and do anything to one's own jobs
-    OPERATOR = 2  # do anything to everybody's jobs, and take nodes out of service
-    ADMIN = 3  # also say who is who, and stop the cluster
+    USER = 1  # submit jobs, and do anything to their own jobs
+    OPERATOR = 2  # do anything to all users' jobs, and take nodes out of service
+    ADMIN = 3  # also change users and tokens, and stop the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A proven identity, and the id of the ``token`` that proves it, or the serial number of an agent's certificate.
 
-    ``node`` is the only one that an agent may speak for; empty: any.
+    ``node`` is the only node that an agent may speak for; empty means any.
     """
 
     user: str
@@ -28,21 +28,21 @@ class Caller:
 
 
 class NotKnownError(Exception):
-    """Nobody knows who asks; the message says what is wrong with the proof."""
+    """The caller is unknown; the message says what is wrong with the proof."""
 
 
 class NotAllowedError(Exception):
-    """It is known who asks, and they may not."""
+    """The caller is known, but may not do this."""
 
 
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 
 
 def caller() -> Caller:
-    """Who asks for what this task does; the edge has said it before any method is called."""
+    """Return the caller that this task works for; it is set before any method is called."""
     return _CALLER.get()
 
 
 def set_caller(who: Caller) -> None:
-    """Say it, for the task that serves the call."""
+    """Set the caller for the task that serves its call."""
     _CALLER.set(who)

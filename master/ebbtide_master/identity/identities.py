@@ -1,4 +1,4 @@
-"""The users of the cluster and their tokens, as the vault keeps them."""
+"""Keeps the users of the cluster and their tokens in the vault."""
 
 import asyncio
 import json
@@ -19,9 +19,9 @@ WHAT_TO_DO: Final = "log in with 'ebb login', or ask an admin for a token"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with a name. ``account`` is the UNIX account that jobs run as where an agent may choose; empty: name.
+    """A user. ``account`` is the UNIX account that jobs run as if an agent may choose; empty means the user's name.
 
-    ``uid`` is that account's number, as far as it is known: nodes on which it is another one are noticed by it.
+    ``uid`` is that account's number, if known; it shows on which nodes the account has another number.
     """
 
     name: str
@@ -31,9 +31,9 @@ class User:
 
 
 class Identities:
-    """Kept in memory for reading; every change is durable before it is true.
+    """Users and tokens, kept in memory for reading; every change is durable before it takes effect.
 
-    Who decides by what there is and then changes it has `changing` meanwhile.
+    Code that reads before it changes something holds the lock `changing` for both.
     """
 
     def __init__(self, vault: Vault) -> None:
@@ -49,23 +49,23 @@ class Identities:
     # --- reading ---
 
     def user(self, name: str) -> User | None:
-        """The user of that name."""
+        """Return the user ``name``, or None."""
         return self._users.get(name)
 
     def users(self) -> Iterator[User]:
-        """All, by name."""
+        """Yield all users by name."""
         yield from (self._users[name] for name in sorted(self._users))
 
     def token(self, id: str) -> Token | None:
-        """The token of that id."""
+        """Return the token ``id``, or None."""
         return self._tokens.get(id)
 
     def tokens_of(self, name: str) -> Iterator[Token]:
-        """A user's tokens, the oldest first."""
+        """Yield a user's tokens, the oldest first."""
         yield from sorted(self._tokens_of.get(name, {}).values(), key=lambda token: token.created)
 
     def caller(self, text: str, now: float) -> Caller:
-        """Who proves to be somebody by this token's text. Raises `NotKnownError`."""
+        """Return the caller that a token's text proves. Raises `NotKnownError`."""
         parsed = tokens.parse(text)
         token = self._tokens.get(parsed[0]) if parsed else None
         if parsed is None or token is None or not token.is_proven_by(parsed[1]):
@@ -79,7 +79,7 @@ class Identities:
 
     @contextmanager
     def standing(self, caller: Caller, now: float) -> Iterator[Standing]:
-        """What a stream of theirs lasts by: it ends with the token, or with what they may do."""
+        """Give the standing of a caller's stream, which ends when the token does, or when the caller may do less."""
         token = self._tokens.get(caller.token)
         expires_in_s = None if token is None or token.expires is None else token.expires - now
         standing = Standing(caller, expires_in_s)
@@ -93,7 +93,7 @@ class Identities:
     # --- changes ---
 
     async def put_users(self, users: Mapping[str, User]) -> None:
-        """Add these, or replace those of the same names; all of them, or none."""
+        """Add ``users``, or replace those of the same names; all of them, or none."""
         texts = await asyncio.to_thread(lambda: {name: _text(user) for name, user in users.items()})
         await _durable(self._vault.put(EntryKind.USER, texts))
         before = {name: self._users.get(name) for name in users}
@@ -106,7 +106,7 @@ class Identities:
         await self.put_users({user.name: user})
 
     async def remove_user(self, name: str) -> int:
-        """Know that user no more, nor any token of theirs: how many there were. Nobody is proven by one from now on."""
+        """Remove the user ``name`` and all its tokens, which prove nothing from now on; return how many there were."""
         gone = [token.id for token in self.tokens_of(name)]
         await _durable(self._vault.put(EntryKind.USER, {name: None}))
         self._users.pop(name, None)
@@ -116,7 +116,7 @@ class Identities:
         return len(gone)
 
     async def issue(self, user: str, now: float, expires: float | None = None, label: str = "") -> tuple[Token, str]:
-        """A new token for ``user``, and its text."""
+        """Make a token for ``user``, and return it and its text."""
         token, text = tokens.issue(user, now, expires, label)
         kept = asdict(token)
         del kept["id"]
@@ -125,7 +125,7 @@ class Identities:
         return token, text
 
     async def revoke(self, id: str) -> None:
-        """Let nobody be proven by that token any more."""
+        """Revoke the token ``id``, so that it proves no caller any more."""
         await _durable(self._vault.put(EntryKind.TOKEN, {id: None}))
         token = self._tokens.pop(id, None)
         if token is not None:

@@ -1,4 +1,4 @@
-"""The token of the account that a master runs as, in its home: whoever may read that is this account already."""
+"""Provides the token of the master's own account in the master's home, which only that account can read."""
 
 import os
 import pwd
@@ -14,13 +14,13 @@ LABEL: Final = "of the master's own account"
 
 
 async def provide_token(identities: Identities, home: Path, now: float) -> None:
-    """See to it that ``home`` has a token that proves this account, as an admin; readable by nobody else."""
+    """Write a token to ``home`` that proves this account as an admin, unless there is one; its owner alone reads it."""
     path, account = home / TOKEN_NAME, own_account()
     try:
         if identities.caller(path.read_text().strip(), now).user == account:
             return
     except (FileNotFoundError, NotKnownError):
-        pass  # there is none yet, or it is of another journal
+        pass  # there is no token yet, or it belongs to another journal
     if identities.user(account) is None:
         await identities.put_user(User(account, Role.ADMIN))
     label = f"{LABEL}, in {home} on {socket.gethostname()}"  # another master may lead on the same journal elsewhere
@@ -32,7 +32,7 @@ async def provide_token(identities: Identities, home: Path, now: float) -> None:
 
 
 def own_account() -> str:
-    """The name of the account that this process runs as; its number if it has none."""
+    """Return the name of the account that this process runs as, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

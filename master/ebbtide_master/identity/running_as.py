@@ -1,4 +1,4 @@
-"""As which UNIX accounts the jobs of the cluster's users run, where an agent may choose."""
+"""Finds the UNIX account that a user's jobs run as on nodes where the agent may choose."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from ebbtide_master.identity.local import own_account
 
 @dataclass(frozen=True, slots=True)
 class SubmitterAccount:
-    """What nodes are told; an empty ``name`` is the agent's own. ``uid`` is None if the master does not know it."""
+    """The account that nodes get; an empty ``name`` means the agent's own. ``uid`` is None if it is unknown."""
 
     name: str = ""
     uid: int | None = None
 
 
 Accounts = Callable[[str], SubmitterAccount]
-"""The account of a user."""
+"""Returns the account of a user."""
 
 AGENTS_OWN = SubmitterAccount()
 
 
 def accounts_of(identities: Identities, *, personal: bool) -> Accounts:
-    """Those that ``identities`` say.
+    """Return the function that finds a user's account in ``identities``.
 
-    In a ``personal`` cluster, all of which is on one machine, the jobs of whoever runs the master are run by the agents
-    as themselves, even if that is root.
+    In a ``personal`` cluster, which is all on one machine, the agents run the jobs of the master's own account as
+    themselves, even if that is root.
     """
     own = own_account()
 

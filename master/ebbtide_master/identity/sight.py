@@ -1,6 +1,6 @@
-"""What a user sees of what is others': whose job it is, how large, since when and why it waits; not what it runs.
+"""Hides from a user what other users' jobs run, but not their user, their size, and since when and why they wait.
 
-What is not named here as seen is not: a field that is added later is hidden until somebody says that it need not be.
+Only the fields that are named here are shown, so a field that is added later is hidden until it is named.
 """
 
 import json
@@ -13,7 +13,7 @@ from ebbtide_core.views.narrate import narrate
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 OwnerOf = Callable[[str], str | None]
-"""The user whose the job, or array, of an id is; None if nobody knows it."""
+"""Returns the user of the job or array with an id; None if the id is unknown."""
 
 _JOB: Final = frozenset({
     "job_id", "spec", "user", "state", "reason", "held_by", "preemptible", "gpus_allocated", "allocation", "attempt",
@@ -38,7 +38,7 @@ _SPEC_OF_EVENT: Final = frozenset({
     "failover_after_s",
 })  # fmt: skip
 NOT_SHOWN: Final = "-"
-"""Stands for a command that is somebody else's, and for its directory."""
+"""Replaces the command and the directory of another user's job."""
 WORDS_NOT_SHOWN: Final = "(not shown)"
 
 _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -68,18 +68,18 @@ _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
         (),
     ),
 }  # fmt: skip
-"""What is blanked of the events of others' jobs, by kind; of a kind that is not named nothing is told."""
+"""Fields that are blanked in the events of other users' jobs, by kind; of other kinds nothing is shown."""
 
 _ABOUT_SCRIPTS: Final = frozenset({"RateForgotten", "RunForgotten"})
 _TELLING: Final = re.compile(r"""['"]|(?<!\w)~?/\w""")
-"""What a reason holds that quotes a job, or names a path of it."""
+"""Matches a reason that quotes a job, or names a path of it."""
 _AFTER_AN_END: Final = frozenset({
     job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED,
 })  # fmt: skip
 
 
 def seen(reply: Any, user: str, owner_of: OwnerOf) -> Any:
-    """What ``user`` may see of ``reply``, which may be changed for it."""
+    """Return ``reply`` after removing from it what ``user`` may not see."""
     hide = HIDERS.get(type(reply))
     if hide is not None:
         hide(reply, user, owner_of)
@@ -132,14 +132,14 @@ def _hide_event(event: client_pb2.Event, user: str, owner_of: OwnerOf) -> None:
 
 
 def _hide_script(event: client_pb2.Event, user: str) -> None:
-    """What ran as a job that is forgotten is its user's."""
+    """Hide the script of a forgotten job from all but its user."""
     body = json.loads(event.json)
     if body["user"] != user:
         event.json = json.dumps({**body, "script": WORDS_NOT_SHOWN})
 
 
 def _body(kind: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """What is seen of an event of others; None if nothing is."""
+    """Return what is shown of an event of another user's job, or None if nothing is."""
     if kind == "JobSubmitted":
         spec = {key: value for key, value in body["spec"].items() if key in _SPEC_OF_EVENT}
         task = None if body.get("task") is None else {**body["task"], "params": {}}
@@ -164,7 +164,7 @@ def _blank(value: Any) -> Any:
 
 
 def _keep(message: Any, names: frozenset[str]) -> None:
-    """Clear all other fields."""
+    """Clear all fields of ``message`` except ``names``."""
     for field, _ in message.ListFields():
         if field.name not in names:
             message.ClearField(field.name)
@@ -177,4 +177,4 @@ HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
     client_pb2.StoryReply: _hide_story,
     client_pb2.Event: _hide_event,
 }
-"""By type of reply; the others hold nothing of what a job runs."""
+"""The functions that hide, by type of reply; other replies do not show what a job runs."""

@@ -1,4 +1,4 @@
-"""A stream lives longer than the moment in which its caller was admitted: it ends when that would not be any more."""
+"""Ends a stream when its caller would no longer be admitted, because a stream outlives the check at its start."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from ebbtide_master.identity.caller import Caller, NotKnownError
 
 
 class Standing:
-    """Whether ``caller`` may still have what was opened; for ``expires_in_s`` seconds, if that is not None."""
+    """Whether ``caller`` may keep an open stream; if ``expires_in_s`` is not None, for that many seconds at most."""
 
     def __init__(self, caller: Caller, expires_in_s: float | None = None) -> None:
         self.caller = caller
@@ -20,26 +20,26 @@ class Standing:
             self._timer = loop.call_later(max(0.0, expires_in_s), self.end, f"the token of {caller.user} has expired")
 
     async def next_of(self, replies: AsyncIterator[Any]) -> Any:
-        """The next reply, None if there is none; `NotKnownError` as soon as it does not hold any more."""
+        """Return the next reply, or None at the end. Raises `NotKnownError` as soon as the standing has ended."""
         if self._why:
             raise NotKnownError(self._why)
         try:
             async with asyncio.timeout(None) as self._waiting:
                 return await anext(replies, None)
         except TimeoutError:
-            if not self._why:  # it is one of the method's own
+            if not self._why:  # the method itself raised this error
                 raise
             raise NotKnownError(self._why) from None
         finally:
             self._waiting = None
 
     def end(self, why: str) -> None:
-        """It holds no more, for the first reason that there was."""
+        """End the standing; of several reasons, the first one counts."""
         self._why = self._why or why
         if self._waiting is not None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Cancel the timer, because the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()

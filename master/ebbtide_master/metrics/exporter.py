@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, on loopback only: a program on this machine carries it further."""
+"""Serves the page that Prometheus reads, on loopback only; another program of this machine has to pass it on."""
 
 import asyncio
 import time
@@ -25,11 +25,11 @@ ANSWER_S: Final = 10.0
 
 
 class MetricsPortError(Exception):
-    """The port of the metrics cannot be listened on."""
+    """The port for metrics cannot be listened on."""
 
 
 class _States(Collector):
-    """Asks the master's loop from the thread of whoever reads the page."""
+    """Asks the master's loop for the counts, from the thread of the page's reader."""
 
     def __init__(self, ask: Callable[[], ClusterCounts]) -> None:
         self._ask = ask
@@ -38,14 +38,14 @@ class _States(Collector):
         return families(self._ask())
 
     def describe(self) -> Iterator[Metric]:
-        return iter(())  # else it would be asked while it is registered
+        return iter(())  # otherwise the registry would call `collect` when this is registered
 
 
 @asynccontextmanager
 async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None", port: int) -> AsyncIterator[int]:
-    """Count what ``loop`` does, and serve that and how the cluster is, for as long as the block lasts; the port.
+    """Count what ``loop`` does, and serve the counts and the cluster's state for as long as the block lasts.
 
-    Raises `MetricsPortError`.
+    Gives the port. Raises `MetricsPortError`.
     """
     running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), version("ebbtide")
 
@@ -70,7 +70,7 @@ async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None"
 
 
 def _certificates(listeners: "Listeners | None") -> dict[tuple[str, str], float]:
-    """When each ends, by what it is of; none without TLS."""
+    """Return when each certificate ends, by kind and node."""
     if listeners is None:
         return {}
     ends = {("authority", ""): listeners.enrolment.authority.ends}

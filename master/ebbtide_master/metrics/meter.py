@@ -1,4 +1,4 @@
-"""What is counted as it happens; a master whose metrics nobody reads counts nothing."""
+"""Counts what the master does, if its metrics are served."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -38,15 +38,15 @@ class Counts:
         )  # fmt: skip
 
     def passed(self, seconds: float) -> None:
-        """A scheduling pass took so long."""
+        """Count a scheduling pass that took so many seconds."""
         self._passes.observe(seconds)
 
     def committed(self, seconds: float) -> None:
-        """A commit to the journal took so long."""
+        """Count a commit to the journal that took so many seconds."""
         self._commits.observe(seconds)
 
     def recorded(self, time: float, events: Sequence[Event]) -> None:
-        """Count what of these is counted; several events at one time may be one end, or one suspension."""
+        """Count ``events``; several events of one time may be one end of a job, or one suspension."""
         seen = dict.fromkeys(id for event in events if (id := getattr(event, "job", None)) is not None)
         for event in events:
             self._count(time, event)

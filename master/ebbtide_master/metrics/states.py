@@ -1,4 +1,4 @@
-"""What is read off the cluster whenever somebody asks."""
+"""Reads counts and states of the cluster for each request of the metrics."""
 
 import os
 from collections import Counter
@@ -18,7 +18,7 @@ NODE_STATES = ("up", "down", "draining", "drained")
 
 @dataclass(frozen=True, slots=True)
 class ClusterCounts:
-    """One look at the cluster; counts are by pool and state."""
+    """The state of the cluster at one time; counts are by pool and state."""
 
     jobs: Mapping[tuple[str, str], int]
     oldest_wait_s: Mapping[str, float]
@@ -34,7 +34,7 @@ class ClusterCounts:
 def look(
     cluster: Cluster, now: float, folder: Path, certificates: Mapping[tuple[str, str], float], version: str
 ) -> ClusterCounts:
-    """How everything is at ``now``; ``folder`` is where the journal lies."""
+    """Return the state of the cluster at ``now``; ``folder`` is the directory of the journal."""
     state, disk = cluster.state, os.statvfs(folder)
     pools = list(state.pools)
     jobs = Counter({(pool, each.value.lower()): 0 for pool in pools for each in UNFINISHED})
@@ -62,7 +62,7 @@ def look(
 
 
 def state_of_node(node: Node) -> str:
-    """As `ebb nodes` has it."""
+    """Return the state of ``node`` as `ebb nodes` shows it."""
     if not node.connected:
         return "down"
     if node.drain is None:
@@ -71,7 +71,7 @@ def state_of_node(node: Node) -> str:
 
 
 def state_of_gpu(node: Node, gpu: GpuId) -> str:
-    """The first thing that keeps it from being given out, if there is one."""
+    """Return the first state that keeps the GPU from being allocated, or idle if there is none."""
     if gpu in node.quarantine:
         return "quarantined"
     if not node.gpus[gpu].healthy:
@@ -84,7 +84,7 @@ def state_of_gpu(node: Node, gpu: GpuId) -> str:
 
 
 def families(seen: ClusterCounts) -> Iterator[Metric]:
-    """The snapshot for Prometheus."""
+    """Yield the metrics for Prometheus."""
     yield _gauge("ebbtide_jobs", "Unfinished jobs", ("pool", "state"), seen.jobs.items())
     waits = [((pool,), seconds) for pool, seconds in seen.oldest_wait_s.items()]
     yield _gauge("ebbtide_oldest_wait_seconds", "Of the pending job that has waited longest", ("pool",), waits)

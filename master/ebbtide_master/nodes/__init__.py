@@ -1,1 +1,1 @@
-"""Holds the streams of agents: takes in what nodes report and ask, and sends them what they are to do."""
+"""Holds the agents' streams: takes in the reports and questions of nodes, and sends them orders and answers."""

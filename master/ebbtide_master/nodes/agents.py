@@ -1,4 +1,4 @@
-"""The agents' side of the master: serves the streams of nodes, and turns what comes over them into facts."""
+"""Serves the agents' streams, and turns the messages that come over them into facts."""
 
 import asyncio
 import logging
@@ -38,22 +38,22 @@ from ebbtide_master.nodes.snapshot_windows import read_snapshot
 from ebbtide_master.nodes.snapshots import SnapshotStore
 from ebbtide_master.nodes.truncating import bounded
 
-if TYPE_CHECKING:  # it needs the library of certificates, which most masters do without
+if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
     from ebbtide_master.tls.enrolment import Enrolment
 
 HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
-"""How long a node may be disconnected before it counts as lost."""
+"""Seconds after which a disconnected node counts as lost."""
 
 log = logging.getLogger(__name__)
 
 
 class Agents(agent_pb2_grpc.AgentServiceServicer):
-    """Turns what agents say into facts. What the core orders goes over their `Sessions`.
+    """Turns the agents' messages into facts. The core's orders go to the agents over their `Sessions`.
 
-    ``silent`` is told of a node that counts as lost, once that is on disk. ``enrolment`` is None for a master without
-    an authority.
+    ``silent`` is called with a node that counts as lost, once the loss is on disk. ``enrolment`` is None for a master
+    without an authority.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             task.cancel()
 
     def _take_refusal(self, refused: e.AttemptRefused) -> None:
-        """Take in what a node would say if it knew."""
+        """Record a refusal that an older agent would not report itself."""
 
         async def tell() -> None:
             with suppress(StoppedError):
@@ -107,7 +107,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     # --- certificates ---
 
     async def Renew(self, request: agent_pb2.CertificateRequest, context: Any) -> agent_pb2.CertificateReply:
-        """Sign another key of the node that asks."""
+        """Sign a new key of the node that asks, which must have a certificate."""
         node, serial = caller().node, caller().token
         if self._enrolment is None or not node:
             raise RefusedError(Refusal(RefusalKind.CONFLICT, "there is no certificate to renew here"))
@@ -140,13 +140,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             return
         session = self._open(registration.node, hello)
         reader = asyncio.create_task(self._read(session, registration, request_iterator))
-        # If the stream breaks while a message is being written, nobody comes back to what follows here in good time.
+        # If the stream breaks while a message is being written, the lines below do not run in good time.
         reader.add_done_callback(lambda _: self._closed(registration.node, session))
         try:
             while (message := await session.outbox.get()) is not None:
                 yield message
             if reader.done():
-                reader.result()  # raises what ended the conversation, if the agent has not just hung up
+                reader.result()  # raises the error that ended the stream, unless the agent hung up
         finally:
             reader.cancel()
 
@@ -162,7 +162,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         return first.hello
 
     def _refuse(self, hello: agent_pb2.Hello) -> str | None:
-        """A second node of the same name is refused; the same agent, or its machine after a reboot, may come again."""
+        """Return why the node is refused, or None.
+
+        A second node of the same name is refused. The same agent, or its machine after a reboot, may connect again.
+        """
         if refusal := protocol.refuse(hello.protocol, "agent"):
             return refusal
         if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
@@ -195,12 +198,12 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._sessions.channels.closed(session)
 
     async def _fall_silent(self, node: NodeId, acknowledged: float) -> None:
-        with suppress(StoppedError):  # the next master begins with nobody connected
+        with suppress(StoppedError):  # the next master starts with no node connected
             await self._loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
             await self._declare_lost(node, NODE_SILENCE_S, acknowledged)
 
     async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
-        """Unless it registers within so many seconds."""
+        """Record that ``node`` is lost after so many seconds; a registration cancels this task."""
         await asyncio.sleep(seconds)
         log.warning("node=%s lost: silent for %.0f s", node, seconds)
         await self._loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)
@@ -209,7 +212,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def _read(
         self, session: AgentSession, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]
     ) -> None:
-        """Take in the registration, then every message, until the agent hangs up."""
+        """Take in the registration and then every message, until the agent hangs up."""
         try:
             await self._loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
             log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
@@ -239,12 +242,12 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 self._relay.answer(session, message.checkpoint_data)
             case "channel":
                 self._sessions.channels.take(session, message.channel)
-            case other if not session.surprised:  # once, however many it sends
+            case other if not session.surprised:  # logged once, however many the agent sends
                 session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
     async def _pass_on(self, session: AgentSession, request: agent_pb2.ReadCheckpoint) -> None:
-        """Ask the node that has the checkpoint of an attempt that is to start where the question comes from."""
+        """Answer the request of an agent, or ask the node that has the checkpoint from which its attempt starts."""
         if request.ended_of:
             session.send(agent_pb2.MasterMessage(checkpoint_data=await ended_jobs(self._loop, self._clock, request)))
             return
@@ -266,7 +269,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._relay.ask(session, request, connected, why_not)
 
     async def _take_readings(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
-        """Keep the readings; that a GPU became unusable, or usable again, is a fact."""
+        """Keep the readings, and pass on as facts what they change, such as that a GPU became unusable."""
         node = NodeId(session.hello.node)
         known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
         health = {gpu: (reading.healthy, reading.gone) for gpu, reading in known.items()}
@@ -298,17 +301,20 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
 
 def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None) -> list[agent_pb2.GpuProcess]:
-    """Its processes, but for those that may have been a job's: who had ended before anybody could look is nobody's."""
+    """Return the processes of ``reading`` whose owner is known, or that the reading ``before`` had, too.
+
+    A new process without user and command ended before the agent could look at it, and may have been a job's.
+    """
     known = {process.pid for process in before.processes} if before is not None else set()
     return [found for found in reading.processes if found.user or found.command or found.pid in known]
 
 
 def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
-    """The registration, then what the node says of each of its attempts."""
+    """Yield the facts of a registration: the node, its GPUs' foreign processes, its attempts, and its pool."""
     session.register(registration)
     yield pool_membership.registration(cluster.state, registration)
     for gpu in session.hello.gpus:
-        if gpu.processes:  # else it may be that they were not looked for yet: the first reading tells
+        if gpu.processes:  # an empty list may mean that the agent has not looked yet; the first reading shows it
             yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
         yield from _facts(status, registration.node, cluster)
@@ -316,20 +322,20 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
 
 
 def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
-    """What a status implies; once nothing runs there any more, the node gets into the pool that it named."""
+    """Yield the facts of a status. Once no attempt runs there any more, the node joins the pool that it named."""
     yield from _facts(status, node, cluster)
     if session.registration is not None:
         yield from pool_membership.change_of_node(cluster.state, session.registration)
 
 
 def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
-    """What a status implies for the attempt in the books, and for one that is not."""
+    """Yield the facts of a status for an attempt that the core has, and for a stray."""
     yield from facts_of_status(status, node, cluster)
     yield from strays.news(cluster.state, heard_of(status, node))
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
-    """That other processes of no job are on a GPU now, or the same with other memory; most readings say nothing new."""
+    """Yield that a GPU has other foreign processes, or the same ones other memory; most readings change nothing."""
     known, found = foreign_processes.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
     if foreign_processes.is_change(known, found):
         yield e.ForeignUseChanged(node, gpu, found)

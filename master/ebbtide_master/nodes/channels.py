@@ -1,4 +1,4 @@
-"""The channels that are open: which client's belongs to which node's stream, and what is on its way between them."""
+"""Keeps the open channels: the client and the node's stream of each, and the frames on the way between them."""
 
 import asyncio
 import itertools
@@ -35,11 +35,11 @@ class Channel:
         self._to_client: deque[channel_pb2.ChannelOutput] = deque()
         self._filled = asyncio.Event()
         self._waiting_bytes = 0
-        self._on_way = 0  # bytes towards the node that it has not acknowledged
+        self._on_way = 0  # bytes that were sent to the node and that it has not acknowledged
         self._over = False
 
     def pass_in(self, message: channel_pb2.ChannelInput) -> None:
-        """Pass on what the client sent; one that does not keep to the window is closed."""
+        """Pass on what the client sent; a client that does not keep to the window loses its channel."""
         size = len(message.data)
         self._on_way += size
         if message.WhichOneof("body") in ("open", None) or size > limits.CHANNEL_FRAME_BYTES:
@@ -64,24 +64,24 @@ class Channel:
             self.break_off(f"more than {WINDOW} bytes wait to be read")
 
     def break_off(self, why: str) -> None:
-        """End it, at both its ends."""
+        """End the channel at both ends."""
         self.hang_up(why)
         self.end(why)
 
     def hang_up(self, why: str) -> None:
-        """Tell the node that nobody is here any more."""
+        """Tell the node that the client's end is closed."""
         if not self._over:
             self.stream.send_frame(channel_pb2.ChannelInput(channel=self.id, close=why))
 
     def end(self, why: str) -> None:
-        """Tell the client that nothing follows."""
+        """Tell the client that nothing follows, and drop what it has not read."""
         if not self._over:
             self._to_client.clear()
             self._waiting_bytes = 0
             self.pass_out(channel_pb2.ChannelOutput(closed=channel_pb2.ChannelClosed(error=why)))
 
     async def next_out(self) -> channel_pb2.ChannelOutput:
-        """What the client gets next; waits until there is something."""
+        """Wait for and return the next message for the client."""
         while not self._to_client:
             self._filled.clear()
             await self._filled.wait()
@@ -98,7 +98,7 @@ class Channels:
         self._open: dict[int, Channel] = {}
 
     def open(self, stream: FrameStream, node: NodeId, want: channel_pb2.OpenChannel) -> Channel:
-        """A channel to that node, which is asked for what is wanted. Raises `RefusedError` at a limit."""
+        """Open a channel to ``node``, and send it what the client wants. Raises `RefusedError` at a limit."""
         job = JobId(want.job_id)
         of_job = sum(channel.job == job for channel in self._open.values())
         users = [channel.user for channel in self._open.values() if channel.node == node]
@@ -116,18 +116,18 @@ class Channels:
         return channel
 
     def take(self, stream: FrameStream, message: channel_pb2.ChannelOutput) -> None:
-        """Take in what a node sent; of a channel that is not its own, or over, nothing is."""
+        """Take in what a node sent; a message for a channel that is closed, or another node's, is dropped."""
         channel = self._open.get(message.channel)
         if channel is not None and channel.stream is stream:
             channel.pass_out(message)
 
     def leave(self, channel: Channel) -> None:
-        """Its client's call is over."""
+        """Close ``channel``, because its client's call is over."""
         channel.hang_up("the client went away")
         self._open.pop(channel.id, None)
 
     def closed(self, stream: FrameStream) -> None:
-        """A node's stream has ended, and with it its channels."""
+        """End the channels of a node's stream that has ended."""
         for channel in list(self._open.values()):
             if channel.stream is stream:
                 channel.end(f"node {channel.node} went away")

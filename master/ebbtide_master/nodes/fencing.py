@@ -1,4 +1,4 @@
-"""Runs the administrator's hook for nodes that are silent: what it makes sure of is that they are dead."""
+"""Runs the administrator's fencing hook for silent nodes, to make sure that they are dead."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ from ebbtide_master.convert import is_host
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 
 LOOK_S: Final = 5.0
-"""How often it is looked whether the master still takes itself for the one that is cut off."""
+"""Seconds between checks whether the master still believes that it is the one that is cut off."""
 FIRST_PAUSE_S: Final = 30.0
 LONGEST_PAUSE_S: Final = 600.0
-"""After each failure the pause before the next try is twice as long, up to this."""
+"""Longest pause in seconds before the next try; each failure doubles the pause up to this."""
 MAX_WORDS: Final = 200
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME")
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Fencing:
-    """One try at a time for each node, as long as it is silent and jobs wait for it."""
+    """Tries to fence each node, one try at a time, as long as the node is silent and jobs wait for it."""
 
     def __init__(self, settings: FencingSettings, loop: MasterLoop, clock: Clock) -> None:
         self._settings = settings
@@ -39,7 +39,7 @@ class Fencing:
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
 
     def silent(self, node: NodeId) -> None:
-        """The node counts as lost: fence it once it was silent for long enough, if it then still is."""
+        """Fence ``node``, which counts as lost, once it has been silent for long enough, unless it comes back."""
         if self._settings.hook and node not in self._tasks:
             task = self._tasks[node] = asyncio.create_task(self._fence(node), name=f"fencing {node}")
             task.add_done_callback(lambda _: self._tasks.pop(node))
@@ -71,7 +71,7 @@ class Fencing:
         await self._loop.tell(lambda _: [failure], lambda _: None)
 
     def _facts(self, cluster: Cluster, id: NodeId) -> dict[str, str] | None:
-        """What the hook is told of the node; None if there is nothing to be proven any more."""
+        """Return the hook's environment variables for the node, or None if it need not be fenced any more."""
         node = cluster.state.nodes[id]
         if node.connected or not node.lost or node.dead or not node.attempts:
             return None
@@ -82,13 +82,13 @@ class Fencing:
         return max(0.0, self._clock.now() - node.last_seen)
 
     def _too_early_s(self, cluster: Cluster, id: NodeId) -> float:
-        """Seconds until it may be tried, or looked at again."""
+        """Return the seconds until the node may be fenced, or be looked at again."""
         if id in cluster.state.doubted:
             return LOOK_S
         return max(0.0, self._settings.after_s - self._silent_s(cluster.state.nodes[id]))
 
     async def _confirm(self, node: NodeId) -> bool:
-        """Have its jobs go on elsewhere; False if the node is there after all."""
+        """Record that the node is dead, so that its jobs go on elsewhere; return False if the node came back."""
         try:
             fact = e.NodeConfirmedDead(node=node, by_hook=True)
             await self._loop.tell(lambda _: [fact], lambda _: None)
@@ -98,7 +98,7 @@ class Fencing:
         return True
 
     async def _run(self, node: NodeId, facts: Mapping[str, str]) -> str:
-        """Why the hook proved nothing; empty if it did."""
+        """Run the hook and return why it failed, or an empty string if it succeeded."""
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | dict(facts)
         log.warning("event=fencing node=%s silent_s=%s", node, facts["EBB_SILENT_S"])
         try:
@@ -127,7 +127,7 @@ class Fencing:
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> str:
-    """The end of what it says on stderr, until that is closed."""
+    """Return the last line that the process writes to stderr, read until stderr is closed."""
     assert process.stderr is not None
     said = b""
     while data := await process.stderr.read(4096):

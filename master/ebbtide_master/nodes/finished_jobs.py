@@ -1,4 +1,4 @@
-"""Answers to nodes that ask which jobs have finished, so that what those left may be removed."""
+"""Answers nodes that ask which jobs have finished, so that the nodes can remove what those jobs left."""
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import FINISHED, JobId
@@ -9,9 +9,9 @@ from ebbtide_master.loop import MasterLoop
 
 
 async def ended_jobs(loop: MasterLoop, clock: Clock, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-    """Those of the jobs that were asked for which have finished, or which their users have removed.
+    """Return which of the requested jobs have finished, and how many seconds ago, and which were removed.
 
-    Of one that nobody knows, nothing is said.
+    Jobs that the master does not know are left out.
     """
 
     def ended(cluster: Cluster) -> agent_pb2.CheckpointData:

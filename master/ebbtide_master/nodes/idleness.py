@@ -1,4 +1,4 @@
-"""Since when GPUs are not used, from what their nodes read off them; a new master starts anew."""
+"""Remembers since when GPUs are unused, from the readings of their nodes; a new master starts with nothing."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -13,11 +13,11 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_master.clock import Clock
 
 GAP_S: Final = 30.0
-"""Readings that are further apart say nothing of the time between them."""
+"""Seconds: readings that are further apart say nothing about the time between them."""
 
 
 class Idleness:
-    """What is remembered of readings, and who is idle by it."""
+    """Remembers when each GPU was last read, and since when it is unused, and finds the idle jobs from that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,10 +25,10 @@ class Idleness:
         self._seen: dict[GpuId, float] = {}
 
     def facts(self, cluster: Cluster, node: Node, readings: Mapping[GpuId, agent_pb2.GpuReading]) -> Iterator[Event]:
-        """Take in ``readings`` of GPUs of ``node``: which jobs there are idle because of them, and which no longer."""
+        """Take in ``readings`` of GPUs of ``node``, and yield which jobs there are now idle, or idle no longer."""
         now = self._clock.now()
         for gpu, reading in readings.items():
-            if now - self._seen.get(gpu, now) > GAP_S:  # nobody knows what was in between
+            if now - self._seen.get(gpu, now) > GAP_S:  # the GPU may have been used in between
                 self._quiet_since.pop(gpu, None)
             self._seen[gpu] = now
             if reading.healthy and reading.HasField("utilisation") and reading.utilisation < idling.BUSY:

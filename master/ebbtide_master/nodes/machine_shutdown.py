@@ -1,4 +1,4 @@
-"""Nodes whose machine is about to go down: they say so themselves, and are out of service for as long as they do."""
+"""Drains nodes that report that their machine is about to go down, for as long as they report it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,14 +8,14 @@ from ebbtide_core.events import Event
 from ebbtide_core.resources.books import Node
 
 ITSELF: Final = "the node itself"
-"""In whose name such a node is drained; nobody else can have this one."""
+"""Name of the user of such a drain; no real user can have this name."""
 REASON: Final = "its machine is going down"
 
 
 def facts(node: Node, leaving: bool, now: float) -> Iterator[Event]:
-    """What follows from what a node says of itself; nothing if that is known. ``now`` is a Unix time.
+    """Yield the drain or its end that follows from the node's report, or nothing. ``now`` is in Unix seconds.
 
-    Somebody else's drain is hurried up, and goes on when the node is back.
+    A drain by a user gets an immediate deadline, and goes on when the node is back.
     """
     drain = node.drain
     if not leaving:

@@ -1,4 +1,4 @@
-"""What waits to be sent to one agent: orders and answers in their order, frames of channels when there are none."""
+"""Queues what is sent to one agent: orders and answers in their order, and frames of channels when there are none."""
 
 import asyncio
 from collections import deque
@@ -7,25 +7,25 @@ from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
 
 class AgentOutbox:
-    """Frames of different channels take turns, so a big copy delays neither an order nor somebody's keystroke."""
+    """Sends frames of different channels in turn, so that a big copy delays neither an order nor a keystroke."""
 
     def __init__(self) -> None:
         self._messages: deque[agent_pb2.MasterMessage | None] = deque()
-        self._frames: dict[int, deque[channel_pb2.ChannelInput]] = {}  # by channel; whose turn is next comes first
+        self._frames: dict[int, deque[channel_pb2.ChannelInput]] = {}  # by channel; the next turn is the first one's
         self._filled = asyncio.Event()
 
     def put_nowait(self, message: agent_pb2.MasterMessage | None) -> None:
-        """Send this in its turn; None ends the stream."""
+        """Send ``message`` after the messages before it; None ends the stream."""
         self._messages.append(message)
         self._filled.set()
 
     def put_frame(self, frame: channel_pb2.ChannelInput) -> None:
-        """Send this frame after those of its channel that are already here."""
+        """Send ``frame`` after the frames of its channel that already wait."""
         self._frames.setdefault(frame.channel, deque()).append(frame)
         self._filled.set()
 
     async def get(self) -> agent_pb2.MasterMessage | None:
-        """What is to be sent next; waits until there is something."""
+        """Wait for and return the next message to send, or None at the end of the stream."""
         while not (self._messages or self._frames):
             self._filled.clear()
             await self._filled.wait()

@@ -1,4 +1,4 @@
-"""When a GPU that was set aside because a job left memory on it is as good as before."""
+"""Decides when a GPU leaves quarantine, where it is because a job left memory on it."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from ebbtide_core.model.types import JobId
 from ebbtide_protos.v1 import agent_pb2
 
 TOLERANCE_BYTES: Final = 512 * limits.MIB
-"""What may be in use above what the GPU showed when it was idle; agents use the same."""
+"""Bytes that may be in use above what the GPU showed when it was idle; agents use the same tolerance."""
 
 
 def is_released(reading: agent_pb2.GpuReading, cluster: Cluster) -> bool:
-    """Whether nothing of an attempt that is over is left on the GPU, and those who are on it explain what is used."""
+    """Whether no process of an ended attempt is left on the GPU, and its other processes explain the used memory."""
     if not reading.healthy or any(_is_left_over(process, cluster) for process in reading.processes):
         return False
     if not reading.HasField("mem_used_bytes") or any(
@@ -24,7 +24,7 @@ def is_released(reading: agent_pb2.GpuReading, cluster: Cluster) -> bool:
 
 
 def _is_left_over(process: agent_pb2.GpuProcess, cluster: Cluster) -> bool:
-    """Whether the process is one of an attempt that has ended, or has ended itself, though it is listed."""
+    """Whether the process is of an attempt that has ended, or has itself ended but is still listed."""
     if not process.job_id:
         return not process.user and not process.command
     job = cluster.job(JobId(process.job_id))

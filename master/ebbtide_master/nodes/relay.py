@@ -1,6 +1,6 @@
-"""Passes questions about checkpoints on from the node that asks to the node that has them, and brings answers back.
+"""Passes requests for checkpoints from the node that asks to the node that has them, and the answers back.
 
-Nothing is stored on the way. A node has only so many questions open at once, so what is on its way is bounded, too.
+Nothing is stored on the way. The number of open requests of a node is limited, which also bounds the data on the way.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from ebbtide_core.state import ClusterState
 from ebbtide_protos.v1 import agent_pb2
 
 MOST_OPEN: Final = limits.MAX_RELAYED
-"""Questions of one node that are not answered yet."""
+"""Open requests of one node, at most."""
 
 
 class RelayStream(Protocol):
@@ -29,7 +29,7 @@ class _Question(NamedTuple):
 
 
 class Relay:
-    """The questions that are not answered yet."""
+    """Holds the open requests, each with the streams of both nodes."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
@@ -38,7 +38,7 @@ class Relay:
     def ask(
         self, asker: RelayStream, request: agent_pb2.ReadCheckpoint, source: RelayStream | None, why_not: str
     ) -> None:
-        """Pass a question on to ``source``; if there is none, or too much is asked at once, say so."""
+        """Pass ``request`` on to ``source``; answer with an error if that is None, or if too many requests are open."""
         if sum(question.asker is asker for question in self._open.values()) >= MOST_OPEN:
             source, why_not = None, f"more than {MOST_OPEN} questions at once"
         if source is None:
@@ -52,7 +52,7 @@ class Relay:
         source.send(agent_pb2.MasterMessage(read_checkpoint=onward))
 
     def answer(self, source: RelayStream, data: agent_pb2.CheckpointData) -> None:
-        """Bring an answer back to who asked; one to no question, or of another node than was asked, is dropped."""
+        """Send an answer to the asker. An answer without request, or from a node that was not asked, is dropped."""
         question = self._open.get(data.request_id)
         if question is not None and question.asked is source:
             del self._open[data.request_id]
@@ -60,7 +60,7 @@ class Relay:
             question.asker.send(agent_pb2.MasterMessage(checkpoint_data=data))
 
     def closed(self, stream: RelayStream) -> None:
-        """Forget what was asked over it, and tell those who asked the node at its other end."""
+        """Forget the requests that came over ``stream``, and answer with an error those that were sent over it."""
         for id, question in list(self._open.items()):
             if stream in (question.asker, question.asked):
                 del self._open[id]
@@ -74,7 +74,7 @@ def _refuse(asker: RelayStream, request_id: int, reason: str) -> None:
 
 
 def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId) -> NodeId | None:
-    """From which node ``node`` has to get the checkpoint for an attempt that is to start there; None if for none."""
+    """Return from which node ``node`` must get the checkpoint of an attempt that starts there; None if from none."""
     job = state.jobs.get(id)
     live = job.live if job is not None else None
     if job is None or live is None or live.number != attempt or live.started is not None:

@@ -1,4 +1,4 @@
-"""The nodes that are connected: one session for each agent's stream, over which orders and questions go to it."""
+"""Keeps a session for each connected node: the agent's stream, over which orders and questions go to the agent."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ from ebbtide_master.throttle.places import may_take
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
 _NO_STDIN: Final = "the node's agent is of a version that gives jobs no standard input: upgrade it"
 LOG_PAUSE_S: Final = 1.0
-"""Between looks at a log that is followed while others take the places of those who are told at once."""
+"""Seconds between reads of a followed log while other followers have the places in which the node answers at once."""
 
 
 class LogUnavailableError(Exception):
@@ -34,22 +34,23 @@ class LogUnavailableError(Exception):
 
 
 class AgentSession:
-    """One agent's stream: what waits to be sent, and what it said last.
+    """One agent's stream: the messages that wait to be sent, and what the agent reported last.
 
-    Orders are sent once the core has taken its registration in: those of before are decided on anew, given what it has.
+    Orders are sent only after the core has taken in the node's registration, because the core then decides the earlier
+    orders anew from the attempts that the node has.
     """
 
     def __init__(self, hello: agent_pb2.Hello, now: float) -> None:
         self.hello = hello
-        self.registration: e.NodeRegistered | None = None  # until the core has taken it in
+        self.registration: e.NodeRegistered | None = None  # None until the core takes it in
         self.outbox = AgentOutbox()
         self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
         self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self.sources: dict[tuple[JobId, int], NodeId] = {}
-        self.acknowledged = now  # when the agent was last told that it is heard, in Unix seconds
+        self.acknowledged = now  # when the agent's heartbeat was last acknowledged, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
-        self.waits = Counter[str]()  # of these reads, those that wait for more to be printed, by user
-        self.surprised = False  # by a message that makes no sense
+        self.waits = Counter[str]()  # number of these reads that wait until the job prints more, by user
+        self.surprised = False  # whether an unexpected message was logged
 
     @property
     def registered(self) -> bool:
@@ -57,24 +58,24 @@ class AgentSession:
         return self.registration is not None
 
     def register(self, registration: e.NodeRegistered) -> None:
-        """Let orders be sent from now on: the core takes ``registration`` in."""
+        """Let orders be sent from now on, because the core takes in ``registration``."""
         self.registration = registration
 
     def acknowledge(self, beat: int, now: float) -> None:
-        """Tell the agent that it is heard. Leases are counted from here: the agent does so from an earlier time."""
+        """Acknowledge the agent's heartbeat. The master counts leases from now, the agent from an earlier time."""
         self.acknowledged = now
         self.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat)))
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
-        """Send ``message`` in its turn."""
+        """Send ``message`` after the messages before it."""
         self.outbox.put_nowait(message)
 
     def send_frame(self, frame: channel_pb2.ChannelInput) -> None:
-        """Send a channel's frame when there is nothing more urgent."""
+        """Send a channel's frame when no message waits."""
         self.outbox.put_frame(frame)
 
     def close(self) -> None:
-        """End the stream, and let nobody wait for an answer on it."""
+        """End the stream, and fail the log reads that wait for an answer on it."""
         self.outbox.put_nowait(None)
         for future in self.reads.values():
             if not future.done():
@@ -82,7 +83,7 @@ class AgentSession:
 
 
 class Sessions:
-    """The sessions by node, with what orders are completed with before they are sent, and the channels over them."""
+    """The sessions by node, their channels, and what the master adds to launch orders before it sends them."""
 
     def __init__(
         self,
@@ -99,39 +100,39 @@ class Sessions:
         self._requests = itertools.count(1)
         self.channels = Channels()
         self.refuse: Callable[[e.AttemptRefused], None] = lambda refused: None
-        """Told of a launch that its node cannot carry out, and does not know that."""
+        """Called with the refusal of a launch that a node's older agent would carry out wrongly."""
 
-    # --- who is connected ---
+    # --- connected nodes ---
 
     def put(self, node: NodeId, session: AgentSession) -> AgentSession | None:
-        """Make ``session`` the node's; returns the one that it had."""
+        """Make ``session`` the session of ``node``, and return the one that it had."""
         old = self._by_node.get(node)
         self._by_node[node] = session
         return old
 
     def remove(self, node: NodeId, session: AgentSession) -> bool:
-        """Forget the node's session, unless ``session`` was replaced by a newer one; then False is returned."""
+        """Forget the node's session and return True; return False if a newer one has replaced ``session``."""
         if self._by_node.get(node) is not session:
             return False
         del self._by_node[node]
         return True
 
     def attached(self, node: NodeId) -> AgentSession | None:
-        """The node's session, though it may not have registered yet."""
+        """Return the node's session, even if the node has not registered yet."""
         return self._by_node.get(node)
 
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
-        """What the node's GPUs said last; empty if it is not connected."""
+        """Return the last readings of the node's GPUs; empty if the node is not connected."""
         session = self._by_node.get(node)
         return session.readings if session is not None else {}
 
     def hello(self, node: NodeId) -> agent_pb2.Hello | None:
-        """What the node said of itself when it attached; None if it is not connected."""
+        """Return what the node reported of itself when it attached; None if it is not connected."""
         session = self._by_node.get(node)
         return session.hello if session is not None else None
 
     def session(self, node: NodeId) -> AgentSession | None:
-        """The node's stream, once it has registered."""
+        """Return the node's session if the node has registered, else None."""
         session = self._by_node.get(node)
         return session if session is not None and session.registered else None
 
@@ -140,12 +141,12 @@ class Sessions:
         return node in self._by_node
 
     def end_stream(self, node: NodeId) -> None:
-        """End the node's stream, if it has one: its agent has to prove itself again."""
+        """End the node's stream, if it has one, so that its agent has to authenticate again."""
         if session := self._by_node.get(node):
             session.close()
 
     def tell_of_removed(self) -> None:
-        """Have nodes ask which jobs were removed; those that are away ask when they are back."""
+        """Make the nodes ask which jobs were removed; a node that is not connected asks when it is back."""
         for session in self._by_node.values():
             session.send(agent_pb2.MasterMessage(jobs_removed=agent_pb2.JobsRemoved()))
 
@@ -157,18 +158,18 @@ class Sessions:
     # --- orders ---
 
     def set_log_rules(self, log_rules: Sequence[LogRule]) -> None:
-        """What is looked for in what jobs print that start from now on."""
+        """Set the rules that are applied to the logs of jobs that start from now on."""
         self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
 
     def perform(self, order: c.Command) -> None:
-        """Send an order to its nodes; one that is not connected is reminded when it registers."""
+        """Send an order to its nodes; for a node that is not connected, the core decides anew when it registers."""
         if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
             for node in order.nodes:
                 session = self._by_node.get(node)
                 if session is None or not session.registered:
                     continue
                 if isinstance(order, c.Launch) and order.spec.stdin and not session.hello.stdin:
-                    # It would start the job without a word, and with an input that is empty.
+                    # An agent that does not know the field would start the job with an empty input.
                     self.refuse(e.AttemptRefused(order.job, order.attempt, RefusalCause.NO_STDIN, _NO_STDIN))
                 else:
                     session.send(self._message(order, node))
@@ -190,9 +191,10 @@ class Sessions:
     # --- logs ---
 
     async def read_log(self, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
-        """One window of an attempt's log. `LogUnavailableError` if the node cannot be asked.
+        """Return one window of an attempt's log. Raises `LogUnavailableError` if the node cannot be asked.
 
-        Who waits may get an empty one, but not at once: the node waits for more, or, where others wait already, we do.
+        A request that waits for more output may get an empty window after a pause: the node waits until the job prints
+        more, or the master waits for `LOG_PAUSE_S` if too many requests wait at the node already.
         """
         session = self._by_node.get(node)
         if session is None:

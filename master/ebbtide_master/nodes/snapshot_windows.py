@@ -1,4 +1,4 @@
-"""Answers to nodes that fetch the working directory of an attempt that is to start there."""
+"""Answers nodes that fetch the snapshot of the working directory in which an attempt starts there."""
 
 import asyncio
 from functools import partial
@@ -14,7 +14,7 @@ from ebbtide_master.nodes.snapshots import SnapshotStore
 async def read_snapshot(
     loop: MasterLoop, snapshots: SnapshotStore, request: agent_pb2.ReadCheckpoint, node: NodeId
 ) -> agent_pb2.CheckpointData:
-    """The window that is asked for; an error if no attempt there begins with it, or it is gone."""
+    """Return the requested window, or an error if no attempt on the node starts from the snapshot, or it is gone."""
     answer = agent_pb2.CheckpointData(request_id=request.request_id)
     if not await loop.ask(partial(_is_needed, request=request, node=node)):
         answer.error = f"job {request.job_id[:80]} does not begin with snapshot {request.snapshot[:12]}"

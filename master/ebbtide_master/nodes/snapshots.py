@@ -1,6 +1,7 @@
-"""The working directories that jobs were submitted with: a file each, named by its digest, verified before it is kept.
+"""Stores snapshots, the working directories that jobs were submitted with: one file each, named by its digest.
 
-What an upload that broke off has left is removed when the next master starts; nothing else ever sees it.
+An upload is verified before it is kept. Nothing reads the remains of an upload that broke off, and the next master
+removes them when it starts.
 """
 
 import asyncio
@@ -22,18 +23,18 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef, is_digest
 from ebbtide_master.loop import RefusedError
 
 KEPT_S: Final = 24 * 3600.0
-"""How long one is kept that no unfinished job needs: the next submit may be of the same files."""
+"""Seconds for which a snapshot is kept that no unfinished job needs: the next submit may have the same files."""
 MOST_UPLOADS: Final = limits.MAX_UPLOADS
-"""At once."""
+"""Uploads of all users at a time."""
 WINDOW_BYTES: Final = 1024 * 1024
 _GZIP: Final = 31
 Needed = Mapping[str, Collection[str]]
-"""The users whose unfinished jobs begin with a snapshot, by its digest."""
+"""The users whose unfinished jobs start from a snapshot, by its digest."""
 _NONE: Final[Needed] = {}
 
 
 class SnapshotStore:
-    """The snapshots in ``folder``, of which each user may send ``per_user`` at a time, and have so many bytes."""
+    """Keeps snapshots in ``folder``; a user may send ``per_user`` at a time, and have ``bytes_per_user`` in all."""
 
     def __init__(
         self,
@@ -51,9 +52,9 @@ class SnapshotStore:
             part.unlink()
 
     def has(self, snapshot: SnapshotRef, user: str) -> bool:
-        """Whether it is here, and ``user`` has brought it to this master; if so, it stays for a while.
+        """Whether ``snapshot`` is here, and ``user`` has sent it to this master; if so, it is kept for `KEPT_S` more.
 
-        Who knows a digest need not have the files: who says that they have them sends them once.
+        A user who knows a digest may not have the files, so each user has to send them once.
         """
         if user not in self._owners.get(snapshot.digest, ()):
             return False
@@ -70,9 +71,10 @@ class SnapshotStore:
         windows: AsyncIterator[bytes],
         needed: Needed = _NONE,
     ) -> None:
-        """Keep what ``user`` sends if it is what it is said to be. `RefusedError` if not; half a one is never kept.
+        """Keep the archive that ``user`` sends if it is the ``snapshot``, else raise `RefusedError` and keep nothing.
 
-        What is ``needed`` by unfinished jobs of theirs counts as theirs, as what they have sent to this master does.
+        The snapshots that the user has sent to this master, and those ``needed`` by the user's unfinished jobs, count
+        towards the user's bytes.
         """
         if self._uploads[user] >= self._per_user:
             raise _limited(f"{user} sends {self._per_user} at a time already, which is the limit")
@@ -103,7 +105,7 @@ class SnapshotStore:
                 part.unlink()
 
     def _make_room(self, user: str, needed: Needed) -> int:
-        """How many bytes the user has here; if that is nearly too much, without those that no job of theirs needs."""
+        """Return how many bytes ``user`` has here; above half the limit, remove first what no unfinished job needs."""
         theirs = {digest for whose in (self._owners, needed) for digest, users in whose.items() if user in users}
         sizes = {digest: self._size(digest) for digest in theirs}
         if sum(sizes.values()) > self._bytes_per_user // 2:
@@ -121,14 +123,14 @@ class SnapshotStore:
             return 0
 
     def read(self, digest: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """A window of the compressed archive, and whether it is the last. Raises OSError, ValueError."""
+        """Return a window of the compressed archive, and whether it is the last. Raises OSError, ValueError."""
         with self._path(digest).open("rb") as file:
             file.seek(offset)
             data = file.read(min(max_bytes, WINDOW_BYTES))
             return data, file.tell() == os.fstat(file.fileno()).st_size
 
     def collect(self, needed: Collection[str], now: float | None = None) -> None:
-        """Remove those that are not among the ``needed`` digests and were not asked for lately."""
+        """Remove the snapshots that are not among the ``needed`` digests and were not requested for `KEPT_S`."""
         limit = (time.time() if now is None else now) - KEPT_S
         for path in self._folder.glob("*.tar.gz"):
             with suppress(FileNotFoundError):
@@ -143,7 +145,7 @@ class SnapshotStore:
 
 
 class _Receiver:
-    """Unpacks what arrives, to see what it is, and never more than there may be."""
+    """Writes and unpacks what arrives, to verify size and digest, and stops at the announced size."""
 
     def __init__(self, snapshot: SnapshotRef, file: BinaryIO) -> None:
         self._snapshot = snapshot
@@ -175,7 +177,7 @@ class _Receiver:
 
 
 async def _prompt(windows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same; `RefusedError` if nothing comes for too long."""
+    """Yield the same windows. Raises `RefusedError` if none comes for `limits.UPLOAD_IDLE_S`."""
     while True:
         try:
             async with asyncio.timeout(limits.UPLOAD_IDLE_S):

@@ -1,6 +1,6 @@
-"""Cuts what an agent says to what there may be of it, whatever field it is in: it is kept, journalled and shown.
+"""Cuts every field of an agent's message to the limits, because the master keeps, journals and shows these fields.
 
-What would make no sense if it were cut, such as the name of a node, is refused where it is read.
+A field that would make no sense when cut, such as the name of a node, is refused where it is read.
 """
 
 import math
@@ -11,12 +11,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 _WHOLE = frozenset(("attempts",))
-"""Lists that are never cut: what is not named there counts as gone."""
+"""Lists that are never cut, because an attempt that is missing there counts as gone."""
 _FLOATS = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
 
 
 def bounded(message: Message) -> None:
-    """Cut texts and lists that are too long, and forget numbers that are none, in all that ``message`` holds."""
+    """Cut texts and lists that are too long, and clear numbers that are not finite, in all that ``message`` holds."""
     for field, value in message.ListFields():
         if field.is_repeated:
             _bound_list(field, value)

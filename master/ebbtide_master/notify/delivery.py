@@ -1,4 +1,4 @@
-"""One try to deliver one word. Blocks, for a bounded time."""
+"""Tries once to deliver one notice, and blocks for a bounded time."""
 
 import http.client
 import smtplib
@@ -20,7 +20,7 @@ _AGAIN: Final = frozenset({408, 425, 429})
 
 
 class UndeliveredError(Exception):
-    """It was not taken; the message says why, without what is secret. ``permanent``: nor will it be."""
+    """A notice was not taken; the message says why, without secrets. If ``permanent``, it will never be taken."""
 
     def __init__(self, reason: str, *, permanent: bool) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class UndeliveredError(Exception):
 
 
 def deliver(address: str, notice: Notice, settings: NotifySettings) -> str:
-    """Deliver ``notice`` to ``address``, which is allowed; how it was answered. Raises `UndeliveredError`."""
+    """Deliver ``notice`` to ``address``, which is allowed, and return the answer. Raises `UndeliveredError`."""
     if not is_mail(address):
         return _post(address, notice, settings)
     if settings.mail is None:
@@ -37,7 +37,7 @@ def deliver(address: str, notice: Notice, settings: NotifySettings) -> str:
 
 
 def _post(address: str, notice: Notice, settings: NotifySettings) -> str:
-    """No redirection is followed: it could lead to where nobody is allowed to send anything."""
+    """Post ``notice`` without following redirections, which could lead to an address that is not allowed."""
     parts = urlsplit(address)
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
     headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key, "User-Agent": "ebbtide"}
@@ -56,11 +56,11 @@ def _post(address: str, notice: Notice, settings: NotifySettings) -> str:
 
 
 def _connected(address: str, settings: NotifySettings) -> http.client.HTTPConnection:
-    """A connection to the host, at an address that was looked at: what its name stands for later does not count."""
+    """Connect to the address that was checked, because the host's name may stand for another one later."""
     parts = urlsplit(address)
     https, host = parts.scheme == "https", parts.hostname or ""
     port = parts.port or (443 if https else 80)
-    ours = address in settings.targets.values()  # an administrator named it
+    ours = address in settings.targets.values()  # an administrator named this address
     for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         if ours or is_public(str(place[0])) or settings.may_reach(str(place[0])):
             break
@@ -74,7 +74,7 @@ def _connected(address: str, settings: NotifySettings) -> http.client.HTTPConnec
 
 
 def is_public(address: str) -> bool:
-    """Whether anybody on the Internet has it, and not this machine."""
+    """Whether ``address`` is a public one of the Internet, and not this machine's own."""
     found = ip_address(address.partition("%")[0])
     inner = (found.ipv4_mapped or found.sixtofour) if isinstance(found, IPv6Address) else None
     if inner is not None:
@@ -83,7 +83,7 @@ def is_public(address: str) -> bool:
         return False
     with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((str(found), 9))  # sends nothing: this machine's own are reached from themselves
+            probe.connect((str(found), 9))  # sends nothing; one of this machine's own is its own source address
         except OSError:
             return True
         return bool(ip_address(probe.getsockname()[0].partition("%")[0]) != found)
@@ -107,7 +107,7 @@ def _mail(to: str, notice: Notice, mail: Mail) -> str:
             f"{to} was refused by {mail.host}", permanent=all(code >= 500 for code in codes)
         ) from None
     except (OSError, smtplib.SMTPException, ValueError) as error:
-        # The server's own words may repeat what it was sent.
+        # The server's message may repeat what it was sent.
         raise UndeliveredError(f"mail server {mail.host}: {type(error).__name__}", permanent=False) from None
     return f"taken by {mail.host}"
 

@@ -1,4 +1,4 @@
-"""What is said when something happens to a job; docs/operations.md has the schema."""
+"""Makes the notice that is sent when something happens to a job; docs/operations.md has the schema."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One word. ``key`` is the same whenever it is sent again, and no other's; ``time`` is Unix seconds."""
+    """A notice. ``key`` is unique, and the same whenever the notice is sent again; ``time`` is in Unix seconds."""
 
     key: str
     sequence: int
@@ -23,7 +23,7 @@ class Notice:
     job: dict[str, Any]
 
     def body(self) -> bytes:
-        """As JSON."""
+        """Return the notice as JSON."""
         content = {
             "version": VERSION,
             "key": self.key,
@@ -38,7 +38,7 @@ class Notice:
 
 
 def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Moment, detail: str) -> Notice:
-    """That ``moment`` came for ``job`` with the line ``sequence`` of the journal."""
+    """Return the notice that ``moment`` came for ``job`` with line ``sequence`` of the journal."""
     facts = {
         "id": job.id,
         "name": job.spec.name,

@@ -1,7 +1,7 @@
-"""Words that wait to be delivered: tried again with growing pauses, and not lost if the master is.
+"""Delivers notices, retries with growing pauses, and loses no notice if the master ends.
 
-Nothing is stored but how far each target has been told: after a restart the journal says again what came since. So a
-word may come twice, with the same key, and none is missing that was not given up.
+Only the line of the journal up to which each target was notified is stored. After a restart, notices are made again
+from the journal behind it. So a notice may come twice, with the same key, and only one that was given up is missing.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from ebbtide_master.notify.notice import Notice, notice_of
 from ebbtide_master.store.journal import Store
 
 MOST_WAITING: Final = 1000
-"""Words to one target; the oldest ones are given up for new ones."""
+"""Notices that wait for one target; the oldest ones are given up for new ones."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 600.0
 GIVEN_UP_AFTER_S: Final = 24 * 3600.0
 SAVED_S: Final = 1.0
-"""How soon after a delivery it is written down how far the targets have been told."""
+"""Seconds after a delivery until the line up to which the targets were notified is stored."""
 SAVED_ANYWAY_S: Final = 60.0
-"""The same if nothing was to be delivered: what is older is not said to a target that is configured later."""
+"""The same without a delivery, so that a target that is configured later gets no old notices."""
 _ALL: Final = ""
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class _Target:
 
 
 class Notifier:
-    """Tells targets what happens to jobs. ``told`` is the last line of the journal of which each was told."""
+    """Sends notices about jobs to targets. ``_told`` has the last line of the journal of which each was notified."""
 
     def __init__(self, cluster: Cluster, store: Store, settings: NotifySettings) -> None:
         self._cluster = cluster
@@ -56,23 +56,23 @@ class Notifier:
         self._told: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
         self._seen = self._told[_ALL]
         self._saving: asyncio.TimerHandle | None = None
-        self._moment = 0.0  # of the newest line, and what was said because of it and others of the same time
+        self._moment = 0.0  # time of the newest line; ``_said`` has the moments of all lines with this time
         self._said: set[tuple[JobId, Moment, str]] = set()
 
     def reconfigure(self, settings: NotifySettings) -> None:
-        """Go by other settings from now on."""
+        """Apply other settings from now on."""
         self.settings = settings
 
     # --- what happened ---
 
     def replayed(self, sequence: int, time: float, event: Event) -> None:
-        """Take in a line of the journal that was just applied again, while the master starts."""
+        """Take in a line of the journal that the starting master has just applied again."""
         if sequence > min(self._told.values()):
             self._consider(sequence, time, event)
             self._seen = max(self._seen, sequence)
 
     def recorded(self, time: float, events: Sequence[Event]) -> None:
-        """Take in the last lines of the journal, which are new, and applied."""
+        """Take in the last lines of the journal, which are new and already applied."""
         for sequence, event in enumerate(events, start=self._store.last_sequence - len(events) + 1):
             self._consider(sequence, time, event)
             self._seen = sequence
@@ -82,7 +82,7 @@ class Notifier:
     def _consider(self, sequence: int, time: float, event: Event) -> None:
         try:
             self._take(sequence, time, event)
-        except Exception:  # a word too few must not be the end of a master
+        except Exception:  # a missing notice must not end a master
             log.exception("notice=failed sequence=%d", sequence)
 
     def _take(self, sequence: int, time: float, event: Event) -> None:
@@ -103,7 +103,7 @@ class Notifier:
                 self._enqueue(target, notice)
 
     def _is_news(self, job: JobId, moment: Moment, detail: str, time: float) -> bool:
-        """Several events at one time may amount to one moment, as the ends of a job's parts on several nodes."""
+        """Whether the moment is new: several events of one time may be one moment, as a job's ends on several nodes."""
         if time != self._moment:
             self._moment, self._said = time, set()
         known = (job, moment, detail) in self._said
@@ -120,12 +120,12 @@ class Notifier:
     # --- delivery ---
 
     def run(self) -> None:
-        """Deliver from now on."""
+        """Start to deliver notices."""
         self._start()
         self._save_within(SAVED_S)
 
     async def close(self) -> None:
-        """Stop; what is not delivered is said again by the next master."""
+        """Stop; the next master delivers the notices that are left."""
         workers = [target.worker for target in self._targets.values() if target.worker is not None]
         for worker in workers:
             worker.cancel()
@@ -135,7 +135,7 @@ class Notifier:
         self._save()
 
     async def send(self, target: str, notice: Notice) -> str:
-        """One try to deliver one word; how it was answered. Raises `UndeliveredError`, ValueError."""
+        """Try once to deliver ``notice``, and return the answer. Raises `UndeliveredError`, ValueError."""
         return await _apart(partial(deliver, self.settings.address(target), notice, self.settings))
 
     def _start(self) -> None:
@@ -152,7 +152,6 @@ class Notifier:
             self._save_within(SAVED_S)
 
     async def _deliver(self, name: str, notice: Notice) -> None:
-        """Until it is taken, or given up."""
         loop = asyncio.get_running_loop()
         give_up, pause_s = loop.time() + GIVEN_UP_AFTER_S, FIRST_PAUSE_S
         while True:
@@ -164,13 +163,13 @@ class Notifier:
                     log.error("notice=given-up target=%s key=%s: %s", shown(name), notice.key, error)
                     return
                 log.warning("notice=waiting target=%s key=%s: %s", shown(name), notice.key, error)
-            except Exception as error:  # noqa: BLE001 (the configuration has changed, or a fault of ours)
+            except Exception as error:  # noqa: BLE001 (the configuration has changed, or the master has a fault)
                 log.error("notice=given-up target=%s key=%s: %s", shown(name), notice.key, error)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    # --- how far it is ---
+    # --- the line up to which each target was notified ---
 
     def _save_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -192,7 +191,7 @@ class Notifier:
 
 
 def _apart(call: Callable[[], str]) -> asyncio.Future[str]:
-    """The result of the call on a daemon thread: a master that stops does not wait for somebody's mail server."""
+    """Return the future result of ``call`` on a daemon thread, so that a stopping master waits for no mail server."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[str] = loop.create_future()
 
@@ -208,9 +207,9 @@ def _apart(call: Callable[[], str]) -> asyncio.Future[str]:
         value, failure = "", None
         try:
             value = call()
-        except Exception as error:  # noqa: BLE001 (whoever asked gets it)
+        except Exception as error:  # noqa: BLE001 (the caller gets it)
             failure = error
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # raised if the loop is closed
             loop.call_soon_threadsafe(settle, value, failure)
 
     threading.Thread(target=run, name="notice", daemon=True).start()

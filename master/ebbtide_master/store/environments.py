@@ -1,6 +1,6 @@
-"""The environments of jobs: in the vault, for they hold secrets; nobody but the nodes that run the jobs gets one back.
+"""Keeps the environments of jobs in the vault, because they hold secrets; only the nodes that run the jobs get them.
 
-Those of an array share one entry. What differs from task to task, its params, is no secret, and part of its spec.
+The tasks of an array share one entry. A task's own params are no secret, and are part of its spec.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from ebbtide_master.store.vault import EntryKind, Vault
 
 
 class Environments:
-    """Kept in memory for launches; what is noted becomes durable before the journal has the job (`keep`)."""
+    """Keeps environments in memory for launches; `keep` makes a noted one durable before the journal has the job."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -21,30 +21,30 @@ class Environments:
         self._noted: dict[str, str | None] = {}
 
     def of(self, job: JobId) -> dict[str, str]:
-        """The environment of the job, or of its array; empty for jobs that the journal has one of."""
+        """Return the environment of the job, or of its array; empty for jobs whose environment is in the journal."""
         found: dict[str, str] = json.loads(self._texts.get(_owner(job), "{}"))
         return found
 
     def note(self, job: JobId, env: Mapping[str, str]) -> None:
-        """The job, or array, that is being submitted has this environment."""
+        """Note that the job or array that is being submitted has this environment."""
         self._set(job, json.dumps(dict(env), separators=(",", ":")) if env else None)
 
     def note_again(self, job: JobId, old: JobId) -> None:
-        """The job, or array, is being submitted with the environment of another one."""
+        """Note that the job or array is being submitted with the environment of the job ``old``."""
         self._set(job, self._texts.get(_owner(old)))
 
     async def keep(self) -> None:
-        """Make durable what was noted. Raises `StoreError`."""
+        """Make the noted environments durable. Raises `StoreError`."""
         if self._noted:
             noted, self._noted = self._noted, {}
             await asyncio.wrap_future(self._vault.put(EntryKind.ENVIRONMENT, noted))
 
     async def forget_others(self, exists: Callable[[JobId], bool]) -> None:
-        """Remove those of jobs that do not exist: they were forgotten, or the journal never had them."""
+        """Remove the environments of jobs that do not exist: they were forgotten, or the journal never had them."""
         await self.forget([id for id in map(JobId, self._texts) if not exists(id)])
 
     async def forget(self, jobs: Iterable[JobId]) -> None:
-        """Remove those of these jobs, or arrays, which never run again."""
+        """Remove the environments of ``jobs``, jobs or arrays that never run again."""
         gone: Collection[str] = [id for id in jobs if self._texts.pop(id, None) is not None]
         if gone:
             await asyncio.wrap_future(self._vault.put(EntryKind.ENVIRONMENT, dict.fromkeys(gone)))
@@ -52,10 +52,10 @@ class Environments:
     def _set(self, job: JobId, text: str | None) -> None:
         if text is not None:
             self._texts[job] = self._noted[job] = text
-        elif self._texts.pop(job, None) is not None:  # of a job that was refused in the end: the next one has its id
+        elif self._texts.pop(job, None) is not None:  # left by a refused job, whose id the next job gets
             self._noted[job] = None
 
 
 def _owner(job: JobId) -> str:
-    """Under which key the job's environment is."""
+    """Return the key of the job's environment: the id of the job, or of its array."""
     return job.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Errors of SQLite, none of which a master may outlive."""
+"""Turns errors of SQLite into `StoreError`, because each of them must end the master."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""What the master asks of whatever keeps its journal, be it a file or a server."""
+"""Defines what the master needs of a journal, which may be a file or on a server."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from ebbtide_master.store.vault import Vault
 
 
 class StoreError(RuntimeError):
-    """The journal cannot be trusted any more: the master has to stop."""
+    """The journal cannot be trusted any more, and the master has to stop."""
 
 
 class StoreInUseError(RuntimeError):
@@ -32,7 +32,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class DamagedLine:
-    """A line that cannot be read, and why; ``job`` is the one that it is about, empty if it is about none."""
+    """A line that cannot be read, and why; ``job`` is the id of the line's job, or empty."""
 
     sequence: int
     kind: str
@@ -44,7 +44,7 @@ class DamagedLine:
 
 
 class DamagedLineError(StoreError):
-    """A line that cannot be read, and was not set aside yet."""
+    """A line cannot be read and is not set aside yet."""
 
     def __init__(self, line: DamagedLine) -> None:
         super().__init__(str(line))
@@ -52,7 +52,7 @@ class DamagedLineError(StoreError):
 
 
 class Journal(Protocol):
-    """What a journal says. Whatever goes wrong with it is `StoreError`."""
+    """A journal that can be read. Its methods raise `StoreError` for any failure."""
 
     @property
     def damage(self) -> Mapping[int, DamagedLine]:
@@ -61,63 +61,64 @@ class Journal(Protocol):
     def events(
         self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
     ) -> Iterator[StoredEvent]:
-        """The journal in order, from the line behind ``after``; of one job if named, of those ``kinds`` if any are.
+        """Yield the events behind line ``after`` in order; only those of ``job`` and of ``kinds``, if given.
 
-        A negative limit is none. Lines that were set aside are left out; another damaged one is `DamagedLineError`.
+        A negative limit means none. Lines that were set aside are left out; another damaged one raises
+        `DamagedLineError`.
         """
 
 
 class Store(Journal, Protocol):
-    """The journal of one cluster, which one master at a time writes."""
+    """The journal of one cluster, which only one master at a time writes."""
 
     cluster_id: str
     last_sequence: int
     last_time: float
     lost: Future[None]
-    """Fails as soon as it is known that this master can write no more, even if it has nothing to write."""
+    """A future that fails as soon as this master is known to be unable to write, even if it has nothing to write."""
 
     @property
     def restored(self) -> float | None:
-        """When it was put back from a backup, in Unix seconds; None if it never was."""
+        """When the journal was restored from a backup, in Unix seconds; None if it never was."""
 
     @property
     def vault(self) -> Vault:
-        """What is kept beside the journal."""
+        """The vault that is kept beside the journal."""
 
     @property
     def folder(self) -> Path:
-        """Where the master keeps files."""
+        """The directory in which the master keeps files."""
 
     def append(self, batch: Iterable[tuple[float, Event]]) -> Future[None]:
-        """Make ``batch`` durable in one transaction; the result is there once it is, or is `StoreError`."""
+        """Make ``batch`` durable in one transaction; the future ends once it is, or fails with `StoreError`."""
 
     def set_damage_aside(self) -> None:
-        """Look for all lines that cannot be read, and note them, durably, in ``damage``."""
+        """Find all lines that cannot be read, and note them durably in ``damage``. Raises `StoreError` at too many."""
 
     def has_room(self) -> bool:
-        """Whether there is more room than what is reserved for the jobs that were accepted already."""
+        """Whether there is more room than is reserved for the jobs that were already accepted."""
 
     def next_epoch(self) -> int:
-        """Count this start of a master, durably; the new number."""
+        """Count this start of a master durably, and return the new epoch."""
 
     def notified(self) -> dict[str, int]:
-        """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
+        """Return the last line of the journal up to which each target was notified; empty if none was noted."""
 
     def note_notified(self, told: Mapping[str, int]) -> Future[None]:
-        """Note that, durably."""
+        """Make durable up to which line of the journal each target was notified."""
 
     def close(self) -> None:
         """Finish writing and let another master open it."""
 
 
 def columns(event: Event) -> tuple[str, str, str, str]:
-    """What is written of ``event``: kind, job, node and body; job and node are empty where it is about none."""
+    """Return the columns of ``event``: kind, job, node and body; job and node are empty if the event has none."""
     body = json.dumps(encode(event), separators=(",", ":"), allow_nan=False)
     return type(event).__name__, str(getattr(event, "job", "")), str(getattr(event, "node", "")), body
 
 
 def decoded(sequence: int, kind: str, job: str, body: str) -> Event:
-    """The event of a line. Raises `DamagedLineError`, or `StoreError` if this version does not know it."""
+    """Return the event of a line. Raises `DamagedLineError`, or `StoreError` if this version does not know the kind."""
     try:
         return decode_event(kind, json.loads(body))
     except UnknownEventError:

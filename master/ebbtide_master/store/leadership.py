@@ -1,8 +1,8 @@
-"""Which of several masters on one PostgreSQL database leads: whoever holds the lock, and has the newest epoch.
+"""Lets one of several masters on one PostgreSQL database lead: the one that holds the lock and has the newest epoch.
 
-The lock is the session's: it goes when the session does, and the server ends the session of a leader that says nothing
-for `LEASE_S`. A leader that was paused for longer does not know that; so each of its transactions begins by asking
-whether its epoch is the newest still, in a way that keeps the next leader from taking over in the middle.
+The lock belongs to a session and ends with it, and the server ends the session of a leader that sends nothing for
+`LEASE_S`. A leader that was paused for longer does not notice that. So each of its transactions first checks whether
+its epoch is still the newest, in a way that keeps the next leader from taking over during the transaction.
 """
 
 import logging
@@ -20,10 +20,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ebbtide_master.store.journal import StoreError, StoreInUseError
 
 LEASE_S: Final = 10.0
-"""How long a leader may say nothing before another master may take over. It speaks five times as often."""
+"""Seconds without a word from the leader after which another master may lead. The leader speaks five times as often."""
 POLL_S: Final = 0.5
 LOCK: Final = 0x_EBB_71DE
-"""Of the database's advisory locks, the one that the leader holds; the next one is for whoever makes the tables."""
+"""Number of the advisory lock that the leader holds; the next number is for the master that makes the tables."""
 SCHEMA_VERSION: Final = 1
 
 Connection = psycopg.Connection[Any]
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class postgres_errors:
-    """Turns every error of PostgreSQL into `StoreError`, in one line."""
+    """Turns every error of PostgreSQL into `StoreError` with a message of one line."""
 
     def __enter__(self) -> None:
         return None
@@ -74,12 +74,12 @@ class postgres_errors:
 
 
 class Leadership:
-    """The one session that writes, from the moment on at which this master leads."""
+    """The only session that writes, which starts when this master leads."""
 
     def __init__(self, url: str, cluster_id: str, *, wait: bool = True) -> None:
-        """Wait for as long as another master leads. A new database becomes ``cluster_id``'s.
+        """Wait while another master leads. A new database gets the id ``cluster_id``.
 
-        Raises `StoreError` if it cannot be used, and `StoreInUseError` instead of waiting.
+        Raises `StoreError` if the database cannot be used, and `StoreInUseError` instead of waiting if not ``wait``.
         """
         self.db = _lead(url, cluster_id, wait=wait)
         try:
@@ -91,20 +91,20 @@ class Leadership:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction, durable at the end of the block; `StoreError` if another master leads by now."""
+        """Hold a transaction that is durable at the end of the block. Raises `StoreError` if another master leads."""
         with postgres_errors(), self.db.transaction():
-            # The row stays locked until the transaction ends: whoever wants to be the next leader waits for that.
+            # The row stays locked until the transaction ends, and a master that takes over has to wait for that.
             self._check("SELECT epoch, name FROM ebbtide.leader FOR UPDATE")
             yield self.db
 
     def count(self) -> int:
-        """The next epoch, which is this master's from now on."""
+        """Count the epoch up, and return the new one, which is this master's from now on."""
         with self.writing():
             self.epoch = self._count()
         return self.epoch
 
     def speak(self) -> None:
-        """Let the server hear that this master is there; `StoreError` if it does not lead any more."""
+        """Show the server that this master is alive. Raises `StoreError` if it does not lead any more."""
         with postgres_errors():
             self._check("SELECT epoch, name FROM ebbtide.leader")
 
@@ -120,23 +120,23 @@ class Leadership:
 
 
 def connect(url: str) -> Connection:
-    """A session in which every statement is a transaction. What the URL says goes first. Raises `psycopg.Error`."""
+    """Open a session in which every statement is a transaction; the URL's settings win. Raises `psycopg.Error`."""
     settings = make_conninfo(**{**_KEEPALIVE, **conninfo_to_dict(url)})
     return psycopg.connect(settings, autocommit=True)
 
 
 def own_name() -> str:
-    """What other masters are told of this one."""
+    """Return the name under which other masters see this one."""
     return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def in_one_line(error: BaseException) -> str:
-    """The server's words without the hints below them."""
+    """Return the server's message without the hints below it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 class _Waiting:
-    """Says why this master waits, whenever that changes."""
+    """Logs why this master waits, whenever the reason changes."""
 
     def __init__(self) -> None:
         self._said = ""
@@ -148,7 +148,7 @@ class _Waiting:
 
 
 def _lead(url: str, cluster_id: str, *, wait: bool) -> Connection:
-    """A session that has the lock. Who cannot reach the server at first is told so; who waits then goes on waiting."""
+    """Return a session that has the lock. Raises `StoreError` if the first connection fails; later ones are retried."""
     waiting = _Waiting()
     with postgres_errors():
         connect(url).close()
@@ -178,7 +178,7 @@ def _in_turn(url: str, cluster_id: str, waiting: _Waiting | None) -> Connection:
 
 
 def _promise(db: Connection) -> None:
-    """Let the server end this session, and with it the lock, when nothing is heard of it for `LEASE_S`."""
+    """Let the server end this session, and with it the lock, when the session sends nothing for `LEASE_S`."""
     for setting in ("idle_session_timeout", "idle_in_transaction_session_timeout"):
         db.execute(sql.SQL("SET {} = {}").format(sql.Identifier(setting), sql.Literal(int(LEASE_S * 1000))))
     if _one(db, "SHOW synchronous_commit") == "off":
@@ -186,7 +186,7 @@ def _promise(db: Connection) -> None:
 
 
 def _prepare(db: Connection, cluster_id: str) -> None:
-    """Check that what is written here stays, and make the tables if there are none, all at once."""
+    """Check that the server keeps what it commits, and make the tables in one transaction if there are none."""
     for setting, needed in _NEEDED.items():
         if (found := _one(db, "SELECT current_setting(%s)", setting)) != needed:
             raise StoreError(f"the server has {setting} = {found}: a journal needs {setting} = {needed}")
@@ -202,6 +202,6 @@ def _prepare(db: Connection, cluster_id: str) -> None:
 
 
 def _one(db: Connection, query: LiteralString, *arguments: object) -> Any:
-    """The first column of the first row."""
+    """Return the first column of the first row, or None if there is no row."""
     row = db.execute(query, arguments).fetchone()
     return None if row is None else row[0]

@@ -1,4 +1,4 @@
-"""Which journal a master opens: a file in its home, or a database on a server."""
+"""Opens the master's journal: a file in its home, or a database on a server."""
 
 from pathlib import Path
 
@@ -7,12 +7,13 @@ from ebbtide_master.store.sqlite import JOURNAL_NAME, SqliteStore
 
 
 def open_store(url: str, home: Path, *, wait: bool = True) -> Store:
-    """The journal in the database at ``url``, else in ``home``. Raises `StoreError`, `StoreInUseError`.
+    """Open the journal in the database at ``url``, or in ``home`` if that is empty. Raises `StoreError`.
 
-    Waits for as long as another master leads on that database, or raises `StoreInUseError` at once.
+    While another master leads on the database, it waits, or raises `StoreInUseError` if ``wait`` is false; a file in
+    use raises `StoreInUseError` at once.
     """
     if not url:
         return SqliteStore(home / JOURNAL_NAME)
-    from ebbtide_master.store.postgres import PostgresStore  # most have no use for psycopg
+    from ebbtide_master.store.postgres import PostgresStore  # most masters do not need psycopg
 
     return PostgresStore(url, home, wait=wait)

@@ -1,4 +1,4 @@
-"""Where a journal must not lie: on another machine's disk, or in somebody else's directory."""
+"""Checks where a journal lies: not on another machine's disk, and not in another user's directory."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ NETWORK: Final = frozenset(
         "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.sshfs",
     }
 )  # fmt: skip
-"""Filesystems on which a lock of one machine may not keep out another, or a commit may not be on a disk."""
+"""Filesystems on which a lock may not keep other machines out, or a commit may not have reached a disk."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
@@ -36,12 +36,12 @@ def check_place(folder: Path) -> None:
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
-    """The kind of filesystem that the absolute ``path`` is on, as ``mounts`` (of /proc/self/mountinfo) says."""
+    """Return the type of the filesystem of the absolute ``path``, from ``mounts`` (text of /proc/self/mountinfo)."""
     found, kind = -1, ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].encode().decode("unicode_escape"))  # a blank is written as \040
-        # Of mounts on the same place, the last one is seen.
+        # Of several mounts on one directory, the last one is visible.
         if (path == point or point in path.parents) and len(point.parts) >= found:
             found, kind = len(point.parts), after.split()[0]
     return kind

@@ -1,7 +1,7 @@
-"""The journal in PostgreSQL, and the vault beside it: several masters share it, of which one leads (`leadership`).
+"""Keeps journal and vault in a PostgreSQL database, which several masters share and one leads (`leadership`).
 
-As with SQLite one thread commits whole batches, readers use sessions of their own, and any error is fatal: a master
-that cannot tell whether a commit took place ends, and the next one reads what did.
+As with SQLite, one thread commits whole batches, readers use sessions of their own, and any error is fatal: a master
+that cannot know whether a commit succeeded ends, and the next one reads what was committed.
 """
 
 import json
@@ -37,10 +37,10 @@ Work = Callable[[Connection], object]
 
 
 class PostgresStore:
-    """The journal in the database at ``url``, made if there is none; files lie in ``home``.
+    """The journal in the database at ``url``, which is made if there is none; files lie in ``home``.
 
-    Waits until this master leads, or raises `StoreInUseError` if it is not to ``wait`` and another one does. ``lost``
-    fails once it does not lead any more.
+    Waits until this master leads, or raises `StoreInUseError` if another one leads and ``wait`` is false. ``lost``
+    fails once this master does not lead any more.
     """
 
     def __init__(self, url: str, home: Path, *, wait: bool = True) -> None:
@@ -62,7 +62,7 @@ class PostgresStore:
         self._speaker.start()
 
     def _look(self) -> None:
-        """What the journal says of itself, from when on nobody else writes."""
+        """Read the journal's metadata, once no other master writes."""
         with postgres_errors(), closing(self._read()) as db:
             meta: dict[str, str] = dict(db.execute("SELECT key, value FROM ebbtide.meta").fetchall())
             last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0) FROM ebbtide.events"
@@ -75,7 +75,7 @@ class PostgresStore:
         self.damage = {line[0]: DamagedLine(*line) for line in aside}
 
     def close(self) -> None:
-        """Finish writing and let another master lead; again, it does nothing."""
+        """Finish writing and let another master lead; a second call does nothing."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -87,31 +87,31 @@ class PostgresStore:
     # --- writing ---
 
     def append(self, batch: Iterable[tuple[float, Event]]) -> Future[None]:
-        """Make ``batch`` durable in one transaction; the result is there once it is, or is `StoreError`."""
+        """Make ``batch`` durable in one transaction; the future ends once it is, or fails with `StoreError`."""
         return self._writer.submit(self._append, list(batch))
 
     def has_room(self) -> bool:
-        """The disk is the server's: one that is full fails a commit, and ends the master."""
+        """Return True: the disk is the server's, and a full one fails a commit, which ends the master."""
         return True
 
     def next_epoch(self) -> int:
-        """The number under which this master came to lead; asked again, the next."""
+        """Return the epoch with which this master came to lead; a second call counts it up."""
         first, self._counted = not self._counted, True
         return self._leadership.epoch if first else self._writer.submit(self._leadership.count).result()
 
     def notified(self) -> dict[str, int]:
-        """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
+        """Return the last line of the journal up to which each target was notified; empty if none was noted."""
         with postgres_errors(), closing(self._read()) as db:
             row = db.execute("SELECT value FROM ebbtide.meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(line) for key, line in json.loads(row[0]).items()}
 
     def note_notified(self, told: Mapping[str, int]) -> Future[None]:
-        """Note that, durably."""
+        """Make durable up to which line of the journal each target was notified."""
         value = json.dumps(dict(told))
         return self._writer.submit(self._write, lambda db: db.execute(_NOTE, (value,)))
 
     def set_damage_aside(self) -> None:
-        """Look for all lines that cannot be read, and note them, durably, in ``damage``."""
+        """Find all lines that cannot be read, and note them durably in ``damage``. Raises `StoreError` at too many."""
         found = list(self._damaged())
         if len(found) > MOST_DAMAGED:
             raise StoreError(f"{len(found)} lines of the journal are damaged, {found[0]}")
@@ -126,7 +126,7 @@ class PostgresStore:
         self.last_sequence += len(rows)
 
     def _write(self, work: Work) -> None:
-        """Do ``work`` in a transaction; in the writer's thread."""
+        """Do ``work`` in a transaction, in the writer's thread."""
         try:
             with self._leadership.writing() as db:
                 work(db)
@@ -135,7 +135,7 @@ class PostgresStore:
             raise
 
     def _speak(self) -> None:
-        """Let the server hear of this leader, and hear from it whether there is another one."""
+        """Show the server regularly that this leader is alive, and notice if another one leads."""
         while not self._closing.wait(leadership.LEASE_S / 5):
             try:
                 self._writer.submit(self._leadership.speak).result()
@@ -151,9 +151,10 @@ class PostgresStore:
     def events(
         self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
     ) -> Iterator[StoredEvent]:
-        """The journal in order, from the line behind ``after``; of one job if named, of those ``kinds`` if any are.
+        """Yield the events behind line ``after`` in order; only those of ``job`` and of ``kinds``, if given.
 
-        A negative limit is none. Lines that were set aside are left out; another damaged one is `DamagedLineError`.
+        A negative limit means none. Lines that were set aside are left out; another damaged one raises
+        `DamagedLineError`.
         """
         query = "SELECT sequence, time, kind, job, body FROM ebbtide.events WHERE sequence > %s"
         arguments: list[object] = [min(after, MAX_SEQUENCE)]
@@ -187,14 +188,14 @@ class PostgresStore:
 
 
 class PostgresVault:
-    """The vault in the same database, in a table that nobody else may read."""
+    """The vault in the same database, in a table that no other database user may read."""
 
     def __init__(self, read: Callable[[], Connection], write: Callable[[Work], Future[None]]) -> None:
         self._read = read
         self._write = write
 
     def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
-        """Make these entries durable, in one transaction; None removes one."""
+        """Make ``entries`` durable in one transaction; the value None removes an entry."""
         kept = [(kind.value, key, value) for key, value in entries.items() if value is not None]
         gone = [(kind.value, key) for key, value in entries.items() if value is None]
 
@@ -205,6 +206,6 @@ class PostgresVault:
         return self._write(put)
 
     def read(self, kind: EntryKind) -> dict[str, str]:
-        """All entries of the kind."""
+        """Return all entries of ``kind``, by key."""
         with postgres_errors(), closing(self._read()) as db:
             return dict(db.execute("SELECT key, value FROM ebbtide.vault WHERE kind = %s", (kind.value,)).fetchall())

@@ -1,4 +1,4 @@
-"""How a master comes to know what the journal says: it folds it, and sets aside what of it cannot be read."""
+"""Rebuilds the cluster from the journal, and sets aside the lines that cannot be read."""
 
 import gc
 import logging
@@ -14,15 +14,15 @@ from ebbtide_core.model.types import JobId
 from ebbtide_master.store.journal import DamagedLineError, Journal, Store, StoredEvent, StoreError
 
 KEPT: Final = (e.JobSubmitted, e.CancelRequested)
-"""What is taken in of a job that was set aside."""
+"""Events that are still applied of a job that was set aside."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
 def recovered(store: Store, attempt: Callable[[], T]) -> T:
-    """What ``attempt`` makes of the journal; made anew if it comes to damaged lines, which are set aside then."""
-    gc.disable()  # all that is made is kept, and looking through it again and again takes a fifth of the time
+    """Return what ``attempt`` makes of the journal; if it finds damaged lines, set them aside and attempt once more."""
+    gc.disable()  # every new object is kept, and searching them again and again takes a fifth of the time
     try:
         return attempt()
     except DamagedLineError:
@@ -33,10 +33,10 @@ def recovered(store: Store, attempt: Callable[[], T]) -> T:
 
 
 def fold(cluster: Cluster, store: Journal, seen: Callable[[StoredEvent], None] | None = None) -> int:
-    """Fold the journal into the new ``cluster``; how many lines that were. Nothing is decided, or asked of the world.
+    """Fold the journal into the new ``cluster`` without deciding or ordering anything; return the number of lines.
 
-    ``seen`` is told of each line once it was applied. Raises `DamagedLineError` at a line that is not set aside yet,
-    and `StoreError` if a line does not follow from those before it.
+    ``seen`` is called with each line once it was applied. Raises `DamagedLineError` at a line that is not set aside
+    yet, and `StoreError` at a line that does not follow from the lines before it.
     """
     aside, count, now = _reasons(store), 0, 0.0
     for line in store.events():
@@ -58,7 +58,7 @@ def fold(cluster: Cluster, store: Journal, seen: Callable[[StoredEvent], None] |
 
 
 def _reasons(store: Journal) -> dict[str, str]:
-    """Why jobs are set aside, by id."""
+    """Return why jobs are set aside, by job id; of several damaged lines, the first one of the job."""
     return {line.job: str(line) for line in reversed(list(store.damage.values())) if line.job}
 
 

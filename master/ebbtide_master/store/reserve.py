@@ -1,4 +1,4 @@
-"""Room on the disk that is kept for when there is none: what was accepted can still be told of, and ended."""
+"""Reserves room on the disk, so that on a full disk accepted jobs can still be reported and ended."""
 
 import os
 from pathlib import Path
@@ -7,22 +7,22 @@ from typing import Final
 from ebbtide_core.model.limits import MIB
 
 RESERVE_BYTES: Final = 8 * MIB
-"""Enough for a thousand commits."""
+"""Bytes that are enough for a thousand commits."""
 
 
 class Reserve:
-    """A file at ``path`` that takes the room; given up when nothing else is left, and taken again when there is."""
+    """A file at ``path`` that holds the room. It is removed when the disk is full, and made again later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @property
     def held(self) -> bool:
-        """Whether it has not been given up."""
+        """Whether the reserve exists."""
         return self._path.exists()
 
     def take(self, beside: int) -> None:
-        """Keep the room, if the disk has so many bytes more."""
+        """Make the reserve, if the disk has ``beside`` bytes more than it."""
         if self.held or free_bytes(self._path.parent) < beside + RESERVE_BYTES:
             return
         draft = self._path.with_suffix(".tmp")
@@ -30,19 +30,19 @@ class Reserve:
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
             draft.rename(self._path)
-        except OSError:  # somebody else was faster: there will be another time
+        except OSError:  # another process took the room; a later call tries again
             draft.unlink()
         finally:
             os.close(descriptor)
 
     def give_up(self) -> bool:
-        """Give the room back; whether there was any."""
+        """Remove the reserve, and return whether it existed."""
         held = self.held
         self._path.unlink(missing_ok=True)
         return held
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that an ordinary account may still write there."""
+    """Return the bytes that an ordinary account may still write on the filesystem of ``folder``."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize

@@ -1,4 +1,4 @@
-"""The journal in SQLite: every durable event, and in a file beside it the vault.
+"""Keeps the journal in an SQLite file, with every durable event, and the vault in a file beside it.
 
 One writer thread commits whole batches; readers use connections of their own. Any error of the store is fatal: SQLite
 may commit again after a failed fsync, so the caller has to stop (`StoreError`). A disk that fills up is noticed before.
@@ -27,21 +27,22 @@ from ebbtide_master.store.sqlite_journal import SqliteJournal
 from ebbtide_master.store.sqlite_vault import SqliteVault
 
 RESERVED_BYTES: Final = 64 * MIB
-"""Of the disk: with less than this left no job is accepted, so that those that were can still be told, and ended."""
+"""Bytes of the disk that are kept for accepted jobs, so that they can still be reported and ended: with less free no
+job is accepted."""
 JOURNAL_NAME: Final = "journal.db"
 VAULT_NAME: Final = "vault.db"
 LOCK_NAME: Final = "master.lock"
 RESERVE_NAME: Final = "reserve"
 MOST_DAMAGED: Final = 100
-"""Lines: a journal with more is not to be trusted at all."""
+"""Number of damaged lines above which a journal is not trusted at all."""
 
 
 class SqliteStore(SqliteJournal):
-    """The journal at ``path``; created if there is none. One process at a time."""
+    """The journal at ``path``, created if there is none. Only one process at a time may have it open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self.lost: Future[None] = Future()  # the lock is the kernel's: it is lost with the process only
+        self.lost: Future[None] = Future()  # never fails: the kernel holds the lock until the process ends
         self._lock = lock(self._path.with_name(LOCK_NAME))
         self._reserve = Reserve(self._path.with_name(RESERVE_NAME))
         self._writer = ThreadPoolExecutor(1, "journal")
@@ -57,7 +58,7 @@ class SqliteStore(SqliteJournal):
 
     @property
     def folder(self) -> Path:
-        """Where the journal lies, and whatever else the master keeps."""
+        """The directory of the journal and of the master's other files."""
         return self._path.parent
 
     def close(self) -> None:
@@ -71,25 +72,25 @@ class SqliteStore(SqliteJournal):
     # --- writing ---
 
     def append(self, batch: Iterable[tuple[float, Event]]) -> Future[None]:
-        """Make ``batch`` durable in one transaction; the result is there once it is, or is `StoreError`."""
+        """Make ``batch`` durable in one transaction; the future ends once it is, or fails with `StoreError`."""
         return self._writer.submit(self._append, list(batch))
 
     def has_room(self) -> bool:
-        """Whether the disk has more than what is reserved for the jobs that were accepted already."""
+        """Whether the disk has more room than is reserved for the jobs that were already accepted."""
         return free_bytes(self._path.parent) > RESERVED_BYTES
 
     def next_epoch(self) -> int:
-        """Count this start of a master, durably; the new number."""
+        """Count this start of a master durably, and return the new epoch."""
         return self._writer.submit(self._next_epoch).result()
 
     def notified(self) -> dict[str, int]:
-        """Up to which line of the journal each target of words about jobs was told; empty if that was never noted."""
+        """Return the last line of the journal up to which each target was notified; empty if none was noted."""
         with sqlite_errors(), closing(self._read()) as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(value) for key, value in json.loads(row[0]).items()}
 
     def note_notified(self, told: Mapping[str, int]) -> Future[None]:
-        """Note that, durably."""
+        """Make durable up to which line of the journal each target was notified."""
         return self._writer.submit(self._note_notified, json.dumps(dict(told)))
 
     def _note_notified(self, told: str) -> None:
@@ -119,7 +120,7 @@ class SqliteStore(SqliteJournal):
             return transaction(self._db, counted, self._reserve)
 
     def set_damage_aside(self) -> None:
-        """Look for all lines that cannot be read, and note them, durably, in ``damage``."""
+        """Find all lines that cannot be read, and note them durably in ``damage``. Raises `StoreError` at too many."""
         found = list(self.damaged())
         if len(found) > MOST_DAMAGED:
             raise StoreError(f"{len(found)} lines of the journal are damaged, {found[0]}")
@@ -138,7 +139,10 @@ class SqliteStore(SqliteJournal):
 
 
 def lock(path: Path) -> int:
-    """Take the exclusive lock that keeps a second master out; the kernel drops it when this process ends."""
+    """Take the exclusive lock that keeps a second master out, and return its descriptor. Raises `StoreInUseError`.
+
+    The kernel releases the lock when this process ends.
+    """
     with sqlite_errors():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""A file of SQLite as a master wants it: durable, its own, and as it should be; else it is left as it is."""
+"""Opens a master's SQLite files: commits are durable, the file is private, and a wrong file is left unchanged."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 BACKUPS_NAME: Final = "backups"
 RESTORING_NAME: Final = "restoring"
-"""Is there while a backup is put back."""
+"""Name of the file that exists while a backup is restored."""
 HEADER: Final = b"SQLite format 3\0"
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -36,11 +36,11 @@ CREATE TABLE IF NOT EXISTS damage (
     sequence INTEGER PRIMARY KEY, kind TEXT NOT NULL, job TEXT NOT NULL, reason TEXT NOT NULL
 ) STRICT
 """
-"""Made when it is needed: versions that do not know it read the journal all the same."""
+"""Schema of a table that is made only when it is needed; versions that do not know it can still read the journal."""
 
 
 def open_journal(path: Path) -> sqlite3.Connection:
-    """Open the journal for writing; it is made if there is none. Raises `StoreError`, and then changes nothing."""
+    """Open the journal for writing, and make it if there is none. Raises `StoreError` and then changes nothing."""
     _check_header(path)
     with sqlite_errors():
         db = connect(path)
@@ -55,7 +55,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection for writing, whose commits are on the disk when they return."""
+    """Open a connection for writing, whose commits are on the disk when they return."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     db = sqlite3.connect(path, isolation_level=None)
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -67,12 +67,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def reading(path: Path) -> sqlite3.Connection:
-    """A connection for reading, which may go from thread to thread."""
+    """Open a connection for reading, which may be passed from thread to thread."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 
 def transaction(db: sqlite3.Connection, change: Callable[[sqlite3.Connection], T], reserve: Reserve) -> T:
-    """Make ``change`` in one durable transaction; on a full disk once more, in the room of the ``reserve``."""
+    """Make ``change`` in one durable transaction; on a full disk, give up the ``reserve`` and try once more."""
     try:
         return _attempt(db, change)
     except sqlite3.OperationalError as error:
@@ -89,13 +89,13 @@ def _attempt(db: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) 
         db.execute("COMMIT")
         return answer
     except sqlite3.Error:
-        if db.in_transaction:  # of some errors, SQLite has rolled back already
+        if db.in_transaction:  # after some errors, SQLite has rolled back already
             db.execute("ROLLBACK")
         raise
 
 
 def _check_header(path: Path) -> None:
-    """Raise `StoreError` if what is at ``path`` is no database, or not the one that there was."""
+    """Raise `StoreError` if the file at ``path`` is no database, or was lost, or was not restored completely."""
     with sqlite_errors():
         start = b""
         if path.exists():

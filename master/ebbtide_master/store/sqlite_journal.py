@@ -1,4 +1,4 @@
-"""A journal in a file of SQLite, to be read: the one that a master writes now, or a copy."""
+"""Reads a journal in an SQLite file, which may be a copy, or the file that a master is writing."""
 
 import sqlite3
 from collections.abc import Collection, Iterator
@@ -14,7 +14,7 @@ MAX_SEQUENCE: Final = 2**63 - 1
 
 
 class SqliteJournal:
-    """What is in the journal at ``path``. Raises `StoreError` if it cannot be read."""
+    """The journal at ``path``, for reading. Raises `StoreError` if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class SqliteJournal:
                 self.cluster_id = meta["cluster_id"]
                 self.restored = float(meta["restored"]) if "restored" in meta else None
                 self.epoch = int(meta["epoch"])
-                """That of the last master that had started when this was read."""
+                """Epoch of the last master that had started when this was read."""
             except (KeyError, ValueError) as error:
                 raise StoreError(f"{path} is damaged: what it says of itself cannot be read ({error})") from None
             last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0.0) FROM events"
@@ -39,7 +39,7 @@ class SqliteJournal:
     def events(
         self, after: int = 0, job: str | None = None, limit: int = -1, kinds: Collection[str] = ()
     ) -> Iterator[StoredEvent]:
-        """See `ebbtide_master.store.journal.Journal`."""
+        """Yield the journal's events as `ebbtide_master.store.journal.Journal` says."""
         query = "SELECT sequence, time, kind, job, body FROM events WHERE sequence > ?"
         arguments: list[object] = [min(after, MAX_SEQUENCE)]
         if kinds:
@@ -54,7 +54,7 @@ class SqliteJournal:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
 
     def damaged(self) -> Iterator[DamagedLine]:
-        """All lines that cannot be read."""
+        """Yield all lines that cannot be read."""
         with sqlite_errors(), closing(self._read()) as db:
             for line in db.execute("SELECT sequence, kind, job, body FROM events ORDER BY sequence"):
                 try:
@@ -67,7 +67,7 @@ class SqliteJournal:
 
 
 def damages(path: Path) -> list[str]:
-    """What SQLite finds wrong with the file at ``path``; nothing, if it is sound."""
+    """Return what SQLite finds wrong with the file at ``path``; an empty list if it is sound."""
     with sqlite_errors(), closing(reading(path)) as db:
         found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(10)")]
     return [] if found == ["ok"] else found

@@ -1,4 +1,4 @@
-"""The vault in SQLite: a file of its own, so that whoever is given a journal to read is given no secret."""
+"""Keeps the vault in an SQLite file of its own, so that a copy of the journal contains no secret."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 class SqliteVault:
-    """The vault at ``path``, created if there is none; ``writer`` is the journal's one writing thread."""
+    """The vault at ``path``, created if there is none; ``writer`` is the journal's only writing thread."""
 
     def __init__(self, path: Path, writer: Executor, reserve: Reserve) -> None:
         self._path = path
@@ -32,16 +32,16 @@ class SqliteVault:
         self._db = writer.submit(self._open).result()
 
     def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
-        """Make these entries durable, in one transaction; None removes one."""
+        """Make ``entries`` durable in one transaction; the value None removes an entry."""
         return self._writer.submit(self._put, kind, dict(entries))
 
     def read(self, kind: EntryKind) -> dict[str, str]:
-        """All entries of the kind."""
+        """Return all entries of ``kind``, by key."""
         with sqlite_errors(), closing(reading(self._path)) as db:
             return dict(db.execute("SELECT key, value FROM entries WHERE kind = ?", (kind.value,)).fetchall())
 
     def close(self) -> None:
-        """To be called in the writer's thread."""
+        """Close the database; to be called in the writer's thread."""
         self._db.close()
 
     def _put(self, kind: EntryKind, entries: dict[str, str | None]) -> None:

@@ -1,4 +1,4 @@
-"""What must be as durable as the journal, but neither stand in it nor stay for ever: secrets, and who is who."""
+"""Defines the vault for secrets and users, which must be as durable as the journal, but not in it or kept for ever."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class EntryKind(Enum):
-    """What an entry is about; the key says whose it is."""
+    """Kind of an entry, with the meaning of its key."""
 
     ENVIRONMENT = "environment"  # of a job, as JSON; by job id
     USER = "user"  # as JSON; by name
     TOKEN = "token"  # as JSON, hashed; by the token's id
     NODE = "node"  # that joined, as JSON; by name
-    JOIN = "join"  # an invitation to join that nobody has used, as JSON, hashed; by its id
+    JOIN = "join"  # an unused invitation for a node to join, as JSON, hashed; by its id
 
 
 class Vault(Protocol):
-    """Entries by kind and key. Nothing of it is ever shown, logged, or part of the journal."""
+    """Entries by kind and key. No entry is ever shown, logged, or part of the journal."""
 
     def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
-        """Make these entries durable, in one transaction; None removes one."""
+        """Make ``entries`` durable in one transaction; the value None removes an entry."""
 
     def read(self, kind: EntryKind) -> dict[str, str]:
-        """All entries of the kind."""
+        """Return all entries of ``kind``, by key."""

@@ -1,4 +1,4 @@
-"""Work that waits for its turn: whoever brings much of it waits behind themselves, not the others behind them."""
+"""Queues work fairly: a user who brings much work waits behind that work, and other users do not."""
 
 import asyncio
 from collections import deque
@@ -8,18 +8,18 @@ from typing import Final, Generic, TypeVar
 Work = TypeVar("Work")
 
 OURS: Final = ""
-"""The line of what the master does by itself."""
+"""Name of the queue for what the master does by itself."""
 
 _LINE: ContextVar[str] = ContextVar("line", default=OURS)
 
 
 def stand_in(line: str) -> None:
-    """Whatever this task, or one that it starts, brings from now on waits in ``line``."""
+    """Let the work that this task, and tasks that it starts, bring from now on wait in the queue ``line``."""
     _LINE.set(line)
 
 
 def own_line() -> str:
-    """Where what this task brings waits."""
+    """Return the name of the queue in which this task's work waits."""
     return _LINE.get()
 
 
@@ -29,23 +29,23 @@ class _Line(Generic[Work]):
     def __init__(self, most: int) -> None:
         self.works: deque[Work] = deque()
         self.room = asyncio.Semaphore(most)
-        self.coming = 0  # in the line, or waiting for room in it
-        self.back = 0  # in the line once more, though their room was given up
+        self.coming = 0  # works that are in the queue, or wait for room in it
+        self.back = 0  # works that were put back into the queue after they gave up their room
 
 
 class FairQueue(Generic[Work]):
-    """Lines of work, one per user, agent, or whatever brings it; the first of each in turn. ``most`` fit into one."""
+    """Has a queue for each user or agent, takes the first work of each in turn, and bounds each queue to ``most``."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lines: dict[str, _Line[Work]] = {}
-        self._next: deque[str] = deque()  # lines in which something waits
+        self._next: deque[str] = deque()  # names of the queues in which work waits
 
     def __bool__(self) -> bool:
         return bool(self._next)
 
     async def put(self, work: Work) -> None:
-        """Add it to the end of its line; waits for room in that."""
+        """Add ``work`` to the end of the calling task's queue, as soon as there is room in it."""
         name = own_line()
         line = self._lines.setdefault(name, _Line(self._most))
         line.coming += 1
@@ -57,13 +57,13 @@ class FairQueue(Generic[Work]):
         self._add(name, line, work)
 
     def put_now(self, work: Work) -> None:
-        """Add what the master does by itself, for which there is always room."""
+        """Add work of the master itself, for which there is always room."""
         line = self._lines.setdefault(OURS, _Line(self._most))
         line.coming += 1
         self._add(OURS, line, work)
 
     def put_back(self, name: str, work: Work) -> None:
-        """Work of that line of which only a part was done: it is the first there, once it is the line's turn again."""
+        """Put partly done work back as the first of the queue ``name``, which waits for its next turn."""
         line = self._lines.setdefault(name, _Line(self._most))
         line.coming += 1
         line.back += 1
@@ -77,7 +77,7 @@ class FairQueue(Generic[Work]):
         line.works.append(work)
 
     def take(self) -> Work:
-        """The first of the line whose turn it is. There has to be one."""
+        """Remove and return the first work of the queue whose turn it is. There must be some."""
         name = self._next.popleft()
         line = self._lines[name]
         work = line.works.popleft()

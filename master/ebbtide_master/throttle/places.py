@@ -1,4 +1,4 @@
-"""How much each user may have at a time: calls that are open, work that is done, unfinished jobs, places on a node."""
+"""Bounds what each user has at a time: open calls, calls that are worked on, unfinished jobs, and places on a node."""
 
 import asyncio
 import time
@@ -12,15 +12,15 @@ from ebbtide_core.cluster import Cluster
 
 _IN_ALL: Final = object()
 _RECOUNT_S: Final = 1.0
-"""The jobs of a user who is at the limit are counted again no sooner: that looks at every job."""
+"""Shortest time in seconds between two counts of a user's jobs, because a count looks at every job."""
 
 
 class FullError(Exception):
-    """There is too much already; the message says whose, and the limit."""
+    """A limit is reached; the message names the user or the master, and the limit."""
 
 
 class OpenCalls:
-    """Calls of one kind that are open now: at most ``each`` of one user, and ``in_all``; one more is refused."""
+    """Counts the open calls of one kind, and refuses more than ``each`` of one user and more than ``in_all``."""
 
     def __init__(self, what: str, each: int, in_all: int) -> None:
         self._what = what
@@ -30,7 +30,7 @@ class OpenCalls:
 
     @contextmanager
     def one_more(self, user: str) -> Iterator[None]:
-        """One more of that user, for as long as the block lasts. Raises `FullError`."""
+        """Count one more call of ``user`` for as long as the block lasts. Raises `FullError`."""
         if self._open[user] >= self._each:
             raise FullError(f"{user} has {self._each} {self._what} open already, which is the limit")
         if self._open[_IN_ALL] >= self._in_all:
@@ -45,14 +45,14 @@ class OpenCalls:
 
 
 class Places:
-    """So many of one user at a time; the others of that user wait, in the order in which they came."""
+    """Gives each user ``each`` places; more calls of that user wait for a place, in the order in which they came."""
 
     def __init__(self, each: int) -> None:
         self._each = each
         self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, user: str) -> asyncio.Semaphore:
-        """The places of that user, one of which is to be held."""
+        """Return the semaphore of ``user``'s places; a call holds one of them."""
         found = self._of.get(user)
         if found is None:
             found = self._of[user] = asyncio.Semaphore(self._each)
@@ -60,7 +60,7 @@ class Places:
 
 
 class OneEach:
-    """Who does something that takes a copy of all jobs: one of each user, and ``at_once`` in all; the others wait."""
+    """Lets one call of each user, and ``at_once`` in all, take a copy of all jobs; the other calls wait."""
 
     def __init__(self, at_once: int) -> None:
         self._each = Places(1)
@@ -68,16 +68,16 @@ class OneEach:
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[None]:
-        """It is the user's turn for as long as the block lasts."""
+        """Wait for a turn of ``user``, and hold it for as long as the block lasts."""
         async with self._each.of(user), self._room:
             yield
 
 
 class UnfinishedJobs:
-    """At most ``most`` per user, unless the administrator gave them a quota of their own.
+    """Bounds each user's unfinished jobs to ``most``, unless the administrator gave the user a quota of waiting jobs.
 
-    It is known at most how many a user has: those of the last count, and all submitted since. Who seems to be at the
-    limit is counted again.
+    The known number is an upper bound: the jobs of the last count, and all that were submitted since. The jobs of a
+    user who seems to be at the limit are counted again.
     """
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -87,9 +87,9 @@ class UnfinishedJobs:
         self._counted: dict[str, float] = {}
 
     def add(self, cluster: Cluster, user: str, jobs: int) -> None:
-        """Note that the user submits so many. Raises `FullError` at the limit."""
+        """Note that ``user`` submits so many ``jobs``. Raises `FullError` at the limit."""
         if cluster.state.settings.quotas.of(user).queued is not None:
-            return  # the core looks at that
+            return  # the core checks the quota
         has = self._at_most.get(user)
         if has is None or has + jobs > self._most:
             has = self._count(cluster, user)
@@ -109,6 +109,6 @@ class UnfinishedJobs:
 def may_take(own: int, taken: int, most: int) -> bool:
     """Whether a user who has ``own`` of the ``taken`` places of a node may have another one; there are ``most``.
 
-    One who has none gets one as long as there is any; who is alone gets half of them.
+    A user without a place gets one if one is free, and a user alone on the node gets half of them.
     """
     return own < most - taken

@@ -1,6 +1,7 @@
-"""How fast each user may ask for things: one bucket of tokens for what changes something, one for jobs, one for reads.
+"""Limits how fast each user may call, with token buckets for changes, for submitted jobs, for reads and for pages.
 
-What fits in is served at once; what does not is refused with the time after which it will be, so that nothing piles up.
+A call that the bucket has tokens for is served at once. Another one is refused with the time after which it will be
+served, so that no calls pile up.
 """
 
 from dataclasses import dataclass
@@ -11,11 +12,11 @@ from ebbtide_core.model import limits
 from ebbtide_master.identity.caller import Role
 
 STAFF: Final = 10
-"""How many times as much operators and admins may do: what they run asks for many users."""
+"""Factor for the rates of operators and admins, because their programs ask on behalf of many users."""
 
 
 class TooFastError(Exception):
-    """A user asks for more than there may be at a time; ``wait_s`` seconds later it will be served."""
+    """A user's call exceeds a rate; the same call will be served ``wait_s`` seconds later."""
 
     def __init__(self, what: str, wait_s: float) -> None:
         super().__init__(f"{what}: try again in {wait_s:.1f} s")
@@ -24,19 +25,19 @@ class TooFastError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """``per_s`` in the long run, and ``burst`` at once after a pause."""
+    """A rate: ``per_s`` per second in the long run, and ``burst`` at once after a pause."""
 
     per_s: float
     burst: float
 
     def times(self, factor: float) -> "RateLimit":
-        """So many times as fast."""
+        """Return a rate that is ``factor`` times as fast."""
         return RateLimit(self.per_s * factor, self.burst * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """What one user may do: ``calls`` that change something, ``jobs`` submitted, ``reads``; what they are ``told``."""
+    """Rates of one user: ``calls`` that change something, submitted ``jobs``, ``reads``, and job states ``told``."""
 
     calls: RateLimit = RateLimit(limits.CALLS_PER_S, limits.CALLS_AT_ONCE)
     jobs: RateLimit = RateLimit(limits.JOBS_PER_S, limits.JOBS_AT_ONCE)
@@ -44,14 +45,14 @@ class UserLimits:
     told: RateLimit = RateLimit(limits.TOLD_PER_S, limits.TOLD_AT_ONCE)
 
     def of(self, role: Role) -> "UserLimits":
-        """Those of somebody in that role."""
+        """Return the limits of a user in ``role``."""
         if role < Role.OPERATOR:
             return self
         return UserLimits(*(rate.times(STAFF) for rate in (self.calls, self.jobs, self.reads, self.told)))
 
 
 class Bucket:
-    """Holds what may still be done; filled at its rate, on a clock that never jumps."""
+    """A token bucket: it holds what may still be done, and is filled at its rate. Times are monotonic seconds."""
 
     __slots__ = ("_left", "_rate", "_then")
 
@@ -61,9 +62,9 @@ class Bucket:
         self._then = now
 
     def take(self, cost: float, now: float) -> float:
-        """Take ``cost`` out and return 0.0, or nothing and return the seconds until there is enough.
+        """Take ``cost`` out and return 0.0, or take nothing and return the seconds until there is enough.
 
-        What costs more than fits in is served when the bucket is full, and is then paid for by waiting longer.
+        A cost above the burst is taken from a full bucket, and the calls after it wait longer.
         """
         rate = self._rate
         self._left = min(rate.burst, self._left + (now - self._then) * rate.per_s)

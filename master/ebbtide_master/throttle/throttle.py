@@ -1,4 +1,4 @@
-"""All that is counted to limit what users ask for, in one place for all calls."""
+"""Holds in one object all counts that limit the users' calls."""
 
 import asyncio
 import time
@@ -16,19 +16,19 @@ from ebbtide_master.throttle.places import OpenCalls, Places, UnfinishedJobs
 from ebbtide_master.throttle.rates import Bucket, TooFastError, UserLimits
 
 REMEMBERED: Final = 4096
-"""Users whose buckets are kept; who was forgotten has full ones."""
+"""Number of users whose buckets are kept; a user that was dropped starts with full ones."""
 PAGES_AT_ONCE: Final = 2
-"""Pages of one user that are on their way."""
+"""Pages of one user that may be sent at the same time."""
 TURN_S: Final = 0.1
-"""Whoever reads slowly keeps a turn no longer."""
+"""Longest time in seconds for which a slow reader keeps a turn."""
 
 
 class Kind(Enum):
-    """What is open."""
+    """Kind of an open call."""
 
-    CALL = auto()  # waits for its answer
-    STREAM = auto()  # is read from
-    AGENT = auto()  # an agent's stream; without certificates all of them are one account's
+    CALL = auto()  # a call with one answer
+    STREAM = auto()  # a stream that a client reads
+    AGENT = auto()  # an agent's stream; without certificates all of them are of one account
 
 
 class _Buckets:
@@ -42,7 +42,7 @@ class _Buckets:
 
 
 class _Turn:
-    """Ends once, whoever ends it first."""
+    """Releases its semaphore at the first call of `end`, and never again."""
 
     def __init__(self, turns: asyncio.Semaphore) -> None:
         self._turns: asyncio.Semaphore | None = turns
@@ -54,9 +54,9 @@ class _Turn:
 
 
 class Throttle:
-    """What all users have and do, of which each may do so much at ``rates``, and have so many ``unfinished`` jobs.
+    """Limits each user to the ``rates``, to so many ``unfinished`` jobs, and to a number of open calls.
 
-    ``now`` is monotonic time in seconds.
+    ``now`` returns monotonic time in seconds.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Throttle:
         self._unfinished = UnfinishedJobs(unfinished, now)
 
     def open(self, kind: Kind, user: str) -> AbstractContextManager[None]:
-        """One more of that user's, for as long as the block lasts. Raises `FullError`."""
+        """Count one more open call of ``user`` for as long as the block lasts. Raises `FullError`."""
         return self._open[kind].one_more(user)
 
     def read(self, caller: Caller) -> None:
@@ -89,37 +89,37 @@ class Throttle:
             raise TooFastError(f"{caller.user} asks too much at a time", wait_s)
 
     def change(self, caller: Caller, jobs: int = 0) -> None:
-        """Count what changes something, and the ``jobs`` that it submits. Raises `TooFastError`."""
+        """Count a call that changes something, and the ``jobs`` that it submits. Raises `TooFastError`."""
         if jobs:
             self.add_jobs(caller, jobs)
         if wait_s := self._of(caller).calls.take(1, self._now()):
             raise TooFastError(f"{caller.user} submits or changes too much at a time", wait_s)
 
     def add_jobs(self, caller: Caller, jobs: int) -> None:
-        """Count jobs that a change submits, where only its method knows how many. Raises `TooFastError`."""
+        """Count the jobs that a change submits, if only its method knows how many. Raises `TooFastError`."""
         if wait_s := self._of(caller).jobs.take(jobs, self._now()):
             raise TooFastError(f"{caller.user} submits too many jobs at a time ({jobs} more)", wait_s)
 
     def work(self, user: str) -> asyncio.Semaphore:
-        """To be held while a call of that user is worked on: a few are at a time, whatever waits."""
+        """Return the semaphore to hold while a call of ``user`` is worked on, so that only a few are at a time."""
         return self._work.of(user)
 
     def submit(self, cluster: Cluster, user: str, jobs: int) -> None:
-        """Note that the user submits so many. Raises `FullError` if those would be too many unfinished ones."""
+        """Note that ``user`` submits so many ``jobs``. Raises `FullError` if too many would be unfinished."""
         self._unfinished.add(cluster, user, jobs)
 
     def tell(self, caller: Caller, changes: float) -> float:
-        """How many seconds to wait before ``changes`` are told; 0.0: they are counted, and may be told now."""
+        """Return the seconds to wait before so many ``changes`` may be sent; 0.0 counts them, and they may go now."""
         return self._of(caller).told.take(changes, self._now())
 
     @asynccontextmanager
     async def page(self, caller: Caller, changes: float) -> AsyncIterator[None]:
-        """A turn to be told of so many changes, for as long as the block lasts or `TURN_S`.
+        """Wait for a turn to send so many ``changes``, and hold it for as long as the block lasts, or for `TURN_S`.
 
-        The streams of one user take turns, so that many take no more of the master than a few. What changes meanwhile
-        is told with it, once.
+        The streams of one user take turns, so that many streams cost the master no more than a few. What changes while
+        a stream waits is sent once, in the same page.
         """
-        async with self._next_page.of(caller.user):  # else all would wake for what one may have
+        async with self._next_page.of(caller.user):  # otherwise all streams would wake when only one may send
             while wait_s := self.tell(caller, changes):
                 await asyncio.sleep(wait_s)
         turns = self._pages.of(caller.user)

@@ -1,4 +1,4 @@
-"""The authority of one cluster: whoever it signed for is what the certificate says. All keys are ECDSA P-256."""
+"""The certificate authority of one cluster, which signs for its masters and agents. All keys are ECDSA P-256."""
 
 import ipaddress
 import re
@@ -18,20 +18,20 @@ DAY_S: Final = 86_400.0
 AUTHORITY_S: Final = 3650 * DAY_S
 CERTIFICATE_S: Final = 365 * DAY_S
 BACKDATED_S: Final = DAY_S
-"""Certificates begin so long before they are made: clocks of machines differ."""
+"""Seconds by which certificates begin before they are made, because the clocks of machines differ."""
 AGENT_PREFIX: Final = "agent:"
 _HOST: Final = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 MAX_NODE_NAME: Final = 64 - len(AGENT_PREFIX)
-"""Characters: a certificate's common name has at most 64."""
+"""Characters of a node's name, because a certificate's common name has at most 64."""
 
 
 class CertificateError(ValueError):
-    """What should be a certificate, a key or a request for one is none; the message says what is wrong."""
+    """A certificate, a key or a request for a certificate is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What matters of one: times are Unix seconds, ``hosts`` the names and addresses that it is for."""
+    """A certificate; times are Unix seconds, and ``hosts`` the names and addresses that it is for."""
 
     pem: str
     name: str
@@ -42,29 +42,29 @@ class Certificate:
 
     @property
     def node(self) -> str:
-        """Whose agent it proves; empty if it proves none."""
+        """The node whose agent the certificate proves; empty if it is no agent's."""
         return self.name.removeprefix(AGENT_PREFIX) if self.name.startswith(AGENT_PREFIX) else ""
 
 
 class Authority:
-    """Signs for servers and agents of its cluster."""
+    """Signs certificates for the servers and agents of its cluster."""
 
     def __init__(self, certificate_pem: str, key_pem: str) -> None:
-        """Raises `CertificateError` if these are not a certificate and its key."""
+        """Read the certificate and its key. Raises `CertificateError` if they are not a pair."""
         self._key, self._certificate = _key(key_pem), _x509(certificate_pem)
         if self._certificate.public_key() != self._key.public_key():
             raise CertificateError("the authority's key is not that of its certificate")
         self.certificate = read(certificate_pem)
 
     def server(self, hosts: Sequence[str], now: float) -> tuple[str, str]:
-        """A new certificate and key for a master that is reached by these names and addresses, as PEM."""
+        """Return a new certificate and key, as PEM, for a master that is reached by ``hosts``, names and addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
         return self._sign("ebbtide master", key.public_key(), now, purpose, names), _key_pem(key)
 
     def agent(self, node: str, request_pem: str, now: float) -> str:
-        """A certificate for the agent of ``node``, whose key the request proves to have. Raises `CertificateError`."""
+        """Sign a certificate for the agent of ``node`` and the key of the request. Raises `CertificateError`."""
         if not 0 < len(node) <= MAX_NODE_NAME:
             raise CertificateError(f"a node that joins has a name of 1 to {MAX_NODE_NAME} characters, not {len(node)}")
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
@@ -81,7 +81,7 @@ class Authority:
 
 
 def create(now: float) -> tuple[str, str]:
-    """The certificate and the key of a new authority, as PEM."""
+    """Return the certificate and the key of a new authority, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"ebbtide authority {x509.random_serial_number():x}"[:40]
     builder = _builder(name, key.public_key(), now, now + AUTHORITY_S).issuer_name(_name(name))
@@ -92,7 +92,7 @@ def create(now: float) -> tuple[str, str]:
 
 
 def read(pem: str | bytes) -> Certificate:
-    """What a certificate says. Raises `CertificateError`."""
+    """Read a certificate. Raises `CertificateError`."""
     found = _x509(pem)
     name = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return Certificate(
@@ -121,7 +121,7 @@ def _name(name: str) -> x509.Name:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether it can be the name of a host."""
+    """Whether ``text`` can be the name of a host."""
     return _HOST.fullmatch(text) is not None
 
 
@@ -129,7 +129,7 @@ def _general_name(host: str) -> x509.GeneralName:
     if is_host_name(host) and not host.replace(".", "").isdigit():
         return x509.DNSName(host)
     try:
-        # An address with a zone means something on one machine only.
+        # An address with a zone has a meaning on one machine only.
         address = ipaddress.ip_address("" if "%" in host else host)
     except ValueError:
         raise CertificateError(f"--host {host[:80]!r} is neither a name nor an address") from None

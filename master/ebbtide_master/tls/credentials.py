@@ -1,4 +1,4 @@
-"""How the master's two ports prove who they are, and of whom they want a proof."""
+"""Makes the gRPC credentials of the master's two ports, which show its certificate and may ask for another."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Pair:
-    """The key and certificate in a file, read again when another was put in its place; asked from gRPC's threads."""
+    """The key and certificate in a file, which gRPC's threads read again after the file was replaced."""
 
     file: Path
     authority: bytes | None
@@ -22,14 +22,14 @@ class _Pair:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """What is there now. Raises OSError."""
+        """Read the file. Raises OSError."""
         found = self.file.stat()
         pem = self.file.read_bytes()
         self._seen = (found.st_ino, found.st_mtime_ns)
         return grpc.ssl_server_certificate_configuration([(pem, pem)], root_certificates=self.authority)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """For a new connection: None if it is what was read last, or cannot be read now."""
+        """Return what a new connection uses, or None if the file is unchanged, or cannot be read now."""
         with self._lock:
             try:
                 found = self.file.stat()
@@ -40,15 +40,15 @@ class _Pair:
 
 
 def for_clients(folder: TlsFolder) -> grpc.ServerCredentials:
-    """Clients prove themselves with tokens. A certificate that is renewed is used from the next connection on."""
+    """Return credentials that ask clients for no certificate; new connections get the master's renewed one."""
     return _dynamic(_Pair(folder.server_file, None), wants_certificate=False)
 
 
 def for_agents(folder: TlsFolder) -> grpc.ServerCredentials:
-    """Nobody gets a word in without a certificate of the cluster's authority. Raises OSError."""
+    """Return credentials that accept no connection without a certificate of the cluster's authority. Raises OSError."""
     return _dynamic(_Pair(folder.server_file, folder.authority_file.read_bytes()), wants_certificate=True)
 
 
 def _dynamic(pair: _Pair, *, wants_certificate: bool) -> grpc.ServerCredentials:
-    # The stubs do not know that None is an answer, too.
+    # The type stubs do not know that `changed` may return None.
     return grpc.dynamic_ssl_server_credentials(pair.read(), pair.changed, wants_certificate)  # type: ignore[arg-type]

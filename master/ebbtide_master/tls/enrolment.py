@@ -1,4 +1,4 @@
-"""Which nodes joined with which certificate, and who may join, as the vault keeps it."""
+"""Keeps in the vault which nodes have joined with which certificates, and the invitations for others to join."""
 
 import asyncio
 import hmac
@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class _Invited:
-    """An invitation that nobody has used. ``node`` empty: for any name that has no certificate."""
+    """An unused invitation. An empty ``node`` means any name that has no certificate."""
 
     digest: str
     node: str
@@ -34,7 +34,7 @@ class _Invited:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A node's certificate, and the one by which it was renewed, which stays good: the answer may not have arrived."""
+    """A node's certificate, and the previous one, which stays valid because the new one may not have arrived."""
 
     serial: str
     ends: float
@@ -42,7 +42,7 @@ class _Member:
 
 
 class Enrolment:
-    """Kept in memory for reading; every change is durable before it is true. Times are Unix seconds."""
+    """Members and invitations, kept in memory; a change is durable before it takes effect. Times are Unix seconds."""
 
     def __init__(self, vault: Vault, authority: Authority, now: Callable[[], float]) -> None:
         self._vault = vault
@@ -50,7 +50,7 @@ class Enrolment:
         self._now = now
         self._invited = {id: _Invited(**json.loads(text)) for id, text in vault.read(EntryKind.JOIN).items()}
         self._members = {node: _Member(**json.loads(text)) for node, text in vault.read(EntryKind.NODE).items()}
-        self._changing = asyncio.Lock()  # who renews while being revoked stays revoked
+        self._changing = asyncio.Lock()  # a node that renews while it is revoked stays revoked
 
     @property
     def authority(self) -> Certificate:
@@ -58,16 +58,16 @@ class Enrolment:
         return self._authority.certificate
 
     def ends(self, node: str) -> float | None:
-        """When the node's certificate ends; None if it has none."""
+        """Return when the node's certificate ends, or None if it has none."""
         member = self._members.get(node)
         return member.ends if member is not None else None
 
     def members(self) -> dict[str, float]:
-        """When the certificate of each node ends."""
+        """Return when the certificate of each node ends."""
         return {node: member.ends for node, member in sorted(self._members.items())}
 
     def caller(self, certificate_pem: bytes) -> Caller:
-        """Whose agent a certificate proves that the authority signed. Raises `NotKnownError` if it was revoked."""
+        """Return the agent that a certificate of the authority proves. Raises `NotKnownError` if it was revoked."""
         certificate = read(certificate_pem)
         node, member = certificate.node, self._members.get(certificate.node)
         if not node:
@@ -82,7 +82,10 @@ class Enrolment:
             raise NotAllowedError(f"the certificate of node {node} was revoked: {ASK_AGAIN}, and join again")
 
     async def invite(self, node: str, expires_s: float) -> tuple[str, float]:
-        """A secret that lets one node join, and until when. Raises `NotAllowedError` if there are too many."""
+        """Make a secret that lets one node join, and return it and its end.
+
+        Raises ValueError for a bad name or time, and `NotAllowedError` if there are too many invitations.
+        """
         if node:
             check_name(node)
         if not MIN_EXPIRES_S <= expires_s <= MAX_EXPIRES_S:
@@ -100,9 +103,9 @@ class Enrolment:
         return f"ebbj_{id}_{secret}", invited.expires
 
     async def join(self, secret: str, node: str, request_pem: str) -> str:
-        """The node's first certificate, or one that replaces what it had; the secret is used up.
+        """Sign the node's first certificate, or one that replaces its old one, and use up the secret.
 
-        Raises `NotKnownError` for a wrong secret, `NotAllowedError` for another's name, ValueError for the rest.
+        Raises `NotKnownError` for a wrong secret, `NotAllowedError` for another node's name, else ValueError.
         """
         check_name(node)
         match = _FORM.fullmatch(secret)
@@ -119,16 +122,16 @@ class Enrolment:
                 f"{what}: 'ebb node invite {node}' lets it be replaced, another --name joins beside it"
             )
         pem = self._authority.agent(node, request_pem, self._now())
-        del self._invited[match[1]]  # before anything waits: it is for one
+        del self._invited[match[1]]  # before the first await, so that only one node can use the invitation
         async with self._changing:
             await self._put(EntryKind.JOIN, {match[1]: None})
             await self._keep(node, pem, "")
         return pem
 
     async def renew(self, node: str, serial: str, request_pem: str) -> str:
-        """Another certificate for the node that has proved itself by the one with this serial number.
+        """Sign a new certificate for a node that is proven by the one with the number ``serial``.
 
-        Raises ValueError, or `NotAllowedError` if it was revoked meanwhile.
+        Raises ValueError, or `NotAllowedError` if the node's certificate was revoked meanwhile.
         """
         pem = self._authority.agent(node, request_pem, self._now())
         async with self._changing:
@@ -137,10 +140,10 @@ class Enrolment:
         return pem
 
     async def revoke(self, node: str) -> bool:
-        """Let the node's certificates prove nothing any more, nor invitations by that name; whether it had any."""
+        """Revoke the node's certificates and the invitations for its name, and return whether there were any."""
         async with self._changing:
             invited = [id for id, each in self._invited.items() if each.node == node]
-            had = self._members.pop(node, None) is not None  # at once; what follows makes it last
+            had = self._members.pop(node, None) is not None  # takes effect at once; the lines below make it durable
             for id in invited:
                 del self._invited[id]
             await self._put(EntryKind.NODE, {node: None})
@@ -159,6 +162,6 @@ class Enrolment:
 
 
 def check_name(node: str) -> None:
-    """Raise ValueError for what is no name of a node."""
+    """Raise ValueError if ``node`` cannot be the name of a node."""
     if _NAME.fullmatch(node) is None:
         raise ValueError(f"node {node[:80]!r}: up to 58 letters, digits, '.', '_' and '-', not starting with a mark")

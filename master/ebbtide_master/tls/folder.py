@@ -1,4 +1,4 @@
-"""``EBB_HOME/tls``: the authority, the master's certificate, and what `ebb master init` was told."""
+"""Reads and writes ``EBB_HOME/tls``: the authority, the master's certificate, and the options of `ebb master init`."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from ebbtide_master.tls.authority import DAY_S, Authority, Certificate, Certific
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 DEFAULT_PORT: Final = 7077
 RENEWED_S: Final = 30 * DAY_S
-"""The master's certificate is replaced so long before it ends."""
+"""Seconds before its end at which the master's certificate is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,22 @@ class TlsFolder:
 
     @classmethod
     def of(cls, home: Path) -> "TlsFolder":
-        """That of a master's home, which need not exist."""
+        """Return the folder of a master's home; it need not exist."""
         return cls(home / "tls")
 
     @property
     def exists(self) -> bool:
-        """Whether there is an authority, so that this master speaks TLS only."""
+        """Whether there is an authority, so that the master's ports use TLS only."""
         return self.authority_file.exists()
 
     @property
     def authority_file(self) -> Path:
-        """The authority's certificate: no secret."""
+        """The authority's certificate, which is no secret."""
         return self.path / "ca.pem"
 
     @property
     def key_file(self) -> Path:
-        """The authority's key: whoever has it is everybody."""
+        """The authority's key, with which anyone could pass as any master or agent."""
         return self.path / "ca.key"
 
     @property
@@ -55,19 +55,19 @@ class TlsFolder:
 
     @property
     def port(self) -> int:
-        """That clients are served on unless the master is told another; agents are served on the next."""
+        """The default port for clients; agents are served on the next one."""
         try:
             return int(json.loads((self.path / "init.json").read_text())["port"])
         except (OSError, ValueError, KeyError, TypeError):
             return DEFAULT_PORT
 
     def remember_port(self, port: int | None) -> None:
-        """Have the master serve clients there; None: as before."""
+        """Set the default port for clients; None leaves it as it is."""
         if port not in (None, self.port):
             write(self.path / "init.json", json.dumps({"port": port}))
 
     def create_authority(self, now: float) -> bool:
-        """See to it that there is an authority; whether it had to be made."""
+        """Make an authority if there is none, and return whether one was made."""
         if self.exists:
             return False
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,21 +77,21 @@ class TlsFolder:
         return True
 
     def authority(self) -> Authority:
-        """Raises `CertificateError`, which names the file, or OSError."""
+        """Read the authority. Raises `CertificateError`, which names the file, or OSError."""
         with _named(self.authority_file):
             return Authority(self.authority_file.read_text(), self.key_file.read_text())
 
     def server(self) -> Certificate | None:
-        """The master's certificate; None if there is none yet. Raises `CertificateError`, OSError."""
+        """Return the master's certificate, or None if there is none yet. Raises `CertificateError`, OSError."""
         if not self.server_file.exists():
             return None
         with _named(self.server_file):
             return read(self.server_file.read_text())
 
     def cover(self, hosts: Iterable[str], now: float, left_s: float = 0.0) -> bool:
-        """See to it that the master's certificate is for ``hosts``, too, and for longer than ``left_s``.
+        """Make a new certificate of the master unless the present one covers ``hosts`` for longer than ``left_s``.
 
-        Whether a new one had to be made. What the one before was for stays. Raises `CertificateError`, OSError.
+        Returns whether one was made; it also covers the old one's hosts. Raises `CertificateError`, OSError.
         """
         old = self.server()
         wanted = tuple(dict.fromkeys((*(old.hosts if old is not None else ()), *hosts)))
@@ -103,7 +103,7 @@ class TlsFolder:
 
 
 def own_hosts() -> tuple[str, ...]:
-    """The names and addresses by which other machines may reach this one, then those of loopback."""
+    """Return the names and addresses by which other machines may reach this one, then those of loopback."""
     import psutil
 
     names = [name for name in (socket.getfqdn(), socket.gethostname()) if is_host_name(name)]
@@ -113,14 +113,14 @@ def own_hosts() -> tuple[str, ...]:
         address.address
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
-        # Addresses with a zone are of no use to another machine.
+        # An address with a zone is useless to another machine.
         if address.family in families and "%" not in address.address
     ]
     return tuple(dict.fromkeys((*names, *(a for a in found if a not in LOCAL_HOSTS), *LOCAL_HOSTS)))
 
 
 def write(path: Path, text: str) -> None:
-    """Put a file in place in one step, durably, readable by its owner alone. Raises OSError."""
+    """Write a file in one step and durably, readable by its owner alone. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""What a master with an authority serves with."""
+"""Holds the certificates and ports of a master with an authority."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Certificates and who has them, and where the ports are of clients and agents; 0 is any free one."""
+    """The certificates, the nodes that have joined, and the ports for clients and agents; 0 means any free port."""
 
     folder: TlsFolder
     enrolment: Enrolment
@@ -24,7 +24,7 @@ class Listeners:
 
     @property
     def public_host(self) -> str:
-        """By which other machines reach the master: where it listens, or the first name in its certificate."""
+        """The host by which other machines reach the master: the one it listens on, or its certificate's first name."""
         if self.host not in ANY_HOSTS:
             return self.host
         certificate = self.folder.server()
@@ -32,14 +32,14 @@ class Listeners:
         return next((name for name in hosts if name not in LOCAL_HOSTS), self.host)
 
     def certificate_ends(self) -> float | None:
-        """When the master's own certificate ends, in Unix seconds."""
+        """Return when the master's own certificate ends, in Unix seconds, or None if there is none."""
         certificate = self.folder.server()
         return certificate.ends if certificate is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where this master is reached from other machines, and who may join there."""
+    """The address at which other machines reach this master, and the nodes that may join there."""
 
     listeners: Listeners
     host: str
@@ -48,23 +48,26 @@ class Front:
 
     @property
     def enrolment(self) -> Enrolment:
-        """Who has joined, and who may."""
+        """The nodes that have joined, and the invitations."""
         return self.listeners.enrolment
 
     @property
     def address(self) -> str:
-        """Of clients, as HOST:PORT."""
+        """The address for clients, as HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def certificate_ends(self) -> float | None:
-        """When the master's certificate ends, in Unix seconds."""
+        """Return when the master's certificate ends, in Unix seconds, or None if there is none."""
         return self.listeners.certificate_ends()
 
 
 def open_listeners(
     home: Path, host: str, port: int | None, agent_port: int | None, vault: Vault, now: Callable[[], float]
 ) -> Listeners:
-    """What the master of ``home`` serves with, and a certificate for ``host``. Raises `CertificateError`, OSError."""
+    """Return the listeners of the master in ``home``, and make sure that its certificate covers ``host``.
+
+    Raises `CertificateError`, OSError.
+    """
     folder = TlsFolder.of(home)
     named = () if host in ANY_HOSTS else (host,)
     folder.cover((*named, *(own_hosts() if folder.server() is None else ())), now(), RENEWED_S)

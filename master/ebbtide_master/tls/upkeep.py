@@ -1,4 +1,4 @@
-"""The master renews its own certificate, and says which others end soon."""
+"""Renews the master's own certificate, and warns of other certificates that end soon."""
 
 import asyncio
 import logging
@@ -11,7 +11,8 @@ from ebbtide_master.tls.folder import RENEWED_S
 from ebbtide_master.tls.listeners import Listeners
 
 WARNED_S: Final = 14 * DAY_S
-"""A node renews its own with a third of its life left: one that has so little has not been able to."""
+"""Seconds before the end at which a warning begins; a node that could renew its certificate did so long before,
+with a third of its life left."""
 PAUSE_S: Final = 3600.0
 WARNING_PAUSE_S: Final = DAY_S
 
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep_up(listeners: Listeners, now: Callable[[], float]) -> NoReturn:
-    """Look once an hour, and warn once a day, until cancelled."""
+    """Renew the master's certificate in time, and warn once a day of others that end soon, until cancelled."""
     warned = -WARNING_PAUSE_S
     while True:
         renew(listeners, now())
@@ -31,7 +32,7 @@ async def keep_up(listeners: Listeners, now: Callable[[], float]) -> NoReturn:
 
 
 def renew(listeners: Listeners, now: float) -> None:
-    """Replace the master's certificate if it ends soon; connections that are open stay so."""
+    """Replace the master's certificate if it ends soon; open connections stay open."""
     try:
         if listeners.folder.cover((), now, RENEWED_S):
             log.info("certificate=renewed file=%s", listeners.folder.server_file)
@@ -40,7 +41,7 @@ def renew(listeners: Listeners, now: float) -> None:
 
 
 def ending(listeners: Listeners, now: float) -> Iterator[str]:
-    """Whose certificates end soon, in words, with what is to be done."""
+    """Yield a sentence for each certificate that ends soon, with what to do about it."""
     if listeners.enrolment.authority.ends - now < WARNED_S:
         when = day(listeners.enrolment.authority.ends)
         yield f"the authority's certificate ends on {when}: make a new one, and have every node and user join again"
@@ -53,5 +54,5 @@ def ending(listeners: Listeners, now: float) -> Iterator[str]:
 
 
 def day(seconds: float) -> str:
-    """A date, in UTC."""
+    """Return the date of a Unix time, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
