@@ -2,6 +2,6 @@
 
 import os
 
-# gRPC's own log lines ("Got goaway") would break the promise of one line on stderr; it reads this when it is imported,
-# which every verb may do first.
+# gRPC's own log lines ("Got goaway") would break the promise of one line on stderr. gRPC reads this variable when it
+# is imported, which every verb may do first.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,4 +1,4 @@
-"""Addresses of masters: what they are, how they are written, and whether anybody listens there."""
+"""Parse and print the addresses of masters, and check whether a master listens at one."""
 
 import ipaddress
 import socket
@@ -18,13 +18,16 @@ CONNECT_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a master listens, who said so, and which other addresses were named with it, of masters that stand by."""
+    """Where a master listens, and which option, variable or record gave the address (``source``).
+
+    ``beside`` has the other addresses that were given with this one; they belong to standby masters.
+    """
 
     host: str
     port: int
     source: str
     beside: tuple[str, ...] = ()
-    home: Path | None = None  # of a master that is reached at the socket there, which has neither host nor port
+    home: Path | None = None  # reach the master at the socket in this home; host and port are then empty
 
     def __str__(self) -> str:
         if self.home is not None:
@@ -43,9 +46,9 @@ class Address:
 
     @contextmanager
     def reached(self) -> Iterator[str]:
-        """As gRPC names it, for as long as the block lasts; at a socket once its owner is proven.
+        """Yield the address as gRPC names it, valid for the block; check first who owns a socket.
 
-        Raises `Unreachable` at once if nobody accepts connections there; gRPC alone would keep trying.
+        Raises `Unreachable` at once if nothing accepts connections there; gRPC alone would keep trying.
         """
         with ExitStack() as stack:
             try:
@@ -61,7 +64,7 @@ class Address:
             yield target
 
     def absent(self, why: str = "") -> Unreachable:
-        """The error for a master that is not there."""
+        """Build the error for a master that does not listen here."""
         reason = f"; {why}" if why else ""
         return Unreachable(f"no master at {self} ({self.source}{reason}): start one with 'ebb up'")
 
@@ -78,7 +81,7 @@ def parse_address(text: str, source: str) -> Address:
 
 
 def at_home(home: Path, source: str) -> Address:
-    """The socket of a home."""
+    """Return the address of the socket in a home."""
     return Address("", 0, source, home=home)
 
 

@@ -1,4 +1,4 @@
-"""What `ebb wait` does here once jobs have finished: a command, a word on the desktop."""
+"""Run a command or show a desktop notification once `ebb wait` has seen its jobs finish."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def afterwards_options(command: Command) -> Command:
 
 
 def afterwards(jobs: Sequence[client_pb2.Job], then: str | None, desktop: bool) -> None:
-    """Do it. If it fails, that is said, and is not the failure of any job."""
+    """Notify the desktop and run ``then``; a failure of either is printed, and does not count as a job's failure."""
     if desktop:
         _tell(["notify-send", "--app-name=ebb", "Ebbtide", "\n".join([summary(job) for job in jobs])])
     if then is not None:

@@ -1,4 +1,4 @@
-"""Arrays in words and as facts: one line for many jobs."""
+"""Format arrays as words and as facts: one line stands for many jobs."""
 
 from typing import Any
 
@@ -15,23 +15,23 @@ _WORDS = {"PENDING": "waiting", "COMPLETED": "done"}
 
 
 def counts_words(tasks: client_pb2.TaskCounts) -> str:
-    """``3 running 2 waiting 5 done``."""
+    """Format the number of tasks in each state, as in ``3 running 2 waiting 5 done``."""
     order = sorted(tasks.states, key=lambda state: (_ORDER.index(state) if state in _ORDER else len(_ORDER), state))
     return " ".join(f"{tasks.states[state]} {_WORDS.get(state, state.lower())}" for state in order)
 
 
 def indices_words(tasks: client_pb2.TaskCounts) -> str:
-    """``[0-9%2]``."""
+    """Format an array's indices and its limit of concurrent tasks, as in ``[0-9%2]``."""
     return f"[{tasks.indices}{f'%{tasks.max_concurrent}' if tasks.max_concurrent else ''}]"
 
 
 def after_words(spec: job_pb2.JobSpec) -> str:
-    """``ok:12, any:14``."""
+    """Format a job's dependencies, as in ``ok:12, any:14``."""
     return ", ".join(f"{AFTER_KINDS[one.kind]}:{one.job_id}" for one in spec.after)
 
 
 def gate_facts(job: client_pb2.Job) -> dict[str, Any]:
-    """What a job waits for, or waited for, before it started, and what it is a task of."""
+    """Return the facts on what a job waits for before it starts, and on the array that it is a task of."""
     counts = job.tasks if job.HasField("tasks") else None
     return {
         "array": job.array or None,

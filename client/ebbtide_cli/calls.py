@@ -1,4 +1,4 @@
-"""Calls that Ctrl-C cancels: the main thread never waits inside gRPC for what nobody can end."""
+"""Make gRPC calls cancellable by Ctrl-C: the main thread never waits inside gRPC for a call that cannot be ended."""
 
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -11,12 +11,12 @@ Reply = TypeVar("Reply")
 
 
 def cancellable(channel: Any) -> Any:
-    """The same channel, for stubs: its calls end when this process is interrupted."""
+    """Wrap the channel for stubs, so that its calls end when this process is interrupted."""
     return _Channel(channel)
 
 
 def close(channel: grpc.Channel) -> None:
-    """Close it, unless the process ends anyway: that would wait for what was cancelled."""
+    """Close the channel, unless the process ends anyway: closing would wait for the cancelled calls."""
     if interrupts.is_due():
         interrupts.abandon(channel)
     else:
@@ -24,30 +24,26 @@ def close(channel: grpc.Channel) -> None:
 
 
 class _Channel:
-    """A channel as far as stubs see it."""
+    """The part of a gRPC channel's interface that stubs use."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
 
     def unary_unary(self, *described: Any, **more: Any) -> "_Question":
-        """As a channel's own, like the others."""
         return _Question(self._channel.unary_unary(*described, **more))
 
     def stream_unary(self, *described: Any, **more: Any) -> "_Question":
-        """For many messages and one answer."""
         return _Question(self._channel.stream_unary(*described, **more))
 
     def unary_stream(self, *described: Any, **more: Any) -> "_Conversation":
-        """For one question and many answers."""
         return _Conversation(self._channel.unary_stream(*described, **more))
 
     def stream_stream(self, *described: Any, **more: Any) -> "_Conversation":
-        """For many of both."""
         return _Conversation(self._channel.stream_stream(*described, **more))
 
 
 class _Question:
-    """A method with one answer."""
+    """A method whose call returns one reply."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
@@ -62,7 +58,7 @@ class _Question:
 
 
 class _Conversation:
-    """A method with many answers."""
+    """A method whose call returns a stream of replies."""
 
     def __init__(self, method: Any) -> None:
         self._method = method
@@ -72,7 +68,7 @@ class _Conversation:
 
 
 class _Answers(Generic[Reply]):
-    """What comes, as it comes; else as gRPC's own."""
+    """The replies of a streaming call, as they arrive; all else is passed on to gRPC's call object."""
 
     def __init__(self, call: Any) -> None:
         self._call = call

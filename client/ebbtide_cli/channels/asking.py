@@ -1,4 +1,4 @@
-"""What a command prints inside a running job."""
+"""Run a command inside a running job, and return its output."""
 
 from ebbtide_protos.v1 import channel_pb2
 
@@ -8,7 +8,7 @@ from ebbtide_cli.submitting.checks import user_name
 
 
 def output_of(master: str | None, job_id: str, *command: str) -> str:
-    """All that the command prints on its standard output, however it ends. Raises `Failure`."""
+    """Return all that the command prints on its standard output, whatever its exit code. Raises `Failure`."""
     run = channel_pb2.RunInside(command=command)
     return interrupts.run(_run(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), run=run)))
 

@@ -1,7 +1,7 @@
-"""Unpacks the archive that a node sends: below the destinations, whatever the archive says.
+"""Unpack the archive that a node sends; nothing is written outside the destinations, whatever the archive says.
 
-Not with tarfile's own extraction, whose filters look at a path first and use it later. Every name is opened below the
-directory that it is in, and no link is followed but one in the way to a destination, which is the user's word.
+tarfile's own extraction is not used, because its filters check a path first and use it later. Every name is opened
+relative to its directory, and no link is followed, except in the path to a destination, which the user gave.
 """
 
 import errno
@@ -22,16 +22,16 @@ _SPECIAL: Final = "neither a file nor a directory nor a link"
 
 
 class NotAnArchive(Exception):
-    """What came is no archive, or not a whole one; the message is one line."""
+    """What arrived is not an archive, or not a complete one; the message is one line."""
 
 
 class _LeftOut(Exception):
-    """A member that is not unpacked; the message says why."""
+    """A member of the archive is skipped; the message says why."""
 
 
 @dataclass(slots=True)
 class Unpacked:
-    """What was made of an archive so far."""
+    """What has been unpacked of an archive so far, and what was skipped (``left_out``)."""
 
     files: int = 0
     bytes: int = 0
@@ -39,9 +39,9 @@ class Unpacked:
 
 
 def unpack(source: BinaryIO, targets: Sequence[Path], seen: Callable[[Unpacked], None]) -> Unpacked:
-    """Write each of the archive's trees, the first part of whose names is a number, to the target of that number.
+    """Write each tree of the archive to its target: the first part of a member's name is the target's index.
 
-    What would be outside a target, a link that leads out of it, or a device is left out. Raises NotAnArchive, OSError.
+    A member outside its target, a link that leads out of it, and a device are skipped. Raises NotAnArchive, OSError.
     """
     done = Unpacked()
     try:
@@ -70,7 +70,7 @@ def unpack(source: BinaryIO, targets: Sequence[Path], seen: Callable[[Unpacked],
 
 
 def _placed(member: tarfile.TarInfo, targets: Sequence[Path]) -> tuple[Path, list[str]]:
-    """The target that it belongs to, and its name below, in parts."""
+    """Return the target of a member, and the parts of its name below the target."""
     index, _, rest = member.name.partition("/")
     if not index.isdecimal() or int(index) >= len(targets):
         raise NotAnArchive(f"the archive has a tree {index[:40]!r} that nobody asked for")
@@ -78,7 +78,7 @@ def _placed(member: tarfile.TarInfo, targets: Sequence[Path]) -> tuple[Path, lis
 
 
 def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: Sequence[str]) -> None:
-    """Make what the member is, below the root."""
+    """Create the file, directory or link that the member describes, below the root."""
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise _LeftOut(_OUTSIDE)
     with _folder(root, parts if member.isdir() else parts[:-1]) as folder:
@@ -90,7 +90,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: S
 
 @contextmanager
 def _folder(root: int, parts: Sequence[str]) -> Iterator[int]:
-    """The directory of that name below the root, made if it is not there; never by way of a link."""
+    """Open the directory at ``parts`` below the root, creating it where needed, without following a link."""
     folder = os.dup(root)
     try:
         for part in parts:
@@ -110,7 +110,7 @@ def _folder(root: int, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str) -> None:
-    """Write the file; half of one looks like a whole one, and does not stay. A sparse one would fill any disk."""
+    """Write the file; remove it if that fails: half a file looks whole. Skip a sparse file: it could fill a disk."""
     content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:
         raise _LeftOut(_SPECIAL)
@@ -126,7 +126,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name:
             shutil.copyfileobj(content, file)
             file.flush()
             os.fchmod(descriptor, member.mode & (0o644 | executable) | 0o600)
-            with suppress(OSError, OverflowError, ValueError):  # a time that nobody could have meant
+            with suppress(OSError, OverflowError, ValueError):  # a time that no clock has shown
                 os.utime(descriptor, (member.mtime, member.mtime))
     except BaseException:
         os.unlink(name, dir_fd=folder)
@@ -134,7 +134,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name:
 
 
 def _link(leads_to: str, folder: int, parts: Sequence[str]) -> None:
-    """Make the link, if it stays below the root: it goes up first, no higher than that, and then only down."""
+    """Create the link if its target stays below the root: leading ``..`` steps up to the root, then only downwards."""
     steps = leads_to.split("/")
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     if not leads_to or leads_to.startswith("/") or "\0" in leads_to or up >= len(parts) or ".." in steps[up:]:

@@ -1,4 +1,4 @@
-"""One channel as a verb sees it: what it wants is opened, then bytes go both ways, never more than the window."""
+"""A channel as verbs use it: open it, then send and receive bytes, never more than the window allows."""
 
 import asyncio
 import os
@@ -18,15 +18,15 @@ from ebbtide_cli.errors import FAILED, Failure, Unreachable
 Value = TypeVar("Value")
 
 ACKNOWLEDGED_BYTES: Final = limits.CHANNEL_WINDOW_BYTES // 4
-"""So much is acknowledged at once; less would double the messages, more would make the sender wait."""
+"""Bytes that are acknowledged together: fewer would double the messages, more would make the sender wait."""
 
 
 class ChannelLost(Failure):
-    """The node or the master closed the channel before its end, and said why."""
+    """The node or the master closed the channel before its end; the message says why."""
 
 
 class ClientChannel:
-    """The two directions of an open channel."""
+    """An open channel, with both its directions."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -39,7 +39,7 @@ class ClientChannel:
         self.closed: channel_pb2.ChannelClosed | None = None
 
     async def open(self, want: channel_pb2.OpenChannel) -> None:
-        """Ask for what is wanted, and wait until it is there. Raises ChannelLost."""
+        """Ask for what ``want`` describes, and wait until the channel is open. Raises ChannelLost."""
         await self._write(channel_pb2.ChannelInput(open=want))
         message = await self._read()
         if message.WhichOneof("body") == "closed":
@@ -47,9 +47,9 @@ class ClientChannel:
         self.opened = message.opened
 
     async def frames(self) -> AsyncIterator[channel_pb2.ChannelOutput]:
-        """What comes, to its end: `data`, `errors` and `end`; then `closed` is known. Raises ChannelLost.
+        """Yield the frames that arrive, `data`, `errors` and `end`; afterwards `closed` is set. Raises ChannelLost.
 
-        What was made of each frame's bytes is to be acknowledged with `done_with`.
+        The caller acknowledges each frame's bytes with `done_with` once it has passed them on.
         """
         while True:
             message = await self._read()
@@ -67,14 +67,14 @@ class ClientChannel:
                     yield message
 
     async def done_with(self, count: int) -> None:
-        """So many bytes that came are passed on: as many more may come."""
+        """Note that ``count`` received bytes were passed on, so that as many more may arrive."""
         self._unacknowledged += count
         if self._unacknowledged >= ACKNOWLEDGED_BYTES:
             acknowledged, self._unacknowledged = self._unacknowledged, 0
             await self._write(channel_pb2.ChannelInput(consumed=acknowledged))
 
     async def send(self, data: bytes) -> None:
-        """Send this as soon as there is room for it."""
+        """Send the data as soon as the window has room for it."""
         while data:
             while self._room <= 0:
                 self._room_changed.clear()
@@ -85,16 +85,16 @@ class ClientChannel:
             data = data[size:]
 
     async def send_end(self) -> None:
-        """No data follows."""
+        """Tell the other end that no data follows."""
         await self._write(channel_pb2.ChannelInput(end=True))
 
     async def resize(self, size: channel_pb2.WindowSize) -> None:
-        """The terminal has another size now."""
+        """Tell the other end the terminal's new size."""
         await self._write(channel_pb2.ChannelInput(size=size))
 
     async def _write(self, message: channel_pb2.ChannelInput) -> None:
         async with self._writing:
-            # Once the call is over, reading it says why.
+            # Once the call is over, reading from it gives the reason.
             with suppress(asyncio.InvalidStateError, grpc.RpcError):
                 await self._call.write(message)
 
@@ -107,14 +107,14 @@ class ClientChannel:
 
 @asynccontextmanager
 async def channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
-    """A channel to what is wanted, for as long as the block lasts. Raises only `Failure`."""
+    """Open the channel that ``want`` describes, for the duration of the block. Raises only `Failure`."""
     async with connecting(master) as stub, channel_over(stub, want) as line:
         yield line
 
 
 @asynccontextmanager
 async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
-    """The same over a connection that is there already."""
+    """Open the channel over an existing connection, for the duration of the block."""
     connect: Any = stub.Connect
     call = connect()
     line = ClientChannel(call)
@@ -126,7 +126,7 @@ async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -
 
 
 def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
-    """The result of a call that may block for ever, made on a thread that nobody waits for when this process ends."""
+    """Make a call that may block forever on a thread of its own, which does not keep this process from ending."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Value] = loop.create_future()
 
@@ -141,9 +141,9 @@ def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
         value, failure = None, None
         try:
             value = call()
-        except Exception as error:  # noqa: BLE001 (it belongs to whoever waits)
+        except Exception as error:  # noqa: BLE001 (the caller that awaits the result gets the error)
             failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result any more
             loop.call_soon_threadsafe(deliver, value, failure)
 
     threading.Thread(target=run, daemon=True).start()
@@ -151,7 +151,7 @@ def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
-    """Write this, however slowly it is read, without holding up anything else."""
+    """Write all the data without blocking the event loop, however slowly it is read."""
 
     def write() -> None:
         rest = memoryview(data)
@@ -162,7 +162,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
 
 
 def exit_code(closed: channel_pb2.ChannelClosed | None) -> int:
-    """How the process at the other end ended, as a shell has it."""
+    """Return the exit code of the process at the other end, as a shell gives it."""
     if closed is None:
         return FAILED
     return 128 + closed.signal if closed.signal else closed.exit_code & 0xFF

@@ -1,4 +1,4 @@
-"""A job that is a web server for whoever submits it, and the tunnel to it."""
+"""Submit a job that is a web server for its user, and open a tunnel to it."""
 
 from ebbtide_core.model.spec import JobSpec
 
@@ -9,7 +9,10 @@ from ebbtide_cli.submitting.interactive import queue
 
 
 def serve_and_reach(master: str | None, spec: JobSpec, local_port: int, url: str, *, stop: bool) -> None:
-    """Queue it, wait until it answers, and keep a tunnel open until it ends, or Ctrl-C; ``stop`` then ends it, too."""
+    """Queue the job, wait until it answers, and keep a tunnel open until the job ends or Ctrl-C is pressed.
+
+    With ``stop``, Ctrl-C ends the job, too.
+    """
     job_id = queue(master, spec)
     what = spec.kind.value
     complain(f"job {job_id}: a {what}; 'ebb tunnel {job_id}' reaches it again, 'ebb cancel {job_id}' ends it")

@@ -1,4 +1,4 @@
-"""This process's terminal, given to a channel: every key goes there, but for the escape."""
+"""Connect this process's terminal to a channel: every key goes to the channel, except for the escapes."""
 
 import asyncio
 import os
@@ -25,13 +25,13 @@ _NEWLINES: Final = b"\r\n"
 
 @dataclass(slots=True)
 class Escapes:
-    """Finds ``~.`` at the beginning of a line; ``~~`` there sends one ``~``. As in ssh."""
+    """Find ``~.`` at the beginning of a line, which leaves; ``~~`` there sends one ``~``. As in ssh."""
 
     _at_start: bool = field(default=True)
     _escaped: bool = field(default=False)
 
     def take(self, typed: bytes) -> tuple[bytes, bool]:
-        """What of the keys is to be sent, and whether the user wants to leave."""
+        """Return those of the typed bytes that are to be sent, and whether the user wants to leave."""
         out = bytearray()
         for key in typed:
             if self._escaped:
@@ -49,12 +49,12 @@ class Escapes:
 
 
 def has_terminal() -> bool:
-    """Whether a person sits before both ends of this process."""
+    """Whether both ends of this process are a terminal, so that a person can type and read."""
     return os.isatty(_STDIN) and os.isatty(_STDOUT)
 
 
 def window_size() -> channel_pb2.WindowSize:
-    """Of this terminal."""
+    """Return the size of this terminal."""
     size = shutil.get_terminal_size()
     return channel_pb2.WindowSize(rows=size.lines, columns=size.columns)
 
@@ -96,7 +96,7 @@ async def _show(line: ClientChannel) -> None:
 
 
 async def _type(line: ClientChannel) -> bool:
-    """Send what is typed; whether the user wants to leave."""
+    """Send what the user types; return whether the user wants to leave."""
     escapes, leaves = Escapes(), False
     while not leaves and (typed := await _read()):
         data, leaves = escapes.take(typed)
