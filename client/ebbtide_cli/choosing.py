@@ -1,4 +1,4 @@
-"""Several addresses, of a master and of those that stand by for it: which of them serves now."""
+"""Choose from several addresses, of a master and its standby masters, the one that serves now."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from ebbtide_cli.trust import authority
 
 
 def first_that_serves(addresses: Sequence[Address]) -> Address:
-    """The first where a master answers; who stands by does not listen, and who is stuck listens without answering.
+    """Return the first address where a master answers: a standby does not listen, a stuck master does not answer.
 
-    If none does, the first that listens at least, so that what is wrong with it is told. `Unreachable` if none listens.
+    If none answers, return the first that listens, so that its failure is reported. `Unreachable` if none listens.
     """
     listening = [address for address in addresses if _listens(address)]
     if not listening:
@@ -33,7 +33,7 @@ def _listens(address: Address) -> bool:
 
 def _answers(address: Address) -> bool:
     if address.home is None and not authority(address):
-        return False  # nothing proves who does
+        return False  # nothing proves the identity of a master there
     with address.reached() as target:
         channel = grpc.secure_channel(target, channel_credentials(address), [("grpc.enable_http_proxy", 0)])
         try:

@@ -1,4 +1,4 @@
-"""The cluster of this machine: bring its parts up, and take them down without losing work."""
+"""Bring up the parts of this machine's cluster, and take them down without losing work."""
 
 import fcntl
 import os
@@ -26,15 +26,15 @@ SUPERVISOR_S: Final = 10.0
 
 
 DEFAULT_POLICY: Final = "fitgpp"
-"""Of a master that is told nothing else."""
+"""The policy of a master when no option names another one."""
 _LATER: Final = {"interface": "", "ports": "", "mps": "auto", "keep": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """With what a local cluster runs; remembered so that ``ebb up`` can restart a part of it.
+    """The options of a local cluster, remembered so that ``ebb up`` can restart a part of it.
 
-    An empty ``policy`` is what the master's configuration file says, else the default.
+    An empty ``policy`` means the one of the master's configuration file, else the default.
     """
 
     node: str
@@ -48,11 +48,11 @@ class LocalSettings:
 
     @classmethod
     def remembered(cls, home: Home) -> "LocalSettings | None":
-        """What the last successful ``ebb up`` used."""
+        """Read what the last successful ``ebb up`` used; None if there was none."""
         record = read_record(home.settings_record) or {}
         match record:
             case {"node": str(node), "gpus": str(gpus), "policy": str(policy), "policy_options": dict(options)}:
-                # Older ones left these out.
+                # Older versions left these out.
                 rest = {key: str(record.get(key, default)) for key, default in _LATER.items()}
                 policy = "" if policy == DEFAULT_POLICY and not options else policy
                 return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **rest)
@@ -60,7 +60,7 @@ class LocalSettings:
                 return None
 
     def remember(self, home: Home) -> None:
-        """Write them down."""
+        """Write the options down for the next ``ebb up``."""
         write_record(home.settings_record, asdict(self))
 
 
@@ -92,7 +92,7 @@ def undone_if_interrupted(home: Home) -> Iterator[None]:
 
 
 def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
-    """See to it that the master serves; whether it had to be started."""
+    """Start the master if it does not run, and wait until it answers; return whether it was started."""
     running = home.master()
     if running and read_record(home.master_record) == read_record(home.quiesced_record):
         complain("the last 'ebb down' did not finish: restarting the master so that jobs start again")
@@ -109,11 +109,11 @@ def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool
 
 
 def ensure_agent(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
-    """See to it that the node is part of the cluster; whether its agent had to be started."""
+    """Start the node's agent if it does not run, and wait until the node is up; return whether it was started."""
     log, daemon = home.agent_log(settings.node), None
     if home.agent(settings.node) is None:
         rest = [f"--interface={settings.interface}", f"--ports={settings.ports}", f"--mps={settings.mps}"]
-        # Whoever is root has said with 'ebb up' that their jobs may run as root.
+        # A root user has agreed with 'ebb up' that their jobs may run as root.
         own = ["--min-uid=0"] if os.geteuid() == 0 else []
         own += [f"--keep={settings.keep}"] if settings.keep else []
         arguments = ["agent", f"--name={settings.node}", f"--gpus={settings.gpus}", *rest, *own]
@@ -123,14 +123,14 @@ def ensure_agent(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
 
 
 def find_node(home: Home, name: str) -> client_pb2.Node | None:
-    """The node as the master of ``home`` sees it."""
+    """Return the node as the master of ``home`` sees it; None if the master has no such node."""
     with connected(local_master(home)) as stub:
         nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
     return next((node for node in nodes if node.name == name), None)
 
 
 def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
-    """End all attempts, with their grace periods unless ``kill``, then the agents and the master; name what ended."""
+    """End all attempts, with their grace periods unless ``kill``, then the agents and the master; return what ended."""
     if not (home.master() or home.agents() or any(home.supervisors())):
         return []
     _end_attempts(home, kill=kill, line=line)
@@ -148,7 +148,7 @@ def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
 
 
 def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
-    """Have the master end every attempt; parts that died are started again for it, for only they can do it safely."""
+    """Let the master end every attempt; restart a dead master or agent for this, as only they can do it safely."""
     settings = LocalSettings.remembered(home)
     if home.master() is None:
         if not any(home.supervisors()):
@@ -192,7 +192,7 @@ def _answers(home: Home) -> bool:
 
 
 def _node_is_up(home: Home, name: str) -> bool:
-    # Until it notices, the master takes a node whose agent died a moment ago for up.
+    # The master still counts a node as up for a moment after its agent has died.
     if home.agent(name) is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Completion in a shell: quick, and silent where there is nothing to say."""
+"""Complete words in a shell: quickly, and without a message if there is nothing to offer."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from ebbtide_protos.v1 import client_pb2
 
 VARIABLE: Final = "_EBB_COMPLETE"
-"""The shell sets it to say what it wants to know."""
+"""The variable in which the shell says which completion it asks for."""
 PATIENCE_S: Final = 1.0
-"""Nobody waits longer for a key to do something."""
+"""Seconds after which completion gives up, because a user waits no longer for a key."""
 
 
 def shells() -> "dict[str, type[ShellComplete]]":
-    """How each shell is answered."""
+    """Return the class that answers each shell."""
     from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
     class Bash(BashComplete):
-        """Its check of the version starts a bash each time; every one since 2014 will do."""
+        """Skip the check of bash's version, which would start a bash each time; every bash since 2014 will do."""
 
         @staticmethod
         def _check_version() -> None:
@@ -29,7 +29,7 @@ def shells() -> "dict[str, type[ShellComplete]]":
 
 
 def complete(verbs: click.Command, wanted: str) -> int:
-    """Print what could stand where the cursor is; the exit code."""
+    """Print the words that fit at the cursor; return the exit code."""
     shell, _, instruction = wanted.partition("_")
     kind = shells().get(shell)
     if kind is None or instruction != "complete":
@@ -39,7 +39,7 @@ def complete(verbs: click.Command, wanted: str) -> int:
 
 
 def job_ids(context: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    """The unfinished jobs whose ids begin like that, each with its name."""
+    """Return the unfinished jobs whose ids begin with ``begun``, each with its name."""
     from click.shell_completion import CompletionItem
 
     given = context.params.get(parameter.name or "") or ()
@@ -51,7 +51,7 @@ def job_ids(context: click.Context, parameter: click.Parameter, begun: str) -> "
 
 
 def files(context: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    """Whatever file the shell finds."""
+    """Let the shell complete the names of files."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(begun, type="file")]

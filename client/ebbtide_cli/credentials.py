@@ -1,4 +1,4 @@
-"""How this user proves who they are to a master, and who the master is to them."""
+"""Prove to a master who this user is, and check that the master is the one that it claims to be."""
 
 import os
 import socket
@@ -20,13 +20,16 @@ Channel: TypeAlias = "grpc.Channel | grpc.aio.Channel"
 
 
 def proven(channel: Channel, address: Address) -> Any:
-    """The same channel, for stubs: the user's token travels with every call to the master at ``address``."""
+    """Wrap the channel for stubs, so that the user's token is sent with each call to the master at ``address``."""
     token = _token(address)
     return channel if token is None else ProvenChannel(channel, token)
 
 
 def channel_credentials(address: Address) -> grpc.ChannelCredentials:
-    """A socket's owner is proven before; at a port it takes TLS, and somebody to trust."""
+    """Return the credentials of a channel: none at a socket, whose owner was checked before; TLS at a port.
+
+    Raises `Failure` if no certificate of an authority is known for that master.
+    """
     if address.home is not None:
         return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     if trusted := authority(address):
@@ -35,7 +38,7 @@ def channel_credentials(address: Address) -> grpc.ChannelCredentials:
 
 
 def _token(address: Address) -> str | None:
-    """What ``EBB_TOKEN`` says, else the login there, else the token in the master's home, if that is at hand."""
+    """Return the token of ``EBB_TOKEN``, else of the login at the address, else of the master's home if it is here."""
     if named := os.environ.get(TOKEN_VARIABLE):
         return named.strip()
     if login := login_for(str(address), *address.beside):
@@ -50,7 +53,7 @@ def _token(address: Address) -> str | None:
 
 
 def is_this_machine(address: Address) -> bool:
-    """Whether paths mean the same there as here."""
+    """Whether the address is on this machine, so that paths mean the same for the master as here."""
     if address.is_loopback:
         return True
     try:
@@ -61,7 +64,7 @@ def is_this_machine(address: Address) -> bool:
 
 
 def _is_own(family: int, where: tuple[object, ...]) -> bool:
-    """Whether it is an address of this machine: only to one's own can a socket be bound."""
+    """Whether the address is this machine's: a socket can be bound only to those."""
     with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
         try:
             probe.bind(where)

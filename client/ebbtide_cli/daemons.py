@@ -21,19 +21,19 @@ from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.text import printable
 
 READY_S: Final = 60.0
-"""How long a daemon may take to become useful; replaying a long journal takes seconds."""
+"""Seconds that a daemon may take to become ready; replaying a long journal takes seconds."""
 STOP_S: Final = 10.0
-"""How long a daemon may take to end after SIGTERM; neither has anything to wait for."""
+"""Seconds that a daemon may take to end after SIGTERM; neither master nor agent has anything to wait for then."""
 KILLED_S: Final = 5.0
 POLL_S: Final = 0.02
 SILENT_S: Final = 2.0
-"""Nobody needs to be told about waits shorter than this."""
+"""Seconds that a wait lasts before it is shown."""
 TAIL_LINES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundProcess:
-    """A process that we started just now; its log begins at byte ``log_start`` of ``log``."""
+    """A process that this one has just started; its log begins at byte ``log_start`` of ``log``."""
 
     name: str
     child: subprocess.Popen[bytes]
@@ -95,7 +95,7 @@ def wait_until_ready(
 
 
 def stop_process(what: str, process: Identity) -> None:
-    """End a daemon: SIGTERM, and SIGKILL if it takes too long, which is said."""
+    """End a daemon with SIGTERM; if it takes too long, say so and send SIGKILL."""
     if not process.signal(SIGTERM) and process.is_alive():
         raise Failure(f"{what} (pid {process.pid}) is another account's, which alone may stop it")
     if process.ended_within(STOP_S):
@@ -107,7 +107,7 @@ def stop_process(what: str, process: Identity) -> None:
 
 
 def first_to_end(processes: Iterable[Identity], stop: int) -> Identity | None:
-    """Wait until one of several processes has ended and return it; None once ``stop`` can be read."""
+    """Wait until one of several processes has ended, and return it; return None once ``stop`` can be read."""
     poll, opened = select.poll(), {}
     poll.register(stop, select.POLLIN)
     with ExitStack() as stack:
@@ -121,7 +121,7 @@ def first_to_end(processes: Iterable[Identity], stop: int) -> Identity | None:
 
 
 def print_log_end(log: Path, start: int = 0) -> None:
-    """Print the last lines of a log on stderr, of what was written after byte ``start``."""
+    """Print the last lines of a log on stderr, from what was written after byte ``start``."""
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").splitlines()
@@ -132,6 +132,6 @@ def print_log_end(log: Path, start: int = 0) -> None:
 def _died(daemon: BackgroundProcess, line: StatusLine) -> Failure:
     line.clear()
     print_log_end(daemon.log, daemon.log_start)
-    # A daemon that refuses its options says so with our own exit code for wrong usage.
+    # A daemon that refuses its options exits with ebb's own code for wrong usage.
     code = USAGE if daemon.child.returncode == USAGE else FAILED
     return Failure(f"the {daemon.name} ended with exit code {daemon.child.returncode}: see {daemon.log}", code)

@@ -1,4 +1,4 @@
-"""Nodes that are taken out of service, in words."""
+"""Describe nodes that are taken out of service, in words."""
 
 import time
 
@@ -12,7 +12,7 @@ from ebbtide_cli.values import format_duration
 
 
 def drain_words(node: client_pb2.Node) -> str:
-    """Since when a node is out of service, for whom, and until when who is there is to have left."""
+    """Say since when a node is out of service, who drained it and why, and by when its jobs must have left."""
     drain, now = node.drain, time.time()
     by = f" by {printable(drain.user)}" if drain.user else ""
     why = f": {printable(drain.reason)}" if drain.reason else ""
@@ -25,7 +25,7 @@ def drain_words(node: client_pb2.Node) -> str:
 
 
 def prospect_words(job: client_pb2.NodeJob) -> str:
-    """What becomes of a job there."""
+    """Say what becomes of a job on a node that is drained."""
     name = printable(f"{job.name}, {job.user}" if job.name else job.user)
     left = job.at - time.time() if job.HasField("at") else 0.0
     when = f", in {format_duration(left)}" if left >= 1.0 else ", now" if job.HasField("at") else ""
@@ -33,5 +33,5 @@ def prospect_words(job: client_pb2.NodeJob) -> str:
 
 
 def print_node_json(reply: client_pb2.NodeReply) -> None:
-    """A node and who is there."""
+    """Print a node and the jobs on it as JSON."""
     print_json({"node": node_facts(reply.node), "jobs": [prospect_facts(job) for job in reply.jobs]})

@@ -1,7 +1,7 @@
-"""What a person is shown, drawn by rich: tables, fields, and a line that keeps changing.
+"""Draw what a person reads with rich: tables, fields, and a line that keeps changing.
 
 rich takes a third as long to load as everything else together: import this module only where something is drawn.
-Where the output is no terminal it is plain and complete: no colours, no bars, nothing cut or folded.
+Output that is not a terminal is plain and complete: no colours, no bars, nothing cut or folded.
 """
 
 import sys
@@ -17,7 +17,7 @@ from rich.text import Text
 from ebbtide_cli.text import printable
 
 Cell = str | tuple[str, float | None]
-"""Words, or words with the share that is done (0 to 1, None if unknown), which becomes a bar where there is room."""
+"""Words, or words with the share that is done (0 to 1, None if unknown), drawn as a bar where the screen has room."""
 
 STYLES = {
     "PENDING": "cyan",
@@ -40,21 +40,21 @@ STYLES = {
     "problem": "red",
 }
 UNBOUNDED = 1_000_000
-"""Columns of what is no terminal."""
+"""Columns of output that is not a terminal."""
 GAP = "  "
 ELASTIC = 12
-"""Columns that words which can be cut are worth."""
+"""Columns at which words that may be cut are counted."""
 BAR = 8
 ROOM_FOR_BARS = 100
-"""Columns of a terminal below which bars would push words out."""
+"""Columns of a terminal below which bars are left out, because they would take the words' place."""
 
 
 def print_list(
     titles: Sequence[str], rows: Iterable[Sequence[Cell]], *, elastic: Collection[str] = (), spare: Sequence[str] = ()
 ) -> None:
-    """Print a table with one line for each row, however many.
+    """Print a table with one line for each row, however many rows there are.
 
-    Where a terminal is too narrow, ``spare`` columns are left out, the first one first, and ``elastic`` ones are cut.
+    On a terminal that is too narrow, ``spare`` columns are left out, the first one first, and ``elastic`` ones are cut.
     """
     console = _console(sys.stdout)
     drawn = [[_cell(console, cell) for cell in row] for row in rows]
@@ -83,7 +83,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_columns(rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns without titles; the last is folded to fit the terminal."""
+    """Print aligned columns without titles; the last column is folded to fit the terminal."""
     console = _console(sys.stdout)
     table = Table.grid(padding=(0, len(GAP)))
     for row in rows:
@@ -96,28 +96,28 @@ def print_columns(rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_words(words: Iterable[str]) -> None:
-    """Print a line of words, those that are states in their colours."""
+    """Print a line of words; names of states are coloured."""
     console = _console(sys.stdout)
     _print(console, Text(GAP).join(_cell(console, word) for word in words))
 
 
 class LiveLine:
-    """One line at the end of the terminal's output on stderr."""
+    """The last line of the terminal's output on stderr, which can be replaced."""
 
     def __init__(self) -> None:
         self._console = _console(sys.stderr)
-        # stdout may go elsewhere; what else is said on stderr scrolls by above the line.
+        # stdout may go elsewhere; other output on stderr scrolls by above the line.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live.start()
-        # A wait that is killed cannot give the cursor back.
+        # If the process is killed while it waits, it cannot show the cursor again.
         self._console.show_cursor(True)
 
     def show(self, words: Iterable[str], done: float | None) -> None:
-        """Replace the line."""
+        """Replace the line's words; ``done`` (0 to 1) is drawn as a bar."""
         self._live.update(self._line(words, done), refresh=True)
 
     def remove(self) -> None:
-        """Leave nothing of it; it cannot be shown again."""
+        """Erase the line; it cannot be shown again."""
         self._live.stop()
 
     def _line(self, words: Iterable[str], done: float | None) -> RenderableType:
@@ -130,13 +130,13 @@ class LiveLine:
 
 
 def _console(stream: TextIO) -> Console:
-    """Colours as the terminal and NO_COLOR have it; never any, and no end of the line, where there is no terminal."""
+    """Return a console that honours NO_COLOR; for a stream that is no terminal, without colours and line limit."""
     terminal = stream.isatty()
     return Console(file=stream, force_terminal=terminal, width=None if terminal else UNBOUNDED, highlight=False)
 
 
 def _cell(console: Console, cell: Cell) -> Text:
-    # Always Text: in a plain string rich would look for markup, and names are not ours.
+    # Always Text, because rich would look for markup in a plain string, and users choose the names.
     words, done = (cell, None) if isinstance(cell, str) else cell
     text = Text(printable(words), STYLES.get(words, ""))
     if done is None or not console.is_terminal or console.width < ROOM_FOR_BARS:
@@ -156,7 +156,7 @@ def _one_line(text: Text) -> Text:
 
 
 def _print(console: Console, drawing: RenderableType) -> None:
-    """Print it ourselves: rich pads every line to the last column, and ends the process when a pipe is closed."""
+    """Print through print(): rich pads each line to the last column, and ends the process when a pipe is closed."""
     with console.capture() as captured:
         console.print(drawing)
     for line in captured.get().splitlines():

@@ -1,4 +1,4 @@
-"""What a drill has shown: did the job checkpoint, how long did each part take, and was its progress kept."""
+"""Judge a drill: whether the job checkpointed, how long each part took, and whether its progress was kept."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +10,7 @@ from ebbtide_cli.facts import CHECKPOINTED, SUSPEND_MODES, state_of
 from ebbtide_cli.jobs import finished
 
 NOTABLE_CPU_S: Final = 1.0
-"""What a script may compute again without a word."""
+"""CPU seconds that a script may compute again without a mention."""
 SAVED_UNSEEN: Final = "it saved, and it reports no steps that would tell where it went on: see its log"
 UNSEEN: Final = "nothing shows that it saved, and it reports no steps that would tell where it went on: see its log"
 ADVICE: Final = {
@@ -20,7 +20,7 @@ ADVICE: Final = {
     "have it known, save with ebbtide.job() (docs/job-contract.md#with-the-sdk), or in a handler that writes into "
     "EBB_CHECKPOINT_DIR (docs/job-contract.md#without-the-sdk).",
 }
-"""What is unknown then, why, and what to do about that."""
+"""For each reason why the verdict is unknown: what is unknown, why, and what the user can do about that."""
 
 
 class Verdict(Enum):
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The last step before the drill, the checkpoint's, and the first that was reported after; None if not known."""
+    """The last step before the drill, the checkpoint's step, and the first one reported after; None if not known."""
 
     before: int | None
     checkpoint: int | None
@@ -42,11 +42,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class DrillFindings:
-    """All that is known after a drill. ``parts_s`` are in seconds, without those that are not known.
+    """All that is known after a drill. ``parts_s`` has the seconds of those parts that are known.
 
-    ``advice`` says what is unknown, why, and what to do about that; empty if nothing of that kind is unknown.
-    ``repeated_cpu_s`` is what the script's commands before its first step computed again, if that is about as long as
-    it was before.
+    ``advice`` says what is unknown, why, and what to do about that; it is empty if nothing of that kind is unknown.
+    ``repeated_cpu_s`` is the CPU time in which the script's commands before its first step computed things again; it is
+    given only if it is at least half of what the attempt before took.
     """
 
     verdict: Verdict
@@ -60,7 +60,7 @@ class DrillFindings:
     log: dict[str, str]
 
     def facts(self, job: client_pb2.Job) -> dict[str, Any]:
-        """As ``--json`` prints them."""
+        """Return the findings as ``--json`` prints them."""
         return {
             "id": job.job_id,
             "state": state_of(job),
@@ -82,7 +82,7 @@ def came_back(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
 
 
 def is_over(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
-    """Whether nothing more will be learned: it works again, or has no way to say so, or something came between."""
+    """Whether nothing more will be learned: the job works again, or cannot report that, or something came between."""
     drilled = _drilled(job, asked)
     if finished(job) or job.held_by or len(job.suspensions) > len(asked.suspensions):
         return True
@@ -92,17 +92,17 @@ def is_over(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
 
 
 def reports_steps(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
-    """Whether the job had reported any step before it left."""
+    """Whether the job had reported any step before the drill suspended it."""
     return asked.HasField("progress") or _drilled(job, asked).HasField("left_step")
 
 
 def same_attempt(job: client_pb2.Job, asked: client_pb2.Job) -> bool:
-    """Whether the very processes went on, as those of a job that was swapped."""
+    """Whether the same processes went on, as those of a swapped job do."""
     return job.attempt == asked.attempt and came_back(job, asked)
 
 
 def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> DrillFindings:
-    """Judge ``job`` as it is now, given how it was when it was ``asked``, and ``log``, the lines around the break."""
+    """Judge ``job``, given its state ``asked`` when the drill began, and ``log``, its lines around the interruption."""
     steps = _steps(job, asked)
     checkpointed, why = _checkpointed(job, asked)
     verdict, because = _judge(job, asked, steps, checkpointed)
@@ -112,7 +112,7 @@ def find(job: client_pb2.Job, asked: client_pb2.Job, log: dict[str, str]) -> Dri
 
 
 def _drilled(job: client_pb2.Job, asked: client_pb2.Job) -> client_pb2.Suspension:
-    """The suspension that is the drill: the newest when it was asked for."""
+    """Return the drill's suspension: the newest one at the time of the request."""
     return job.suspensions[len(asked.suspensions) - 1]
 
 
@@ -186,7 +186,7 @@ def _judge(job: client_pb2.Job, asked: client_pb2.Job, steps: Steps, checkpointe
 
 
 def _broken(job: client_pb2.Job, asked: client_pb2.Job) -> tuple[Verdict, str] | None:
-    """What kept the drill from its end, if anything did."""
+    """Return a verdict if something kept the drill from its end; None if nothing did."""
     drilled = _drilled(job, asked)
     if drilled.HasField("working"):
         return None

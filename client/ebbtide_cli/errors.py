@@ -1,26 +1,26 @@
-"""How a verb fails: one line for stderr, and an exit code that scripts can rely on."""
+"""How a verb fails: with one line on stderr, and an exit code that scripts can rely on."""
 
 from typing import Final
 
 OK: Final = 0
 FAILED: Final = 1
-"""The request failed, or the id is unknown or finished."""
+"""Exit code if the request failed, or the id is unknown or finished."""
 USAGE: Final = 2
-"""Wrong usage, or impossible."""
+"""Exit code for wrong usage, and for a request that cannot be met."""
 UNREACHABLE: Final = 3
-"""The master cannot be reached, or does not allow it."""
+"""Exit code if the master cannot be reached, or does not allow the request."""
 UNSAVED: Final = 4
-"""What was asked for was done, and work was lost by it."""
+"""Exit code if the request was carried out, and work was lost by it."""
 EXPIRED: Final = 124
-"""What was waited for did not come in time; as with timeout(1)."""
+"""Exit code if the awaited state did not come in time; as with timeout(1)."""
 OURS: Final = 125
-"""Instead of the job's own exit code when the failure is ours."""
+"""Exit code in place of the job's own when the failure is Ebbtide's."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 
 class Failure(Exception):
-    """Ends a verb with ``message`` (one line, without the ``ebb:``) and ``code``."""
+    """End a verb with ``message`` (one line, without the ``ebb:``) and ``code``."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Failure(Exception):
 
 
 class TooFast(Failure):
-    """It is too much at a time; ``wait_s`` seconds later the master takes it."""
+    """The user sends too many requests; the master accepts this one in ``wait_s`` seconds."""
 
     def __init__(self, message: str, wait_s: float) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class TooFast(Failure):
 
 
 class Unreachable(Failure):
-    """There is no master, or it went away; trying again later may help."""
+    """No master runs, or it went away; trying again later may help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, UNREACHABLE)

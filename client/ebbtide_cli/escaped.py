@@ -1,4 +1,4 @@
-"""Shows on a terminal what a job has printed, and no more than that."""
+"""Show a job's output on a terminal without obeying any control sequence in it except colours."""
 
 import re
 from codecs import getincrementaldecoder
@@ -8,13 +8,13 @@ from unicodedata import category
 _UNSAFE: Final = re.compile(r"\x1b\[[0-9;:]{0,32}m|[^\x20-\x7e\n\t\r]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")
 _JOINERS: Final = "\u200c\u200d"
-"""Of scripts and pictures that need them."""
+"""Invisible characters that some scripts and pictures need."""
 
 
 class Escaped:
-    """Takes a job's output in pieces, and gives back what a terminal may be shown of it, in colours and all.
+    """Take a job's output in pieces, and return what is safe to show on a terminal, colours included.
 
-    Whatever else a terminal obeys is written out, as are the characters that turn the order of others around.
+    All other control characters are written out as escapes, as are those that reverse the order of other characters.
     """
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Escaped:
         self._begun = ""
 
     def feed(self, data: bytes) -> str:
-        """The same text, but for the beginning of a colour whose end has not come yet."""
+        """Return the text of these bytes; hold back the beginning of a colour code until its end arrives."""
         text = self._begun + self._decoder.decode(data)
         cut = found.start() if (found := _BEGUN.search(text)) else len(text)
         self._begun = text[cut:]
         return _UNSAFE.sub(_escaped, text[:cut])
 
     def end(self) -> str:
-        """What has no end and never will."""
+        """Return what was held back and has not been completed."""
         text, self._begun = self._begun + self._decoder.decode(b"", final=True), ""
         return _UNSAFE.sub(_escaped, text)
 

@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a port of a job: every connection to it is a channel of its own."""
+"""Forward a port of this machine to a port of a job: each connection to it gets a channel of its own."""
 
 import asyncio
 import sys
@@ -22,9 +22,9 @@ from ebbtide_cli.submitting.checks import user_name
 LOOPBACK: Final = "127.0.0.1"
 RETRY_S: Final = 0.2
 AGAIN_S: Final = 1.0
-"""Until a master that is away is asked again whether the job is over."""
+"""Seconds until a master that is away is asked again whether the job is over."""
 BEGIN_S: Final = 120.0
-"""What a server may take until it listens."""
+"""Seconds that a server may take until it listens."""
 _READ_BYTES: Final = limits.CHANNEL_FRAME_BYTES
 _LAST_WORDS_BYTES: Final = 4096
 
@@ -32,9 +32,9 @@ _LAST_WORDS_BYTES: Final = 4096
 async def serve(
     master: str | None, job_id: str, node: str, port: int, local_port: int, ready: Callable[[int], None]
 ) -> str:
-    """Forward ``local_port`` (0: any free one) to the job's ``port`` (0: that it was given) until the job is over.
+    """Forward ``local_port`` (0: any free one) to the job's ``port`` (0: the one that it was given) until the job ends.
 
-    ``ready`` is told the local port once the job listens. How the job ended is returned. Raises `Failure`.
+    ``ready`` is called with the local port once the job listens. Returns how the job ended. Raises `Failure`.
     """
     want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), port=port)
     async with connecting(master) as stub:
@@ -52,7 +52,7 @@ async def serve(
 
 
 async def _end_of(stub: Any, job_id: str) -> str:
-    """How the job ended, once it has; a master that is away for a while is asked again."""
+    """Return how the job ended, once it has; ask again while the master is away."""
     while True:
         try:
             async for job in stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job_id])):
@@ -65,7 +65,7 @@ async def _end_of(stub: Any, job_id: str) -> str:
 
 
 class _Forwarding:
-    """Forwards connections; what goes wrong is said once, not for each of a browser's tries."""
+    """Forward connections; a failure is printed once, not for each retry of a browser."""
 
     def __init__(self, stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> None:
         self._stub = stub
@@ -74,13 +74,12 @@ class _Forwarding:
         self._open = set[asyncio.Task[None]]()
 
     async def close(self) -> None:
-        """End all connections."""
         for connection in self._open:
             connection.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its begin to its end."""
+        """Serve one connection from its beginning to its end."""
         if (own := asyncio.current_task()) is not None:
             self._open.add(own)
             own.add_done_callback(self._open.discard)
@@ -91,7 +90,7 @@ class _Forwarding:
         except (Failure, grpc.RpcError) as error:
             self._complain(error.message if isinstance(error, Failure) else error.details() or str(error.code()))
         except (ConnectionError, asyncio.CancelledError):
-            pass  # whoever connected went away, or the tunnel is closed
+            pass  # the connecting program closed its end, or the tunnel is being closed
         finally:
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
@@ -141,7 +140,7 @@ async def _until_it_listens(stub: ClientServiceStub, want: channel_pb2.OpenChann
 
 
 async def _check_it_runs(stub: Any, job_id: str) -> None:
-    """Raise `Failure`, with what it said last, if the job is over."""
+    """Raise `Failure` with the last line of its output if the job is over."""
     job: client_pb2.Job = await stub.ShowJob(client_pb2.JobRequest(job_id=job_id))
     if finished(job):
         said = b""
@@ -152,9 +151,9 @@ async def _check_it_runs(stub: Any, job_id: str) -> None:
 
 
 def run(master: str | None, job_id: str, node: str, port: int, local_port: int, url: str) -> bool:
-    """The same until Ctrl-C; prints ``url`` with the local port for ``{port}`` once it leads somewhere.
+    """Serve until the job ends or Ctrl-C; print ``url``, with the local port for ``{port}``, once the job listens.
 
-    Whether the job has ended, which is said.
+    Returns whether the job has ended, which is printed.
     """
 
     def ready(bound: int) -> None:

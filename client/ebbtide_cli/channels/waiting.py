@@ -1,4 +1,4 @@
-"""Wait for a job that somebody wants to use: it shows why it waits, and Ctrl-C gives it up."""
+"""Wait for a job that its user wants to use: show why the job waits, and let Ctrl-C cancel it."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ebbtide_cli.watching import watch_jobs
 
 
 def wait_until_it_runs(master: str | None, job_id: str) -> client_pb2.Job:
-    """The job once it runs; one that ended before that is a failure, and Ctrl-C cancels it."""
+    """Return the job once it runs; raise `Failure` if it ends before that. Ctrl-C cancels it."""
     with StatusLine() as line, _cancelling(master, job_id) as given_up:
         for job in watch_jobs(master, [job_id]):
             if finished(job) and given_up.is_set():
@@ -32,7 +32,7 @@ def wait_until_it_runs(master: str | None, job_id: str) -> client_pb2.Job:
 
 @contextmanager
 def _cancelling(master: str | None, job_id: str) -> Iterator[threading.Event]:
-    """Let Ctrl-C cancel the job, which sets the event, and go on to hear of its end; a second one is not waited for."""
+    """Let the first Ctrl-C cancel the job and set the event, while the block watches the job end. A second ends ebb."""
     given_up = threading.Event()
 
     def give_up(left: int) -> None:
@@ -44,7 +44,7 @@ def _cancelling(master: str | None, job_id: str) -> Iterator[threading.Event]:
 
 
 def try_to_cancel(master: str | None, job_id: str, *, now: bool = False) -> None:
-    """As `cancel`; what is wrong is said and no more."""
+    """Cancel the job; print a failure instead of raising it."""
     try:
         cancel(master, job_id, now=now)
     except Failure as failure:
@@ -52,6 +52,6 @@ def try_to_cancel(master: str | None, job_id: str, *, now: bool = False) -> None
 
 
 def cancel(master: str | None, job_id: str, *, now: bool = False) -> None:
-    """Give the job up."""
+    """Ask the master to cancel the job."""
     with connected(master) as stub:
         ask(stub.Cancel, client_pb2.CancelRequest(job_id=job_id, now=now))

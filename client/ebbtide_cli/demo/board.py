@@ -1,4 +1,4 @@
-"""What the demo knows of its jobs: kept up to date by a thread, waited on by the story, drawn by the view."""
+"""The newest state of the demo's jobs: updated by a thread, awaited by the scenario, drawn by the view."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from ebbtide_cli.jobs import finished, summary
 from ebbtide_cli.watching import watch_jobs
 
 Jobs = Mapping[str, client_pb2.Job]
-"""The newest message of every job, by its name."""
+"""The newest message about each job, by its name."""
 
 PATIENCE_S = 120.0
-"""No step of the story takes this long, even on a small machine that does something else, too."""
+"""Seconds that a step of the demo may take; none takes as long, even on a small, busy machine."""
 
 
 class Board:
@@ -27,16 +27,16 @@ class Board:
         self._broken: Failure | None = None
 
     def watch(self) -> None:
-        """Take in every change until the program ends."""
+        """Record every change on a thread of its own until the program ends."""
         threading.Thread(target=self._watch, name="demo-board", daemon=True).start()
 
     def jobs(self) -> Jobs:
-        """A copy of the board."""
+        """Return a copy of the newest states."""
         with self._news:
             return dict(self._jobs)
 
     def wait_until(self, what: str, true: Callable[[Jobs], bool]) -> Jobs:
-        """Wait until ``true`` of the board; `Failure` if a job fails, or if ``what`` takes too long."""
+        """Wait until ``true`` of the jobs; raise `Failure` if a job fails, or if ``what`` takes too long."""
         give_up = time.monotonic() + PATIENCE_S
         with self._news:
             while not true(self._jobs):

@@ -1,4 +1,4 @@
-"""What the demo claims, each claim checked against what really happened."""
+"""The claims of the demo, each checked against what really happened."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ebbtide_cli.demo.board import Jobs
 from ebbtide_cli.demo.scenario import again
 
 LOSS_TOLERANCE = 0.05
-"""By how much the final loss of the resized run may differ from the uninterrupted one's, in nats per image.
+"""How far the final loss of the resized run may be from the uninterrupted one's, in nats per image.
 
 Each step sums the same gradients in another order; Adam lets such differences grow, but not the loss.
 """
@@ -18,7 +18,7 @@ Each step sums the same gradients in another order; Adam lets such differences g
 
 @dataclass(frozen=True, slots=True)
 class DemoClaim:
-    """Something that the demo says, and whether it is true; ``evidence`` are the figures."""
+    """A claim of the demo, and whether it holds; ``evidence`` has the figures."""
 
     text: str
     holds: bool
@@ -26,7 +26,7 @@ class DemoClaim:
 
 
 def claims(jobs: Jobs, weights: dict[str, Path], losses: dict[str, float]) -> list[DemoClaim]:
-    """All claims about a story that was told to its end."""
+    """Check all claims about a demo that ran to its end."""
     return [
         *_about_preemption(jobs["long"], jobs["urgent"]),
         *_about_resize(jobs["elastic"]),
@@ -80,7 +80,7 @@ def _about_resize(elastic: client_pb2.Job) -> Iterator[DemoClaim]:
 
 
 def same_weights(interrupted: Path, uninterrupted: Path) -> DemoClaim:
-    """Bit for bit: every tensor has the same bytes."""
+    """Claim that every tensor of both runs has the same bytes."""
     import torch
 
     one, other = (torch.load(path, weights_only=True, map_location="cpu") for path in (interrupted, uninterrupted))
@@ -94,7 +94,7 @@ def same_weights(interrupted: Path, uninterrupted: Path) -> DemoClaim:
 
 
 def similar_loss(resized: float, uninterrupted: float) -> DemoClaim:
-    """The final loss over all training images."""
+    """Claim that the final losses over all training images are about equal."""
     return DemoClaim(
         f"the resized run's final loss is the uninterrupted one's, within {LOSS_TOLERANCE:g}",
         abs(resized - uninterrupted) <= LOSS_TOLERANCE,

@@ -1,8 +1,8 @@
-"""The story that the demo tells, job by job.
+"""The scenario of the demo, job by job.
 
-On N GPUs: a rigid best-effort run takes one, an elastic one all others. An urgent job comes and needs one GPU: the
-rigid run is the cheaper victim, steps aside, and comes back when the urgent job is done. When it has finished, the
-elastic run grows into the GPU that it leaves idle.
+On N GPUs, a rigid best-effort run takes one, and an elastic run takes all others. An urgent job arrives and needs one
+GPU: the rigid run is the cheaper victim, steps aside, and resumes when the urgent job is done. When the rigid run has
+finished, the elastic run grows into its idle GPU.
 """
 
 import os
@@ -25,17 +25,17 @@ from ebbtide_cli.submitting.checks import check, user_name
 from ebbtide_cli.submitting.passing import job_environment
 
 THREADS = 1
-"""Of each process; the same everywhere, for sums in another order are other sums."""
+"""Threads of each process; the same everywhere, because sums in another order have other results."""
 WARM_UP_STEPS = 200
 URGENT_STEPS = 60
 TOGETHER_S = 10.0
-"""For how long at least both runs are to train while the long one has its GPU."""
+"""Seconds for which both runs train at least while the long one has its GPU."""
 SPARE = 2.0
-"""How much more the elastic run is to have to do than it can have done when the long one is over."""
+"""How many times as much work the elastic run gets as it can have done when the long run ends."""
 LONG_WIDTH = 16
 ELASTIC_WIDTH = 8
 ENOUGH_TO_LOSE = 20
-"""Steps after which an interruption would hurt."""
+"""Steps after which an interruption would lose a noticeable amount of work."""
 FASTEST_STEP_S = 1e-3
 RESIZE_AFTER_S = 3.0
 GRACE_S = 60.0
@@ -53,7 +53,7 @@ class Story:
     tell: Callable[[str], None]
 
     def run(self) -> Jobs:
-        """Tell all of it; the jobs as they are at the end."""
+        """Run the whole scenario; return the jobs as they are at its end."""
         long_steps, elastic_steps = self._sizes()
         self.tell("A long best-effort run takes one GPU, an elastic DDP run all others.")
         self._submit(self._digits("long", long_steps))
@@ -75,14 +75,14 @@ class Story:
         return self.board.wait_until("the runs of the proof are done", lambda jobs: all(_over(jobs, n) for n in proof))
 
     def weights(self, name: str) -> Path:
-        """Where a run leaves its final weights."""
+        """Return the path where a run leaves its final weights."""
         return self.folder / f"{name}.pt"
 
     def _sizes(self) -> tuple[int, int]:
-        """How many steps of the long and of the elastic run make the story go its way on this machine.
+        """Return the steps of the long and of the elastic run with which the scenario works on this machine.
 
-        Starts take most of the time, and how the two share the cores is the kernel's affair. So both start side by side
-        first, and what they need is measured: three starts follow each other until the long run is back.
+        Starts take most of the time, and the kernel decides how the two runs share the cores. So both first start
+        together and are measured: three starts follow each other until the long run is back.
         """
         self.tell("Two short runs warm up, and tell how fast this machine is.")
         long, elastic = self._paces(
@@ -93,7 +93,7 @@ class Story:
         return round(long_s / long.step_s), round(SPARE * (head_start_s + long_s) / elastic.step_s)
 
     def _paces(self, *specs: JobSpec) -> list["_Pace"]:
-        """Those of these jobs, which run side by side."""
+        """Run these jobs side by side, and return their paces."""
         submitted = time.monotonic()
         for spec in specs:
             self._submit(spec)
@@ -165,7 +165,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How long a run takes from its submission to its first step, and for each further one."""
+    """Seconds of a run from its submission to its first step (``start_s``), and for each further step (``step_s``)."""
 
     start_s: float
     step_s: float
@@ -180,12 +180,12 @@ _RUNS = ("long", "elastic")
 
 
 def again(name: str) -> str:
-    """The name of a run's uninterrupted twin."""
+    """Return the name of a run's uninterrupted twin."""
     return f"{name} again"
 
 
 def find_examples() -> Path:
-    """The training scripts: installed beside this package, or in the repository."""
+    """Find the training scripts: installed beside this package, or in the repository."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / "digits.py").is_file():

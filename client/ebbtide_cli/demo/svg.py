@@ -1,4 +1,4 @@
-"""What is shown on a terminal, as an SVG file for a page."""
+"""Write what a terminal shows as an SVG file for a page."""
 
 from collections.abc import Callable
 from io import StringIO
@@ -8,7 +8,7 @@ from rich.console import Console
 
 WIDTH = 124
 
-# Rich's own frame names a font on somebody's server; a picture should need nothing but itself.
+# rich's own frame names a font on another server; a picture should depend on nothing but itself.
 FRAME = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>

@@ -1,4 +1,4 @@
-"""Who was on which GPU when, as a picture in text: a row per GPU, time from left to right."""
+"""Draw which job was on which GPU when, as text: a row for each GPU, time from left to right."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ STYLES = ("green", "cyan", "red", "magenta", "yellow", "blue", "bright_green", "
 
 @dataclass(frozen=True, slots=True)
 class GpuSpan:
-    """That a job was on a GPU from ``begin`` to ``end`` (Unix seconds), asked to leave at ``asked``."""
+    """A job's time on a GPU, from ``begin`` to ``end`` (Unix seconds); it was asked to leave at ``asked``."""
 
     job: str
     gpu: str
@@ -23,7 +23,7 @@ class GpuSpan:
 
 
 def spans(job: client_pb2.Job, now: float) -> Iterator[GpuSpan]:
-    """Every stay of ``job`` on a GPU."""
+    """Yield every stay of ``job`` on a GPU."""
     asked = [suspension.requested for suspension in job.suspensions]
     for attempt in job.attempts:
         if not attempt.HasField("start_time"):
@@ -36,13 +36,13 @@ def spans(job: client_pb2.Job, now: float) -> Iterator[GpuSpan]:
 
 
 def lane(gpu: str, found: Sequence[GpuSpan], begin: float, end: float, width: int, styles: dict[str, str]) -> Text:
-    """One GPU's row of ``width`` cells between the times ``begin`` and ``end``."""
+    """Draw one GPU's row of ``width`` cells between the times ``begin`` and ``end``."""
     cells = [_cell(gpu, found, begin + (end - begin) * (cell + 0.5) / width, styles) for cell in range(width)]
     return Text.assemble(*((mark * len(list(same)), style) for (mark, style), same in groupby(cells)))
 
 
 def _cell(gpu: str, found: Sequence[GpuSpan], time: float, styles: dict[str, str]) -> tuple[str, str]:
-    """The mark and style of one GPU at one time."""
+    """Return the mark and the style of one GPU at one time."""
     span = next((span for span in found if span.gpu == gpu and span.begin <= time < span.end), None)
     if span is None:
         return IDLE, "bright_black"
@@ -51,12 +51,12 @@ def _cell(gpu: str, found: Sequence[GpuSpan], time: float, styles: dict[str, str
 
 
 def styles_for(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each job, the same as long as the order of the jobs is."""
+    """Return a colour for each job; it stays the same as long as the order of the jobs does."""
     return {name: STYLES[index % len(STYLES)] for index, name in enumerate(names)}
 
 
 def timeline(jobs: Sequence[client_pb2.Job], gpus: Sequence[str], now: float, width: int) -> Text:
-    """All GPUs' rows with a legend; ``gpus`` are UUIDs in the order of their index."""
+    """Draw the rows of all GPUs with a legend; ``gpus`` are UUIDs in the order of their index."""
     found = [span for job in jobs for span in spans(job, now)]
     begin = min((span.begin for span in found), default=now)
     end = max([begin + 1.0, *(span.end for span in found)])

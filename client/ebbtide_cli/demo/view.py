@@ -1,4 +1,4 @@
-"""The demo on a screen: a live picture on a terminal, a line per event anywhere else."""
+"""Show the demo: as a live picture on a terminal, elsewhere as a line for each event."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ WIDEST = 100
 
 
 class View:
-    """Shows the story while it is told. ``gpus`` are UUIDs in the order of their index."""
+    """Show the scenario while it runs. ``gpus`` are UUIDs in the order of their index."""
 
     def __init__(self, console: Console, gpus: Sequence[str]) -> None:
         self._console = console
@@ -46,11 +46,11 @@ class View:
         self._live.stop()
 
     def tell(self, chapter: str) -> None:
-        """Show a chapter's title."""
+        """Print a chapter's title."""
         self._console.print(Text(f"{self._elapsed()}  {chapter}", "bold"))
 
     def _changed(self, job: client_pb2.Job) -> None:
-        """Print a line for every new state where no picture shows it."""
+        """Print a line for each new state, unless a live picture shows it."""
         words = f"{state_of(job)} on {gpus_words(job)} GPU" if job.gpus_allocated.numerator else state_of(job)
         if self._console.is_terminal or self._states.get(job.job_id) == words:
             return
@@ -81,7 +81,7 @@ class View:
         return max(20, min(WIDEST, self._console.width) - LABEL_WIDTH)
 
     def show_end(self, jobs: Sequence[client_pb2.Job], claims: Sequence[DemoClaim], seed: int) -> None:
-        """The picture, the table of what happened, and the proof."""
+        """Print the final picture, the table of what happened, and the checked claims."""
         console = self._console
         console.print()
         console.print(timeline(jobs, self._gpus, time.time(), self._width()))
@@ -96,7 +96,10 @@ class View:
 
 
 def _history(jobs: Sequence[client_pb2.Job], gpus: Sequence[str]) -> Table:
-    """When each job started, was asked to suspend, freed its GPUs, resumed, and where; in seconds of the demo."""
+    """Tabulate when each job was submitted, started, asked to suspend, freed its GPUs, resumed and ended, and where.
+
+    Times are in seconds of the demo.
+    """
     origin = min((job.submit_time for job in jobs), default=0.0)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for column in ("job", "submitted", "started", "asked", "freed", "resumed", "ended", "on GPUs"):
