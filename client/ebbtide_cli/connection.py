@@ -1,4 +1,4 @@
-"""Talk to the master over gRPC, and turn every way in which that fails into one line and an exit code."""
+"""Talk to the master over gRPC, and turn each kind of failure into one line and an exit code."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,12 +21,12 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 REPLY_S = 30.0
-"""A master that replays a long journal may be slow; one that does not answer for this long is stuck."""
+"""Seconds to wait for a reply: replaying a long journal takes a master some time; after this long it is stuck."""
 RECONNECT_S = 60.0
-"""How long a stream outlives its master: a restart takes seconds."""
+"""Seconds for which a stream outlives its master: a restart takes seconds."""
 RETRY_S = 0.2
 SETTLED_S = 1.0
-"""A stream that was open for so long had reached a master, even if there was nothing to say yet."""
+"""Seconds after which an open stream has proved that it reached a master, even if nothing was sent on it yet."""
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
@@ -52,7 +52,7 @@ def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
 
 @asynccontextmanager
 async def connecting(master: str | Address | None) -> AsyncIterator[ClientServiceStub]:
-    """The same for what waits for several things at once; its calls are awaited."""
+    """Connect for callers that wait for several things at once: the stub's calls are awaited."""
     address = find_master(master)
     with address.reached() as target:
         interrupts.hurry()
@@ -66,7 +66,7 @@ async def connecting(master: str | Address | None) -> AsyncIterator[ClientServic
 
 
 def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:
-    """Call the master and wait for its reply, for a bounded time."""
+    """Call the master and return its reply; wait for it at most `REPLY_S`."""
     return method(request, timeout=REPLY_S)
 
 
@@ -76,7 +76,7 @@ def follow(
     """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
 
     The first connection must succeed, unless the master was ``reached`` a moment ago. ``read`` is called once per
-    connection and has to know where it was.
+    connection, and has to remember where the last one ended.
     """
     outage = Outage(reached=reached)
     while True:
@@ -94,20 +94,20 @@ def follow(
 
 
 class Outage:
-    """Whether a stream that broke is worth opening again. ``heard`` is to be set when it brought something."""
+    """Decide whether to open a broken stream again. The caller sets ``heard`` when it brought a message."""
 
     def __init__(self, *, reached: bool = False) -> None:
-        """``reached``: whoever is at the other end was there a moment ago."""
+        """Start; ``reached``: the other end answered a moment ago."""
         self.heard = False
         self._opened: float | None = None
         self._lost_at: float | None = time.monotonic() if reached else None
 
     def begin(self) -> None:
-        """The stream is opened now."""
+        """Note that the stream is opened now."""
         self._opened = time.monotonic()
 
     def lasts(self) -> bool:
-        """It broke: whether that is so for too long now, or it never was whole."""
+        """Note that the stream broke; return whether it was never open, or has now been broken for too long."""
         now = time.monotonic()
         if self.heard or (self._opened is not None and now - self._opened > SETTLED_S):
             self._lost_at = now
@@ -116,7 +116,7 @@ class Outage:
 
 
 def _failure(error: grpc.RpcError, address: Address) -> Failure:
-    """Translate a gRPC status; its text is the master's own words and already names the field."""
+    """Translate a gRPC status; its text comes from the master and already names the field."""
     code, words = error.code(), error.details() or ""
     match code:
         case grpc.StatusCode.INVALID_ARGUMENT:
@@ -138,7 +138,7 @@ def _failure(error: grpc.RpcError, address: Address) -> Failure:
 
 
 def _tls_trouble(address: Address) -> str:
-    """What is wrong with certificates, if that is why nobody answers."""
+    """Return what is wrong with the certificates, if that is why the master is unavailable; else an empty text."""
     if address.home is not None:
         return ""
     from ebbtide_protos.handshake import Knock, trouble
@@ -147,7 +147,7 @@ def _tls_trouble(address: Address) -> str:
 
 
 def _retry_after_s(error: grpc.RpcError) -> float | None:
-    """After how many seconds the master will do what it refused; None if it does not say."""
+    """Return after how many seconds the master will accept the request that it refused; None if it does not say."""
     for said in error.trailing_metadata() or ():
         if said.key == RETRY_KEY:
             return float(said.value)

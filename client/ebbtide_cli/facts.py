@@ -39,7 +39,7 @@ KINDS = {
     job_pb2.JOB_KIND_NOTEBOOK: "notebook",
     job_pb2.JOB_KIND_TENSORBOARD: "tensorboard",
 }
-# Of a suspension, in their order; the core, whose words they are, is not loaded for them.
+# The parts of a suspension, in their order. The core defines these words, but is slow to load for them alone.
 PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
 SIGNAL_TARGETS = {
     job_pb2.SIGNAL_TARGET_UNSPECIFIED: "auto",
@@ -68,17 +68,17 @@ FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_S
 
 
 def state_of(job: client_pb2.Job) -> str:
-    """The job's state as the user knows it, e.g. ``RUNNING``."""
+    """Return the job's state in the user's words, e.g. ``RUNNING``."""
     return job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
 
 def share_of(share: job_pb2.Share) -> Fraction:
-    """A share on the wire as a number; 0 if it is not set."""
+    """Convert a share on the wire into a number; 0 if it is not set."""
     return Fraction(share.numerator, share.denominator) if share.denominator else Fraction(0)
 
 
 def job_facts(job: client_pb2.Job) -> Facts:
-    """Everything on one job."""
+    """Return all facts on one job."""
     return {
         "id": job.job_id,
         "user": job.user,
@@ -128,7 +128,7 @@ def job_facts(job: client_pb2.Job) -> Facts:
 
 
 def node_facts(node: client_pb2.Node) -> Facts:
-    """Everything on one node."""
+    """Return all facts on one node."""
     return {
         "name": node.name,
         "hostname": node.hostname,
@@ -159,7 +159,7 @@ def node_facts(node: client_pb2.Node) -> Facts:
 
 
 def stray_facts(stray: client_pb2.Stray) -> Facts:
-    """An attempt on a node that the journal does not have."""
+    """Return the facts on an attempt that a node has and the journal does not."""
     return {
         "id": stray.job_id,
         "attempt": stray.attempt,
@@ -171,14 +171,14 @@ def stray_facts(stray: client_pb2.Stray) -> Facts:
 
 
 def nvlinks(node: client_pb2.Node) -> list[list[str]]:
-    """The pairs of UUIDs of the node's GPUs that NVLink joins, each pair once."""
+    """Return the pairs of UUIDs of the node's GPUs that NVLink joins, each pair once."""
     joined = agent_pb2.GPU_LINK_NVLINK
     links = [(gpu.info.uuid, peer.uuid) for gpu in node.gpus for peer in gpu.info.peers if peer.link == joined]
     return [list(pair) for pair in sorted({(min(link), max(link)) for link in links})]
 
 
 def event_facts(event: client_pb2.Event) -> Facts:
-    """One recorded event."""
+    """Return the facts on one recorded event."""
     return {
         "sequence": event.sequence,
         "time": event.time,
@@ -191,7 +191,7 @@ def event_facts(event: client_pb2.Event) -> Facts:
 
 
 def _event_body(event: client_pb2.Event) -> Facts | None:
-    """The event itself; without the job's environment, which may hold secrets."""
+    """Return the event itself, without the job's environment, which may hold secrets."""
     body: Facts | None = json.loads(event.json) if event.json else None
     if body and isinstance(body.get("spec"), dict):
         body["spec"].pop("env", None)
@@ -199,7 +199,7 @@ def _event_body(event: client_pb2.Event) -> Facts | None:
 
 
 def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
-    """What was asked for; without the environment, which may hold secrets."""
+    """Return what the job requests, without its environment, which may hold secrets."""
     return {
         "name": spec.name,
         "command": list(spec.command),
@@ -240,7 +240,7 @@ def _spec_facts(spec: job_pb2.JobSpec) -> Facts:
 
 
 def asha_facts(asha: job_pb2.Asha) -> Facts:
-    """How tasks are compared, by the names that ``ebb submit --asha`` has for it."""
+    """Return how tasks are compared, with the names that ``ebb submit --asha`` uses."""
     mode = "max" if asha.maximise else "min"
     steps = {"min-steps": asha.min_steps, "max-steps": asha.max_steps}
     return {"metric": asha.metric, "mode": mode, "eta": asha.eta, **steps}
@@ -326,7 +326,7 @@ def _allocation_facts(node: client_pb2.NodeAllocation) -> Facts:
 
 
 def why_unusable(gpu: client_pb2.NodeGpu) -> str:
-    """Why nothing is started on a GPU: the master set it aside, or its last reading says so; empty: it is usable."""
+    """Say why a GPU is not used: the master set it aside, or its last reading is unhealthy; empty if it is usable."""
     if not gpu.info.healthy:
         return gpu.info.unhealthy_reason or "unhealthy"
     if gpu.HasField("reading") and not gpu.reading.healthy:
@@ -381,10 +381,10 @@ def _number(share: job_pb2.Share) -> float | int:
 
 
 def _time(seconds: float) -> float | None:
-    """A time whose zero means that it has not come."""
+    """Return a time on the wire; zero means that it has not come, and becomes null."""
     return seconds or None
 
 
 def _optional(message: Any, field: str) -> Any:
-    """A field that need not be set, null if it is not."""
+    """Return an optional field; null if it is not set."""
     return getattr(message, field) if message.HasField(field) else None

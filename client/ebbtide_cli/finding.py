@@ -1,9 +1,9 @@
-"""Where the master is: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
+"""Find the master: ``--master``, else ``EBB_MASTER``, else the one of ``EBB_HOME``, else that of the last login.
 
 The last login does not count while ``EBB_HOME`` is set.
 
-The first two may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``; ``unix:HOME`` is the
-socket of the master whose home that is.
+``--master`` and ``EBB_MASTER`` may name several masters that stand by for each other: ``HOST:PORT,HOST:PORT``.
+``unix:HOME`` is the socket of the master with that home.
 """
 
 import os
@@ -18,7 +18,7 @@ from ebbtide_cli.logins import last_login
 def find_master(option: "str | Address | None") -> Address:
     """Find the master's address; `Unreachable` if the local one does not run and there is no login.
 
-    Whoever sets ``EBB_HOME`` means the cluster there: while its master is away, no other one is asked in its place.
+    A user who sets ``EBB_HOME`` means the cluster there: while its master is away, no other master is asked instead.
     """
     if isinstance(option, Address):
         return option
@@ -37,7 +37,7 @@ def find_master(option: "str | Address | None") -> Address:
 
 
 def _one_of(text: str, source: str) -> Address:
-    """The address in ``text``; of several, between commas, the first where a master serves now."""
+    """Return the address in ``text``; of several, between commas, the first where a master serves now."""
     addresses = [parse_address(part.strip(), source) for part in text.split(",")]
     if len(addresses) == 1:
         return addresses[0]

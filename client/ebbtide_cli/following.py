@@ -1,7 +1,7 @@
-"""What the tasks of an array print, as they print it: a bounded number of logs are read at a time.
+"""Print the output of an array's tasks as it appears; a bounded number of logs are read at a time.
 
-One stream tells when something changed, and a listing then, which tasks have begun. Who has to wait for a place is read
-from its beginning later, so nothing is left out. A suspended task gives its place to one that runs.
+A stream tells when something has changed, and a listing then tells which tasks have begun. A log that waits for its
+turn is read from its beginning later, so nothing is left out. A suspended task gives its turn to one that runs.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from ebbtide_cli.log_reading import LogLines, LogPosition
 from ebbtide_cli.output import complain, print_attempt
 
 MOST_FOLLOWED: Final = 16
-"""Logs that are read at a time: of one node, each user may follow 24, and more than one `ebb` may run."""
+"""Logs that are read at a time: each user may follow 24 logs of a node, and more than one `ebb` may run."""
 LOOK_S: Final = 0.5
-"""Between listings of the tasks at least."""
+"""Seconds between two listings of the tasks, at least."""
 LISTED_SHARE: Final = 0.1
-"""Of what a user may be told about jobs, so much goes into listings at most: the rest is for other streams."""
+"""The share of a user's budget for reports on jobs that listings may take; the rest is for other streams."""
 _STDOUT: Final = 1
 _ON_GPUS: Final = ("RUNNING", "STARTING", "SUSPENDING", "STOPPING", "UNREACHABLE")
 _BEGUN: Final = tuple(
@@ -39,7 +39,7 @@ _BEGUN: Final = tuple(
 def follow_tasks(master: str | None, request: client_pb2.ReadLogsRequest, tasks: Sequence[str], *, tidy: bool) -> bool:
     """Print the logs of these ``tasks``, which ``request`` names together, until all of them have ended.
 
-    Whether every log could be read; what is wrong with one is said. Raises `Failure`.
+    Returns whether every log could be read; a log that cannot be read is reported. Raises `Failure`.
     """
     following = _Following(request, tasks, tidy=tidy)
     interrupts.run(following.run(master))
@@ -47,7 +47,7 @@ def follow_tasks(master: str | None, request: client_pb2.ReadLogsRequest, tasks:
 
 
 class _Log:
-    """One task's log."""
+    """The log of one task, and how far it was read."""
 
     def __init__(self, task: str, request: client_pb2.ReadLogsRequest, *, tidy: bool) -> None:
         own = client_pb2.ReadLogsRequest()
@@ -57,7 +57,7 @@ class _Log:
         self.place = LogPosition(own)
         self.lines = LogLines(f"{task}: ", tidy=tidy, whole=True)
         self.outage = Outage()
-        self.is_due = False  # there is something to read, or will be soon
+        self.is_due = False  # its task has begun and is not suspended, so there is or will be something to read
 
 
 class _Following:
@@ -65,7 +65,7 @@ class _Following:
         self.complete = True
         self._named = request.job_id
         self._of_attempt = bool(request.attempt)
-        self._left = {task: _Log(task, request, tidy=tidy) for task in tasks}  # those that are not read to their end
+        self._left = {task: _Log(task, request, tidy=tidy) for task in tasks}  # logs that are not yet read to their end
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._printing = asyncio.Lock()
@@ -74,7 +74,7 @@ class _Following:
         self._outage = Outage()
 
     async def run(self, master: str | None) -> None:
-        """Follow them; a restart of the master is bridged. Raises `Failure`."""
+        """Follow the logs, across restarts of the master. Raises `Failure`."""
         while self._left:
             try:
                 async with connecting(master) as stub:
@@ -86,7 +86,7 @@ class _Following:
                 await asyncio.sleep(RETRY_S)
 
     async def _follow(self, stub: Any) -> None:
-        """The same over one connection. Raises whatever ends it."""
+        """Follow the logs over one connection until all are read. Raises the error that ends it."""
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed.set()
         tasks = [self._begin(self._watch(stub)), self._begin(self._keep_looking(stub))]
@@ -109,7 +109,7 @@ class _Following:
             self._end.set_exception(error)
 
     async def _watch(self, stub: Any) -> None:
-        """Hear when something changed."""
+        """Note each change of the array that the master reports."""
         async for whole in stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[self._named])):
             self._outage.heard = True
             self._over = finished(whole)
@@ -134,10 +134,10 @@ class _Following:
             await asyncio.sleep(max(LOOK_S, listed * limits.LISTED_COST / limits.TOLD_PER_S / LISTED_SHARE))
 
     async def _look(self, stub: ClientServiceStub) -> int:
-        """Find out which tasks have begun and which have ended; how many that are."""
+        """Find out which tasks have begun and which have ended; return how many tasks were listed."""
         if not self._left:
             return 0
-        over = self._over  # asked first: then no task begins after the listing
+        over = self._over  # read before the listing: if it is set, no task begins after the listing
         indices = [int(task.partition(".")[2]) for task in self._left]
         named = f"{self._named.partition('.')[0]}.{min(indices)}-{max(indices)}"
         request = client_pb2.ListJobsRequest(job_ids=[named], states=_BEGUN)
@@ -147,12 +147,12 @@ class _Following:
             job = found.get(task)
             log.is_due = job is not None and job.HasField("start_time") and job.state != job_pb2.JOB_STATE_SUSPENDED
             never = over if job is None else finished(job) and not job.HasField("start_time")
-            if never and task not in self._readers:  # it was removed, or cancelled before it began
+            if never and task not in self._readers:  # the task was removed, or cancelled before it began
                 del self._left[task]
         return len(found)
 
     def _choose(self, stub: Any) -> None:
-        """Read those that there is something of, in order, as far as there are places."""
+        """Start reading the logs that have something to read, in order, as far as the limit allows."""
         waiting = [log for log in self._left.values() if log.is_due and log.task not in self._readers]
         idle = [task for task in self._readers if not self._left[task].is_due]
         for task in idle[: max(0, len(waiting) + len(self._readers) - MOST_FOLLOWED)]:
@@ -171,22 +171,22 @@ class _Following:
         self._choose(stub)
 
     async def _read_once(self, stub: Any, log: _Log) -> bool:
-        """Whether that was all of it, or all that can be had."""
+        """Print what one stream of the log brings; return whether the log is complete, or cannot be read any further."""
         log.outage.begin()
         try:
             async for chunk in stub.ReadLogs(log.place.resumed()):
                 log.outage.heard = True
                 if data := log.place.take(chunk):
-                    # What was taken is printed even if the stream is given up meanwhile: it does not come again.
+                    # Bytes that were taken are printed even if the stream is cancelled meanwhile, because they are not sent again.
                     await asyncio.shield(self._print(log, chunk.attempt, data))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=REPLY_S)  # it may be the master
+                await stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=REPLY_S)  # raises if the master itself is away
                 if not log.outage.lasts():
                     return False
             elif error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise
-            if not (self._of_attempt and error.code() is grpc.StatusCode.NOT_FOUND):  # most tasks have but one
+            if not (self._of_attempt and error.code() is grpc.StatusCode.NOT_FOUND):  # not an error if one attempt was asked for: most tasks have only one
                 complain(f"{log.task}: {error.details()}")
                 self.complete = False
         return True

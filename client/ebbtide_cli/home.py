@@ -1,4 +1,4 @@
-"""Where a cluster of this machine keeps its state (``EBB_HOME``), and who of it is alive."""
+"""Where a cluster of this machine keeps its state (``EBB_HOME``), and which of its processes are alive."""
 
 import json
 import os
@@ -19,18 +19,18 @@ class Home:
 
     @classmethod
     def current(cls) -> "Home":
-        """The directory that ``EBB_HOME`` names, or the default one; always absolute."""
+        """Return the directory that ``EBB_HOME`` names, or the default one; always absolute."""
         named = os.environ.get("EBB_HOME")
         return cls(Path(named).absolute() if named else Path.home() / ".local/state/ebbtide")
 
     @property
     def master_record(self) -> Path:
-        """What the master writes about itself while it serves."""
+        """The file that the master writes about itself while it serves."""
         return self.root / "master.json"
 
     @property
     def token(self) -> Path:
-        """What proves the account that the master of this home runs as."""
+        """The file with the token of the account that the master of this home runs as."""
         return self.root / "token"
 
     @property
@@ -40,54 +40,54 @@ class Home:
 
     @property
     def master_log(self) -> Path:
-        """Where a master started by ``ebb up`` logs."""
+        """The log of a master that ``ebb up`` started."""
         return self.root / "master.log"
 
     @property
     def settings_record(self) -> Path:
-        """With what ``ebb up`` started the cluster."""
+        """The file with the options with which ``ebb up`` started the cluster."""
         return self.root / "up.json"
 
     @property
     def quiesced_record(self) -> Path:
-        """Which master was told to start nothing more, by an ``ebb down`` that has not finished."""
+        """The file that names a master which may start nothing more, because an ``ebb down`` has not finished."""
         return self.root / "quiesced.json"
 
     def agent_record(self, node: str) -> Path:
-        """What the agent of ``node`` writes about itself."""
+        """Return the path of the file that the agent of ``node`` writes about itself."""
         return self.root / "nodes" / node / "agent.json"
 
     def joined(self, node: str) -> str:
-        """Where ``node`` attaches to the master of another machine's cluster; empty if it has not joined any."""
+        """Return the address at which ``node`` joined another machine's cluster; empty if it has not joined one."""
         record = read_record(self.root / "nodes" / node / "tls" / "joined.json") or {}
         return str(record.get("address", ""))
 
     def agent_log(self, node: str) -> Path:
-        """Where an agent started by ``ebb up`` logs."""
+        """Return the path of the log of an agent that ``ebb up`` started."""
         return self.root / "nodes" / node / "agent.log"
 
     def master(self) -> Identity | None:
-        """The master that runs here."""
+        """Return the master that runs in this home; None if none does."""
         return _living(self.master_record)
 
     def agent(self, node: str) -> Identity | None:
-        """The agent of ``node`` that runs here."""
+        """Return the agent of ``node`` that runs in this home; None if none does."""
         return _living(self.agent_record(node))
 
     def agents(self) -> dict[str, Identity]:
-        """All agents that run here, by node."""
+        """Return all agents that run in this home, by node."""
         records = sorted(self.root.glob("nodes/*/agent.json"))
         return {path.parent.name: process for path in records if (process := _living(path))}
 
     def supervisors(self) -> Iterator[Identity]:
-        """The processes here that supervise an attempt."""
+        """Yield the supervisors of this home that are alive."""
         for path in sorted(self.root.glob("nodes/*/attempts/*/supervisor.json")):
             if process := _living(path):
                 yield process
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if there is none (records are renamed into place, so half a one is none)."""
+    """Read a JSON object; None if there is none. Records are renamed into place, so an incomplete one is not valid."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -96,14 +96,14 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Put a JSON object in place in one step."""
+    """Write a JSON object and rename it into place."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(record))
     fresh.replace(path)
 
 
 def _living(path: Path) -> Identity | None:
-    """The process that a record names, if it runs and nobody but this account and root can have said so."""
+    """Return the process that a record names, if it is alive and only this account or root can have written the record."""
     try:
         check_file(path)
         process = Identity.from_json(read_record(path) or {})

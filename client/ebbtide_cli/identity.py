@@ -1,4 +1,4 @@
-"""Users and tokens, as verbs print them."""
+"""Print users and tokens."""
 
 from typing import Any, Final
 
@@ -9,11 +9,11 @@ from ebbtide_cli.text import format_time
 ROLES: Final = ("user", "operator", "admin")
 DAY_S: Final = 86_400.0
 WARNED_S: Final = 14 * DAY_S
-"""So long before a token expires it is said."""
+"""Seconds before a token's end from which on verbs warn of it."""
 
 
 def user_facts(user: user_pb2.User) -> dict[str, Any]:
-    """Everything on one user; ``account`` is the one of the same name if nothing else was said."""
+    """Return all facts on one user; ``account`` is the account of the same name unless another one was set."""
     return {
         "name": user.name,
         "role": user.role,
@@ -24,7 +24,7 @@ def user_facts(user: user_pb2.User) -> dict[str, Any]:
 
 
 def token_facts(token: user_pb2.Token) -> dict[str, Any]:
-    """Everything on one token; its text is known to nobody."""
+    """Return all facts on one token; its text is not stored anywhere."""
     return {
         "id": token.id,
         "user": token.user,
@@ -35,7 +35,7 @@ def token_facts(token: user_pb2.Token) -> dict[str, Any]:
 
 
 def expiry_words(token: user_pb2.Token, now: float) -> str:
-    """When it ends: ``never``, ``expired``, or a date and how many days are left."""
+    """Say when a token ends: ``never``, ``expired`` and the date, or a date and how many days are left."""
     if not token.HasField("expires"):
         return "never"
     left_s = token.expires - now
@@ -45,7 +45,7 @@ def expiry_words(token: user_pb2.Token, now: float) -> str:
 
 
 def expiry_warning(token: user_pb2.Token, now: float) -> str:
-    """What to do about a token that soon expires; empty for one that does not."""
+    """Say what to do about a token that expires soon; empty for others."""
     if not token.HasField("expires") or token.expires - now > WARNED_S:
         return ""
     return f"the token expires {expiry_words(token, now)}: 'ebb token create' makes another, for 'ebb login'"

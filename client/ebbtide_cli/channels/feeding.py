@@ -1,4 +1,4 @@
-"""This process's standard input, sent to a job: to its end, or until nobody reads it, whatever breaks meanwhile."""
+"""Send this process's standard input to a job, until its end or until the job wants no more, across failures."""
 
 import asyncio
 import os
@@ -17,41 +17,41 @@ from ebbtide_cli.errors import Failure
 from ebbtide_cli.submitting.checks import user_name
 
 LONGEST_PAUSE_S: Final = 2.0
-"""Between tries at most."""
+"""Seconds between two tries, at most."""
 LASTING_S: Final = 30.0
-"""For so long it cannot be sent before that is told as what failed the job."""
+"""Seconds for which the input cannot be sent before this is reported as the reason why the job failed."""
 _STDIN: Final = 0
 
 
 class _InputLost(Exception):
-    """The job cannot have all of it any more; the message says why."""
+    """The job cannot get all of its input any more; the message says why."""
 
 
 class Feeder:
-    """Sends the input on a thread of its own, while another one shows what the job prints."""
+    """Send the input on a thread of its own, while another thread shows the job's output."""
 
     def __init__(self, master: str | None, job_id: str) -> None:
         self._master = master
         self._want = channel_pb2.OpenChannel(job_id=job_id, user=user_name(), input=channel_pb2.FeedInput())
-        self._sent = deque[bytes]()  # what was read and the job may not have: no more than a window and a frame
-        self._taken = 0  # bytes of the input before that
+        self._sent = deque[bytes]()  # what was read and the job may not have yet: at most a window and a frame
+        self._taken = 0  # bytes of the input before `_sent`, which the job has
         self._reading: asyncio.Future[bytes] | None = None
         self._at_end = False
         self.has_sent_all = False
         """Whether the job has all of its input, or wants no more."""
         self._lost = ""
-        self._failing: tuple[float, str] | None = None  # since when it cannot be sent, and why
+        self._failing: tuple[float, str] | None = None  # since when the input cannot be sent, and why
 
     @property
     def trouble(self) -> str:
-        """Why the job did not get its input, if that is so; that it has just ended is no reason."""
+        """Why the job did not get its input; empty if it did, or if sending fails only since the job has just ended."""
         if self._lost or self._failing is None:
             return self._lost
         since, why = self._failing
         return why if time.monotonic() - since > LASTING_S else ""
 
     def start(self) -> None:
-        """Begin; nobody waits for the end of it, because a read may never return."""
+        """Start sending. Nothing waits for the thread to end, because a read may never return."""
         threading.Thread(target=self._run, name="standard input", daemon=True).start()
 
     def _run(self) -> None:
@@ -66,18 +66,18 @@ class Feeder:
         while not self.has_sent_all:
             try:
                 await self._send()
-            except Failure as failure:  # it is said if the job fails; who follows the job knows whether to give up
+            except Failure as failure:  # reported if the job fails; the follower decides to give up
                 pause_s = RETRY_S if self._failing is None else min(2 * pause_s, LONGEST_PAUSE_S)
                 since = time.monotonic() if self._failing is None else self._failing[0]
                 self._failing = since, failure.message
                 await asyncio.sleep(pause_s)
-        # As in a shell's pipeline, who writes to a pipe that nobody reads is to hear of it.
+        # As in a shell's pipeline, a program that writes to a pipe without a reader is to get an error.
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(null, _STDIN)
         os.close(null)
 
     async def _send(self) -> None:
-        """Send it over one channel, as far as that leads. Raises `Failure`, _InputLost."""
+        """Send the input over one channel, for as long as the channel works. Raises `Failure`, _InputLost."""
         async with channel(self._master, self._want) as line:
             self._failing = None
             self._drop(line.opened.input_taken)
@@ -105,7 +105,7 @@ class Feeder:
         await line.send_end()
 
     def _drop(self, taken: int) -> None:
-        """Forget what the job has: so many bytes of the input. Raises _InputLost."""
+        """Forget the first ``taken`` bytes of the input, which the job has. Raises _InputLost."""
         if taken < self._taken:
             raise _InputLost(f"the job has {taken} bytes of it, and should have {self._taken}")
         while self._taken < taken:
@@ -118,7 +118,7 @@ class Feeder:
                 self._sent.appendleft(first[count:])
 
     async def _next(self) -> bytes:
-        """What comes next; nothing at the end. What is read while the channel breaks is there for the next one."""
+        """Return the next part of the input, empty at its end. What is read while a channel breaks goes to the next one."""
         if self._at_end:
             return b""
         if self._reading is None:
@@ -132,6 +132,6 @@ class Feeder:
 
 
 async def _listen(line: ClientChannel) -> None:
-    """Until the job wants no more. Raises ChannelLost."""
+    """Wait until the job wants no more input. Raises ChannelLost."""
     async for _ in line.frames():
         pass
