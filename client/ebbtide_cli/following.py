@@ -171,22 +171,22 @@ class _Following:
         self._choose(stub)
 
     async def _read_once(self, stub: Any, log: _Log) -> bool:
-        """Print what one stream of the log brings; return whether the log is complete, or cannot be read any further."""
+        """Print what one stream of the log brings; return whether the log is complete, or can be read no further."""
         log.outage.begin()
         try:
             async for chunk in stub.ReadLogs(log.place.resumed()):
                 log.outage.heard = True
                 if data := log.place.take(chunk):
-                    # Bytes that were taken are printed even if the stream is cancelled meanwhile, because they are not sent again.
+                    # Bytes that were taken are printed even if the stream is cancelled now: they are not sent again.
                     await asyncio.shield(self._print(log, chunk.attempt, data))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=REPLY_S)  # raises if the master itself is away
+                await stub.ShowCluster(client_pb2.ShowClusterRequest(), timeout=REPLY_S)  # fails if the master is away
                 if not log.outage.lasts():
                     return False
             elif error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise
-            if not (self._of_attempt and error.code() is grpc.StatusCode.NOT_FOUND):  # not an error if one attempt was asked for: most tasks have only one
+            if not (self._of_attempt and error.code() is grpc.StatusCode.NOT_FOUND):  # most tasks have only one attempt
                 complain(f"{log.task}: {error.details()}")
                 self.complete = False
         return True

@@ -103,7 +103,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def _living(path: Path) -> Identity | None:
-    """Return the process that a record names, if it is alive and only this account or root can have written the record."""
+    """Return the process that a record names, if it is alive and only this account or root can have written that."""
     try:
         check_file(path)
         process = Identity.from_json(read_record(path) or {})

@@ -1,9 +1,10 @@
-"""Ctrl-C, in one place: it cancels what this process waits for, and the process ends, whatever a library makes of it.
+"""Handle Ctrl-C in one place: cancel what this process waits for, and end the process, whatever a library does.
 
-What a signal handler throws into gRPC, an event loop or a destructor is lost, or leaves a channel behind that waits for
-ever when it is closed. So nothing is thrown there: a thread cancels the running calls, and stirs the main thread until
-it is in code that can stand it. Nothing is printed from a handler. A process that has not ended soon after is ended,
-and so it is by a second Ctrl-C, except where it is `held` because something would be left behind.
+An exception that a signal handler raises inside gRPC, an event loop or a destructor is lost, or leaves a channel that
+waits forever when it is closed. So the handler raises nothing there: a thread cancels the running calls, and wakes the
+main thread with a signal until it runs code in which raising is safe. A handler prints nothing. A process that has
+not ended soon after is killed, as it is by a second Ctrl-C, except while it is `held` because it would leave something
+behind.
 """
 
 import os
@@ -22,45 +23,45 @@ from ebbtide_cli.errors import INTERRUPTED, Failure
 Value = TypeVar("Value")
 
 STIR: Final = signal.SIGURG
-"""With which the main thread is stirred; nobody else means anything by it, and it is ignored by default."""
+"""The signal that wakes the main thread; nothing else uses it, and its default is to be ignored."""
 STIRRED_S: Final = 0.02
-"""How often it is."""
+"""Seconds between two such signals."""
 ENDED_S: Final = 1.5
-"""How long it may take to leave by itself: there is nothing that it would have to wait for."""
+"""Seconds in which the process may leave by itself; it has nothing to wait for."""
 _FRAGILE: Final = frozenset({"grpc", "asyncio", "multiprocessing.popen_spawn_posix"})
-"""Packages and modules that an exception from nowhere leaves in disorder, or with a child that says so."""
+"""Packages and modules that an asynchronous exception breaks, or whose child process prints it."""
 _WRAPPING: Final = frozenset({"__del__", "__set_name__"})
-"""Out of which no exception comes as what it was."""
+"""Functions out of which an exception does not come as itself."""
 
 
 class Cancellable(Protocol):
-    """Something that the main thread waits for."""
+    """A call or task that the main thread waits for."""
 
     def cancel(self) -> object:
-        """Have it end soon; called on another thread."""
+        """Make it end soon; called on another thread."""
 
 
 class _Hearing:
-    """What was heard during a verb, and what is to be done about it."""
+    """The interrupts of one verb, and what is to be done about them."""
 
     def __init__(self, *, ends: bool) -> None:
         self.ends = ends
-        self.due: BaseException | None = None  # what is to be raised
+        self.due: BaseException | None = None  # the exception to raise in the main thread
         self.raised = False
         self.held = 0
         self.waits: set[Cancellable] = set()
         self.taker: Callable[[int], None] | None = None
-        self.taken = 0  # how many interrupts the taker still gets
+        self.taken = 0  # how many more interrupts the taker gets
         self._tell_of_lost = sys.unraisablehook
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals for as long as the block lasts; a Ctrl-C that is ignored stays so."""
+        """Handle the signals for the duration of the block; a Ctrl-C that was ignored before stays ignored."""
         numbers = [STIR] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [STIR, signal.SIGINT]
         before = {number: signal.signal(number, self.handle) for number in numbers}
-        # The kernel's end tells the thread: Python's handler may come too late for a wait that has just begun.
+        # The wakeup descriptor tells the thread at once: Python's handler may come too late for a wait that has just begun.
         waker = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         sys.unraisablehook = self._lost
         threading.Thread(target=self._insist, name="interrupts", daemon=True).start()
@@ -76,13 +77,13 @@ class _Hearing:
             os.close(self._writing)
 
     def raise_soon(self, due: BaseException) -> None:
-        """Have this raised in the main thread, as soon as it can stand it."""
+        """Raise ``due`` in the main thread as soon as it runs code in which raising is safe."""
         self.due, self.raised = due, False
-        with suppress(OSError):  # it is over meanwhile
+        with suppress(OSError):  # the block has ended meanwhile
             os.write(self._writing, bytes((signal.SIGINT,)))
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """What Python does on a signal, between two instructions of the main thread."""
+        """Handle a signal; Python calls this between two instructions of the main thread."""
         if number == signal.SIGINT:
             self._press()
         if self.due is not None and not self.raised and not self.held and not _is_fragile(frame):
@@ -90,7 +91,7 @@ class _Hearing:
             raise self.due
 
     def _lost(self, what: "sys.UnraisableHookArgs") -> None:
-        """What was raised in a place from which nothing can be: it is raised once more elsewhere."""
+        """Note that the exception was raised where exceptions are lost, so that it is raised once more elsewhere."""
         if what.exc_value is not None and what.exc_value is self.due:
             self.raised = False
         else:
@@ -106,7 +107,7 @@ class _Hearing:
             _end(INTERRUPTED)
 
     def _insist(self) -> None:
-        """Wait for the kernel's word, and from then on see to it that what is due is done."""
+        """Wait for a signal from the wakeup descriptor, and from then on see to it that the exception takes effect."""
         with open(self._reading, "rb", buffering=0) as told:
             while heard := told.read(64):
                 if signal.SIGINT not in heard:
@@ -122,10 +123,10 @@ class _Hearing:
 
     def _bring_about(self, due: BaseException, since: float) -> None:
         while self.waits:
-            with suppress(KeyError):  # it ended meanwhile
+            with suppress(KeyError):  # the call ended meanwhile
                 self.waits.pop().cancel()
         if self.raised:
-            threading.excepthook = lambda _: None  # whoever waited for the children is not meant to mind
+            threading.excepthook = lambda _: None  # a thread that waits for the children must not complain
             _kill_children()
         else:
             _stir()
@@ -141,7 +142,7 @@ _hurries = False
 
 @contextmanager
 def heard(*, ends: bool) -> Iterator[None]:
-    """Take Ctrl-C while a verb runs; ``ends``: it may end the process."""
+    """Handle Ctrl-C while a verb runs; ``ends``: a Ctrl-C may end the process."""
     global _hearing
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -155,12 +156,12 @@ def heard(*, ends: bool) -> Iterator[None]:
 
 
 def is_due() -> bool:
-    """Whether the main thread, if this is it, is to end what it does."""
+    """Whether this is the main thread, and is to end what it does."""
     return (hearing := _mine()) is not None and hearing.due is not None and not hearing.held
 
 
 def what_is_due() -> BaseException:
-    """What is to be raised for that reason, by whoever notices it first."""
+    """Return the exception that is due, for the first caller that notices it to raise."""
     hearing = _mine()
     if hearing is None or hearing.due is None:
         return KeyboardInterrupt()
@@ -169,14 +170,14 @@ def what_is_due() -> BaseException:
 
 
 def forgive() -> None:
-    """It was what was waited for: go on as if nothing had been pressed."""
+    """Cancel the exception that is due: the caller was waiting for this interrupt, and goes on."""
     if hearing := _mine():
         hearing.due = None
 
 
 @contextmanager
 def waiting_for(call: Cancellable) -> Iterator[None]:
-    """Have ``call`` cancelled if the main thread, which waits for it in this block, is to end."""
+    """Cancel ``call``, for which the main thread waits in this block, if an interrupt ends the wait."""
     hearing = _mine()
     if hearing is None:
         yield
@@ -192,7 +193,7 @@ def waiting_for(call: Cancellable) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let nothing interrupt the block; what was pressed meanwhile counts afterwards."""
+    """Let nothing interrupt the block; an interrupt in the meantime takes effect afterwards."""
     hearing = _mine()
     if hearing is None:
         yield
@@ -208,7 +209,7 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def taken_by(taker: Callable[[int], None], times: int) -> Iterator[None]:
-    """Let ``taker`` have the next Ctrl-Cs, on a thread, with how many it will still get; what follows interrupts."""
+    """Call ``taker`` on a thread for the next Ctrl-Cs, with how many more it will get; later ones interrupt."""
     hearing = _mine()
     if hearing is None:
         yield
@@ -222,7 +223,7 @@ def taken_by(taker: Callable[[int], None], times: int) -> Iterator[None]:
 
 @contextmanager
 def after(seconds: float, failure: Failure) -> Iterator[None]:
-    """Raise ``failure`` in the block once it has lasted for so long."""
+    """Raise ``failure`` in the block once the block has lasted ``seconds``."""
     if (hearing := _mine()) is None:
         yield
         return
@@ -238,7 +239,7 @@ def after(seconds: float, failure: Failure) -> Iterator[None]:
 
 @contextmanager
 def by_sigterm() -> Iterator[None]:
-    """Let SIGTERM in the block be as a Ctrl-C: something would be left behind else."""
+    """Treat SIGTERM in the block as a Ctrl-C, because the block would leave something behind otherwise."""
     if (hearing := _mine()) is None:
         yield
         return
@@ -253,7 +254,7 @@ def by_sigterm() -> Iterator[None]:
 def stop_signals() -> Iterator[int]:
     """Turn SIGINT and SIGTERM into a descriptor that can be read.
 
-    An exception out of a signal handler can be lost in a destructor; a byte in a socket cannot.
+    An exception from a signal handler can be lost in a destructor; a byte in a socket cannot.
     """
     told, tell = socket.socketpair()
     tell.setblocking(False)
@@ -270,7 +271,7 @@ def stop_signals() -> Iterator[int]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Leave signals to what runs in the block."""
+    """Leave SIGINT to what runs in the block."""
     if _mine() is None or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
         return
@@ -283,7 +284,7 @@ def unheard() -> Iterator[None]:
 
 
 def run(coroutine: Coroutine[Any, Any, Value]) -> Value:
-    """Run it in an event loop of its own; Ctrl-C cancels it."""
+    """Run a coroutine in an event loop of its own; Ctrl-C cancels it."""
     import asyncio
 
     class Running:
@@ -307,7 +308,7 @@ def run(coroutine: Coroutine[Any, Any, Value]) -> Value:
 
 @contextmanager
 def kept_terminal(descriptor: int) -> Iterator[None]:
-    """Give the terminal back as it is now, also if the process is ended."""
+    """Restore the terminal's current settings afterwards, even if the process is killed by `_end`."""
     import termios
 
     before = termios.tcgetattr(descriptor)
@@ -320,18 +321,18 @@ def kept_terminal(descriptor: int) -> Iterator[None]:
 
 
 def hurry() -> None:
-    """Have the end of this process wait for nobody: a library has threads that may not end."""
+    """Let this process end without waiting for threads of a library that may not end."""
     global _hurries
     _hurries = True
 
 
 def abandon(channel: object) -> None:
-    """Keep something for as long as this process lasts, because its destructor may wait."""
+    """Keep an object until this process ends, because its destructor may wait."""
     _abandoned.append(channel)
 
 
 def leave(code: int) -> int:
-    """End the process with this exit code if anything could keep it; else return the code."""
+    """End the process with this exit code if threads could keep it from ending; else return the code."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -345,7 +346,7 @@ def _mine() -> _Hearing | None:
 
 
 def _is_fragile(frame: FrameType | None) -> bool:
-    """Whether an exception would be lost here, or do harm."""
+    """Whether an exception raised in this frame would be lost, or do harm."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if {module, module.partition(".")[0]} & _FRAGILE or frame.f_code.co_name in _WRAPPING:
@@ -359,7 +360,7 @@ def _stir() -> None:
 
 
 def _kill_children() -> None:
-    """Those of pools, which would wait for more to do for ever."""
+    """Kill the children of process pools, which would wait for more work forever."""
     if "multiprocessing.process" in sys.modules:
         from multiprocessing import active_children
 
@@ -368,7 +369,7 @@ def _kill_children() -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """At once, whatever other threads hold; nothing is flushed that could wait."""
+    """End the process at once, whatever locks other threads hold; flush nothing that could block."""
     import termios
 
     _kill_children()

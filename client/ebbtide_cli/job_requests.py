@@ -1,4 +1,4 @@
-"""What the verbs that change jobs have in common: ask for each job, report each, and wait for the effect if told to."""
+"""Send a request for each of several jobs, report each result, and wait for the effect if the user asks for that."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,7 +16,7 @@ from ebbtide_cli.watching import wait_for
 
 Send = Callable[[ClientServiceStub, str], client_pb2.Job]
 Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
-"""Whether the wish has come true: the job now, and as it was when the master accepted the wish."""
+"""Whether the request has taken effect, given the job now and the job as it was when the master accepted the request."""
 
 wait_option: Final = click.option("--wait", is_flag=True, help="Return only once it has taken effect.")
 
@@ -32,10 +32,10 @@ def grant(
     facts: Callable[[client_pb2.Job], Facts] = job_facts,
     came_of: Callable[[client_pb2.Job], tuple[str, int]] = lambda job: (summary(job), OK),
 ) -> int:
-    """Send one wish for each job and print the jobs, as JSON their ``facts``; return the worst exit code.
+    """Send one request for each job and print the jobs, as JSON their ``facts``; return the worst exit code.
 
-    A job that cannot grant it is reported and does not keep the others from theirs. ``came_of`` says in a line, and in
-    an exit code, what came of one that was waited for.
+    A job that cannot be changed is reported, and does not keep the others from being changed. ``came_of`` gives the
+    line and the exit code for a job that was waited for.
     """
     code = OK
     accepted: dict[str, client_pb2.Job] = {}

@@ -1,4 +1,4 @@
-"""What nodes are and what jobs ask of them, as ``--json`` prints it."""
+"""Describe what nodes are and what jobs require of them, for ``--json``."""
 
 import shlex
 from typing import Any
@@ -11,7 +11,7 @@ Facts = dict[str, Any]
 
 
 def needs_facts(needs: job_pb2.Needs) -> Facts:
-    """What a job asks of its nodes and GPUs; empty lists and nulls where it asks for nothing."""
+    """Return what a job requires of its nodes and GPUs; empty lists and nulls where it requires nothing."""
     return {
         "select": {wanted.key: list(wanted.values) for wanted in needs.select},
         "tolerate": list(needs.tolerate),
@@ -26,7 +26,7 @@ def needs_facts(needs: job_pb2.Needs) -> Facts:
 
 
 def needs_words(needs: job_pb2.Needs) -> str:
-    """The same as the options that were given; empty if none was."""
+    """Return the requirements as the options that were given; empty if none was."""
     several = (
         ("--select", [f"{wanted.key}={'|'.join(wanted.values)}" for wanted in needs.select]),
         ("--tolerate", needs.tolerate),
@@ -42,7 +42,7 @@ def needs_words(needs: job_pb2.Needs) -> str:
 
 
 def drain_facts(node: client_pb2.Node) -> Facts | None:
-    """How a node was taken out of service; None if it was not."""
+    """Return how a node was taken out of service; None if it was not."""
     if not node.HasField("drain"):
         return None
     drain = node.drain
@@ -56,7 +56,7 @@ def drain_facts(node: client_pb2.Node) -> Facts | None:
 
 
 def prospect_facts(job: client_pb2.NodeJob) -> Facts:
-    """What becomes of a job on a node that is drained."""
+    """Return what becomes of a job on a node that is drained."""
     return {
         "id": job.job_id,
         "name": job.name,

@@ -1,7 +1,7 @@
-"""Where this user has logged in: by address, the token that proves them there, and whom to trust to be that master.
+"""Keep this user's logins: by address, the token that proves the user, and the authority that proves the master.
 
-The file is the user's alone (0600, in a folder 0700): ``${XDG_CONFIG_HOME:-~/.config}/ebbtide/logins.json``. The last
-login in it is the master that is talked to if nothing else says which.
+Only the user can read the file (0600, in a directory 0700): ``${XDG_CONFIG_HOME:-~/.config}/ebbtide/logins.json``. Its
+last login names the master that verbs talk to if nothing else names one.
 """
 
 import json
@@ -16,36 +16,36 @@ from ebbtide_cli.errors import Failure
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What proves this user, and the certificate (PEM) of whoever vouches for the master; empty without TLS."""
+    """The token that proves this user, and the certificate (PEM) of the master's authority; empty without TLS."""
 
     token: str
     ca: str = ""
 
     @property
     def token_id(self) -> str:
-        """Under which the master knows the token: what stands between its first two marks."""
+        """The id by which the master knows the token: the part between its first two underscores."""
         return self.token.split("_")[1]
 
 
 def login_at(address: str) -> Login | None:
-    """The login at that address."""
+    """Return the login at this address; None if there is none."""
     return _read().get(address)
 
 
 def login_for(*addresses: str) -> Login | None:
-    """The first login at one of these; masters that stand by for each other know the same tokens."""
+    """Return the first login at one of the addresses; masters that stand by for each other know the same tokens."""
     logins = _read()
     return next((logins[address] for address in addresses if address in logins), None)
 
 
 def last_login() -> str | None:
-    """The address of the last one."""
+    """Return the address of the last login; None if there is no login."""
     return next(reversed(_read()), None)
 
 
 @contextmanager
 def trying(address: str, login: Login) -> Iterator[None]:
-    """Have the login, as the last one; if the block fails, what there was before."""
+    """Store the login as the last one; if the block fails, restore the logins as they were."""
     before = _read()
     _write({**{key: value for key, value in before.items() if key != address}, address: login})
     try:
@@ -56,7 +56,7 @@ def trying(address: str, login: Login) -> Iterator[None]:
 
 
 def forget(address: str) -> Login | None:
-    """Have no login there any more; the one that there was."""
+    """Remove the login at this address and return it; None if there was none."""
     logins = _read()
     gone = logins.pop(address, None)
     if gone is not None:
@@ -82,7 +82,7 @@ def _read() -> dict[str, Login]:
 
 
 def _write(logins: dict[str, Login]) -> None:
-    """In one step, and never readable by anybody else."""
+    """Write the logins in one step, never readable by another user."""
     path = _path()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""The entry point of ``ebb``: whatever happens, an exit code and at most one line of complaint, never a traceback."""
+"""Start ``ebb``: always end with an exit code and at most one line of complaint, never with a traceback."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from contextlib import suppress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``ebb`` with ``arguments`` and return its exit code; with those of the process it may end here, too."""
-    # Imported here so that an interrupt during the imports ends as quietly as any other.
+    """Run ``ebb`` and return its exit code; without ``arguments``, take the process's own and perhaps end it here."""
+    # Imported here so that an interrupt during the imports ends as quietly as a later one.
     try:
         from ebbtide_cli import interrupts
 
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Have standard input, output and errors go nowhere if they are closed, so that no other file takes their place."""
+    """Open closed standard streams on /dev/null, so that no other file gets their descriptors."""
     for number in range(3):
         with suppress(OSError):
             os.fstat(number)
             continue
-        os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+        os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this number
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:
@@ -40,7 +40,7 @@ def _open_what_is_closed() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The same; an interrupt is the caller's."""
+    """Run a verb; interrupts are left to the caller."""
     from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
     from ebbtide_cli.output import complain
     from ebbtide_cli.verb import run
@@ -56,13 +56,13 @@ def _run(arguments: Sequence[str]) -> int:
         complain(failure.message)
         return failure.code
     except BrokenPipeError:
-        # Nobody reads on: what is still buffered must not be written at exit.
+        # The reader is gone: the rest of the buffer must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
         return FAILED
-    except Exception as error:  # noqa: BLE001 - the last resort: a fault of ours must not look like a stack dump
+    except Exception as error:  # noqa: BLE001 - the last resort: a fault of Ebbtide must not look like a stack dump
         if os.environ.get("EBB_DEBUG"):
             traceback.print_exc()
         complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")

@@ -1,4 +1,4 @@
-"""What verbs print: JSON for programs, complaints, and a line on a terminal that says what is being waited for."""
+"""Print what verbs print: JSON for programs, complaints, and a status line on a terminal during waits."""
 
 import json
 import sys
@@ -17,17 +17,17 @@ def print_json(facts: Any) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr, marked as ours."""
+    """Print one line on stderr that begins with ``ebb:``."""
     print(f"ebb: {one_line(message)}", file=sys.stderr, flush=True)
 
 
 def print_attempt(number: int, prefix: str) -> None:
-    """Mark on stderr that what a job printed in another attempt begins."""
+    """Mark on stderr that the output of another attempt begins."""
     print(f"{prefix}--- attempt {number} ---", file=sys.stderr, flush=True)
 
 
 class StatusLine:
-    """What is being waited for, in words that may change; nothing if not ``wanted`` or where stderr is no terminal."""
+    """Show what a verb waits for, in a line that can be replaced; show nothing unless ``wanted`` and on a terminal."""
 
     def __init__(self, *, wanted: bool = True) -> None:
         self._wanted = wanted and sys.stderr.isatty()
@@ -39,7 +39,7 @@ class StatusLine:
         if not self._wanted or self._shown == (words, done):
             return
         if self._live is None:
-            # Most waits are over before anything has to be drawn.
+            # Most waits end before a line has to be drawn.
             from ebbtide_cli.drawing import LiveLine
 
             self._live = LiveLine()
@@ -47,7 +47,7 @@ class StatusLine:
         self._shown = (words, done)
 
     def clear(self) -> None:
-        """Remove the line, so that something lasting can be printed."""
+        """Remove the line, so that lasting output can be printed."""
         if self._live:
             self._live.remove()
         self._live = self._shown = None

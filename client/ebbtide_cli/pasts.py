@@ -1,4 +1,4 @@
-"""What lies behind: options that leave out what is too long ago."""
+"""Define options that leave out what is too old."""
 
 import time
 from typing import Final

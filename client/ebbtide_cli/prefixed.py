@@ -1,20 +1,20 @@
-"""Lines of several sources, each with the name of its own."""
+"""Mix the lines of several sources, each line prefixed with the name of its source."""
 
 from typing import Final
 
 LONGEST: Final = 64 * 1024
-"""Of a line that stays whole: what is longer is printed as several, because nobody knows how long it gets."""
+"""Bytes of a line that is kept whole; a longer line is printed in pieces, because it may grow without limit."""
 
 
 class Prefixed:
-    """Begins each line with ``prefix``; bytes may come in pieces. Without a prefix they stay as they are."""
+    """Prefix each line; bytes may come in pieces. With an empty prefix they stay as they are."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix.encode()
-        self._within = False  # a line
+        self._within = False  # whether a line has begun and not ended
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes."""
+        """Return the next bytes with their prefixes."""
         if not self._prefix or not data:
             return data
         begin = b"" if self._within else self._prefix
@@ -23,23 +23,23 @@ class Prefixed:
         return begin + body.replace(b"\n", b"\n" + self._prefix) + (b"" if self._within else b"\n")
 
     def end(self) -> bytes:
-        """Ends the line, if there is one."""
+        """Return a newline if a line has begun and not ended."""
         ended, self._within = b"\n" if self._within else b"", False
         return ended
 
 
 class Whole:
-    """Gives back whole lines only, so that they can stand between those of others."""
+    """Return whole lines only, so that they can stand between the lines of other sources."""
 
     def __init__(self) -> None:
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that ``data`` completes."""
+        """Return the lines that ``data`` completes."""
         lines, newline, self._line = (self._line + data).rpartition(b"\n")
         return lines + newline + (self.end() + b"\n" if len(self._line) > LONGEST else b"")
 
     def end(self) -> bytes:
-        """What has no end and never will."""
+        """Return the rest, a line that was not completed."""
         line, self._line = self._line, b""
         return line

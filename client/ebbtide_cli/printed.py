@@ -1,4 +1,4 @@
-"""Where a job begins and what is done with what it prints, as ``--json`` and ``ebb show`` have it."""
+"""Describe a job's snapshot and what is done with its output, for ``--json`` and ``ebb show``."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,7 +17,7 @@ LOG_ACTIONS: Final = {
 
 
 def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
-    """The facts of a job's request that are about its output."""
+    """Return the facts on the snapshot and the output in a job's request."""
     rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
     notify = [{"events": list(rule.moments), "target": rule.target} for rule in spec.notify]
     held = {"digest": spec.snapshot.digest, "bytes": spec.snapshot.bytes} if spec.HasField("snapshot") else None
@@ -31,7 +31,7 @@ def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
 
 
 def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
-    """The same in words, each with its title."""
+    """Yield the same facts in words, each with its title."""
     if spec.HasField("snapshot"):
         yield "snapshot", f"{spec.snapshot.digest[:12]}, {format_size(spec.snapshot.bytes)} as it was at submit"
     yield "output", spec.output

@@ -1,4 +1,4 @@
-"""What is said of nodes that are silent, and of attempts that are set aside: verbs below ``ebb node``, and words."""
+"""Verbs below ``ebb node`` for silent nodes and for attempts that are set aside, and words about both."""
 
 import sys
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def believe_silence(as_json: bool, master: str | None) -> None:
 
 
 def _ask_first(question: str, yes: bool, verb: str) -> None:
-    """Go on only if whoever is there says so."""
+    """Ask the user to confirm, unless ``yes``; raise `Failure` if the user does not."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -87,7 +87,7 @@ def _ask_first(question: str, yes: bool, verb: str) -> None:
 
 
 def silence_words(reply: client_pb2.ListNodesReply) -> Iterator[str]:
-    """What keeps the cluster as a whole from doing what it would."""
+    """Yield lines on what keeps the cluster as a whole from scheduling as usual."""
     if reply.doubted:
         silent = f"{plural(len(reply.doubted), 'node')} fell silent together ({', '.join(reply.doubted)})"
         yield f"{silent}: the master may be the one that is cut off, and starts none of their jobs elsewhere."
@@ -98,7 +98,7 @@ def silence_words(reply: client_pb2.ListNodesReply) -> Iterator[str]:
 
 
 def stray_words(node: client_pb2.Node, stray: client_pb2.Stray) -> str:
-    """An attempt that is set aside, and what can be done about it."""
+    """Describe an attempt that is set aside, and what can be done about it."""
     name = f"{stray.job_id}.{stray.attempt}"
     why = "counts as over" if stray.kind == "over" else "is not in the master's journal"
     what = f", and no more is known of it than its processes{'' if stray.gpus else ' (its GPUs are not known)'}"

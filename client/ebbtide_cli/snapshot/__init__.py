@@ -1,1 +1,1 @@
-"""The working directory as it is at submit, packed for the nodes on which the job will run."""
+"""Pack the working directory as it is at submit, for the nodes on which the job will run."""

@@ -1,7 +1,7 @@
-"""Which files belong to a working directory: those that git would keep, and no others.
+"""List the files of a working directory: those that git would keep, and no others.
 
-In a git repository git says so; elsewhere what ``.gitignore`` files name is left out all the same. ``.ebbignore``
-files, which are written in the same way, leave out more.
+In a git repository, git lists them; elsewhere, what ``.gitignore`` files name is left out all the same. ``.ebbignore``
+files, in the same format, leave out more.
 """
 
 import os
@@ -34,12 +34,12 @@ class Entry:
 
 
 def list_files(root: Path) -> list[Entry]:
-    """What belongs to ``root``, sorted by path; `Failure` names what cannot be packed."""
+    """Return the files below ``root``, sorted by path; `Failure` names a file that cannot be packed."""
     listed = _listed_by_git(root)
     if listed:
         rules = _Rules(root, (_IGNORED,))
         paths: Iterator[str] = (path for path in listed if not rules.ignore_below(path))
-    else:  # no repository, or one that wants nothing of this directory
+    else:  # not a repository, or git ignores this directory
         paths = _walk(root, _Rules(root, (".gitignore", _IGNORED)), "")
     entries: list[Entry] = []
     for path in paths:
@@ -53,7 +53,7 @@ def list_files(root: Path) -> list[Entry]:
 
 
 class _Rules:
-    """The rules that the files called ``names`` have for what is in their directories and below."""
+    """The rules of the files called ``names``, for everything in and below the directories of those files."""
 
     def __init__(self, root: Path, names: tuple[str, ...]) -> None:
         self._root = root
@@ -61,18 +61,18 @@ class _Rules:
         self._known: dict[str, GitIgnoreSpec | None] = {}
 
     def ignore(self, path: str) -> bool:
-        """Whether ``path``, which ends with a slash if it is a directory, is to be left out; not those above it."""
+        """Whether to leave out ``path``, which ends with a slash if it is a directory; its parents are not checked."""
         folder = path.rstrip("/")
         while folder:
             folder = os.path.dirname(folder)
             spec = self._of(folder)
             found = None if spec is None else spec.check_file(path[len(folder) + 1 if folder else 0 :]).include
-            if found is not None:  # what stands nearer wins
+            if found is not None:  # the nearest rule wins
                 return found
         return False
 
     def ignore_below(self, path: str) -> bool:
-        """The same, or one of the directories that it is in."""
+        """Whether to leave out ``path``, or one of the directories that it is in."""
         parts = path.split("/")
         above = ("/".join(parts[:count]) + "/" for count in range(1, len(parts)))
         return any(self.ignore(folder) for folder in above) or self.ignore(path)
@@ -92,7 +92,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _listed_by_git(root: Path) -> list[str]:
-    """Tracked files and new ones that are not ignored, of submodules and repositories inside, too; none without git."""
+    """List tracked files and new ones that are not ignored, also of repositories inside; empty without git."""
     command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         done = subprocess.run(
@@ -126,7 +126,7 @@ def _walk(root: Path, rules: _Rules, folder: str) -> Iterator[str]:
 
 
 def _entry(root: Path, path: str) -> Entry | None:
-    """None if it is not there: git lists what was removed, too."""
+    """Return the entry of a path; None if the file is gone, because git also lists removed files."""
     try:
         facts = os.lstat(root / path)
         if stat.S_ISLNK(facts.st_mode):

@@ -1,4 +1,4 @@
-"""A working directory as one archive, the same for the same files: sorted, without times and owners."""
+"""Pack a working directory into an archive that depends only on its files: sorted, without times and owners."""
 
 import hashlib
 import os
@@ -22,11 +22,11 @@ _FASTEST: Final = 1
 _NAMED: Final = 5
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are done."""
+"""A function that is called with the bytes that are done and the bytes in all."""
 
 
 def check_size(entries: Sequence[Entry], limit: int) -> None:
-    """`Failure` names the largest files if all together are over ``limit`` bytes."""
+    """Raise `Failure`, which names the largest files, if all together are over ``limit`` bytes."""
     total = sum(entry.size for entry in entries)
     if total <= limit:
         return
@@ -40,7 +40,7 @@ def check_size(entries: Sequence[Entry], limit: int) -> None:
 
 
 def take(root: Path, entries: Sequence[Entry], progress: Progress) -> SnapshotRef:
-    """What the archive would be."""
+    """Compute the digest and the size of the archive."""
     digest, size = hashlib.sha256(), 0
     total = sum(entry.size for entry in entries)
     for block in archive(root, entries):
@@ -51,7 +51,7 @@ def take(root: Path, entries: Sequence[Entry], progress: Progress) -> SnapshotRe
 
 
 def compressed(root: Path, entries: Sequence[Entry], progress: Progress) -> Iterator[bytes]:
-    """The archive as it travels, in windows."""
+    """Yield the archive, compressed for sending, in pieces of `WINDOW_BYTES`."""
     press, window, done = zlib.compressobj(_FASTEST, wbits=_GZIP), bytearray(), 0
     total = sum(entry.size for entry in entries)
     for block in archive(root, entries):
@@ -65,7 +65,7 @@ def compressed(root: Path, entries: Sequence[Entry], progress: Progress) -> Iter
 
 
 def archive(root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
-    """The bytes of the archive."""
+    """Yield the bytes of the archive."""
     for entry in entries:
         if entry.link is not None:
             yield _header(entry, 0)
@@ -75,7 +75,7 @@ def archive(root: Path, entries: Sequence[Entry]) -> Iterator[bytes]:
 
 
 def _file(root: Path, entry: Entry) -> Iterator[bytes]:
-    """One file, of which no more is read than it had when it was opened."""
+    """Yield one file; read no more bytes of it than it had when it was opened."""
     try:
         with open(os.open(root / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             left = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Brings a packed working directory to the master, if it has not got it."""
+"""Send a packed working directory to the master, unless the master has it already."""
 
 import math
 import time
@@ -21,11 +21,11 @@ from ebbtide_cli.values import format_size
 SHOWN_AFTER_S: Final = 2.0
 UPLOAD_S: Final = 3600.0
 RESENT_S: Final = 30.0
-"""For how long it is tried again if the master goes away."""
+"""Seconds for which sending is tried again if the master goes away."""
 
 
 def take_snapshot(root: Path, limit: int) -> SnapshotRef:
-    """What would be sent of ``root``; `Failure` if it cannot be packed, or is over ``limit`` bytes."""
+    """Return the digest and size of ``root``'s archive; `Failure` if it cannot be packed or is over ``limit`` bytes."""
     entries = list_files(root)
     check_size(entries, limit)
     with StatusLine() as line:
@@ -33,7 +33,7 @@ def take_snapshot(root: Path, limit: int) -> SnapshotRef:
 
 
 def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None:
-    """See to it that the master has it, and begin again if it is restarted meanwhile. `Failure` if files changed."""
+    """Send the snapshot if the master lacks it; send it again if the master restarts. `Failure` if files changed."""
     found, give_up = False, math.inf
     while True:
         try:
@@ -66,7 +66,7 @@ def _messages(first: client_pb2.SnapshotUpload, windows: Iterator[bytes]) -> Ite
 
 
 def _shown(line: StatusLine, doing: str) -> Progress:
-    """Shows how far it is, if it takes long enough for anybody to wonder."""
+    """Return a function that shows the progress, once it has taken long enough that a user may wonder."""
     began = time.monotonic()
 
     def show(done: int, total: int) -> None:
