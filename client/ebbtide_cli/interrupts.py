@@ -61,7 +61,7 @@ class _Hearing:
         """Handle the signals for the duration of the block; a Ctrl-C that was ignored before stays ignored."""
         numbers = [STIR] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [STIR, signal.SIGINT]
         before = {number: signal.signal(number, self.handle) for number in numbers}
-        # The wakeup descriptor tells the thread at once: Python's handler may come too late for a wait that has just begun.
+        # The kernel wakes the thread at once; Python runs its handler too late for a wait that has just begun.
         waker = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         sys.unraisablehook = self._lost
         threading.Thread(target=self._insist, name="interrupts", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The tasks of an array, or sweep, in a table: what each stands for, how it is, and what it has come to."""
+"""Print the tasks of an array or sweep as a table: each task's values, state and results."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +13,9 @@ LOSS = "loss"
 
 
 def in_order(tasks: Sequence[client_pb2.Job], by: str | None, *, reverse: bool = False) -> list[client_pb2.Job]:
-    """The tasks by a metric, a param or their loss, the least first; without ``by``, as they are.
+    """Sort the tasks by a metric, a param or their loss, the least first; without ``by``, keep their order.
 
-    Those that have no such value come last in any case. Raises `Failure`.
+    Tasks without such a value always come last. Raises `Failure`.
     """
     if not tasks:
         raise Failure("show: --sort: is for arrays, which have tasks", USAGE)
@@ -31,12 +31,12 @@ def in_order(tasks: Sequence[client_pb2.Job], by: str | None, *, reverse: bool =
 
 
 def _rank(value: float | str | None) -> tuple[bool, float, str]:
-    """Numbers stand before words."""
+    """Return a sort key with which numbers come before words."""
     return (False, value, "") if isinstance(value, float) else (True, 0.0, str(value))
 
 
 def print_tasks(tasks: Sequence[client_pb2.Job]) -> None:
-    """A line for each, with a column for the loss and for each metric that any of them has reported."""
+    """Print a line for each task, with a column for the loss and for each metric that any of them has reported."""
     from ebbtide_cli.drawing import print_table
 
     measured = _measured(tasks)
@@ -52,7 +52,7 @@ def _row(job: client_pb2.Job, measured: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measured(tasks: Sequence[client_pb2.Job]) -> list[str]:
-    """What tasks have reported: the metric that successive halving goes by first."""
+    """Return the names of what tasks have reported; the metric of successive halving comes first."""
     return list(dict.fromkeys(_names(tasks)))
 
 
@@ -67,7 +67,7 @@ def _names(tasks: Sequence[client_pb2.Job]) -> Iterator[str]:
 
 
 def _value(task: client_pb2.Job, name: str) -> float | str | None:
-    """Of a param it is a number if it can be read as one."""
+    """Return the value of a metric or param; that of a param is a number if it can be read as one."""
     measured = _of_progress(task, name)
     if measured is not None or name not in task.params:
         return measured

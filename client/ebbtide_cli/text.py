@@ -1,4 +1,4 @@
-"""What is safe and readable on a terminal."""
+"""Make text safe and readable on a terminal."""
 
 import shlex
 import time

@@ -1,4 +1,4 @@
-"""What a user may write for a point in time, and the days between two."""
+"""Parse points in time that a user writes, and split a span into days."""
 
 import re
 from datetime import datetime, time, timedelta
@@ -12,8 +12,8 @@ FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%
 def parse_time(text: str, now: float, *, ago: bool = False) -> float:
     """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (the next), ``now``, or a duration from now: ``2h``.
 
-    With ``ago``, durations lie in the past, and ``09:00`` is today's.
-    Times are local; the answer is Unix seconds. Raises ``ValueError``.
+    With ``ago``, a duration is in the past, and ``09:00`` is today's.
+    Times are local; the result is in Unix seconds. Raises ``ValueError``.
     """
     text = text.strip()
     if text == "now":
@@ -43,7 +43,7 @@ def _at_time_of_day(text: str, now: float, ago: bool) -> float:
 
 
 def days_between(start: float, end: float) -> list[float]:
-    """``start``, every local midnight after it, and ``end``, in Unix seconds."""
+    """Return ``start``, every local midnight between, and ``end``, in Unix seconds."""
     edges, day = [start], datetime.fromtimestamp(start).date()
     while (midnight := datetime.combine(day := day + timedelta(days=1), time()).timestamp()) < end:
         edges.append(midnight)

@@ -1,14 +1,14 @@
-"""The user's token, sent with every call.
+"""Send the user's token with every call.
 
-Not as gRPC's call credentials: these call back into Python when they are destroyed, in a thread of gRPC's own, while
-the close of a channel holds the interpreter and waits for that thread. Now and then neither goes on.
+gRPC's call credentials are not used: they call back into Python when they are destroyed, in a thread of gRPC's own,
+while the close of a channel holds the interpreter and waits for that thread. Now and then that is a deadlock.
 """
 
 from typing import Any
 
 
 class ProvenChannel:
-    """A channel, of either kind, as far as stubs see it; each call on it carries ``token``."""
+    """The part of a channel's interface that stubs use, for either kind of channel; each call carries ``token``."""
 
     def __init__(self, channel: Any, token: str) -> None:
         self._channel = channel
@@ -18,19 +18,19 @@ class ProvenChannel:
         return _Method(getattr(self._channel, kind)(*described, **more), self._metadata)
 
     def unary_unary(self, *described: Any, **more: Any) -> "_Method":
-        """As a channel's own, like the others."""
+        """Return a method that takes one message and returns one."""
         return self._method("unary_unary", *described, **more)
 
     def unary_stream(self, *described: Any, **more: Any) -> "_Method":
-        """For one question and many answers."""
+        """Return a method that takes one message and returns a stream."""
         return self._method("unary_stream", *described, **more)
 
     def stream_unary(self, *described: Any, **more: Any) -> "_Method":
-        """For many messages and one answer."""
+        """Return a method that takes a stream and returns one message."""
         return self._method("stream_unary", *described, **more)
 
     def stream_stream(self, *described: Any, **more: Any) -> "_Method":
-        """For a conversation."""
+        """Return a method that takes a stream and returns one."""
         return self._method("stream_stream", *described, **more)
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class _Method:
         return self._call(*asked, **self._with_token(more))
 
     def future(self, *asked: Any, **more: Any) -> Any:
-        """The call, without waiting for its answer."""
+        """Start the call without waiting for its reply."""
         return self._call.future(*asked, **self._with_token(more))
 
     def _with_token(self, more: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Feeder:
                 self._sent.appendleft(first[count:])
 
     async def _next(self) -> bytes:
-        """Return the next part of the input, empty at its end. A part read while a channel breaks goes to the next one."""
+        """Return the next part of the input, empty at its end. What is read as a channel breaks goes to the next."""
         if self._at_end:
             return b""
         if self._reading is None:

@@ -1,1 +1,1 @@
-"""``ebb submit``'s options by topic, and the job that they amount to."""
+"""Define ``ebb submit``'s options by topic, and build a job from them."""

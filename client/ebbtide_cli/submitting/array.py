@@ -1,4 +1,4 @@
-"""Many jobs of one command: an array, and how many of it at a time."""
+"""Define the options that submit an array of jobs and limit how many of them run at a time."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def add_tasks(request: client_pb2.SubmitRequest, given: Given) -> None:
-    """Make an array of what is submitted, if these options ask for one."""
+    """Make the request an array if these options ask for one."""
     indices, most = given["array"] or ((), 0)
     if most and given["max_concurrent"]:
         raise Failure(f"submit: --max-concurrent: the array has a limit already: %{most}", USAGE)

@@ -1,4 +1,4 @@
-"""From what a user wrote to a job that can be sent: name, directory, checks."""
+"""Turn a user's input into a job that can be sent: name, directory, checks."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.text import printable
 
 LARGEST_SCRIPT: Final = 1 << 20
-"""Of a longer one the beginning is looked at, here as on the node."""
+"""Bytes of a script that are read, here as on the node; a longer script is read up to this limit."""
 
 SCRIPT = re.compile(r".+\.(py|sh|bash|pl|r|jl)", re.IGNORECASE)
 
@@ -40,7 +40,7 @@ def default_name(command: Sequence[str]) -> str:
 
 
 def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
-    """Digests of the scripts that the command names, as far as they are here, so that a later edit is noticed."""
+    """Return digests of those scripts in the command that exist here, so that a later edit is noticed."""
     found: dict[str, str] = {}
     for word in command:
         path = os.path.join(workdir, word)
@@ -60,7 +60,7 @@ def working_directory(given: str | None) -> str:
 
 
 def resume_arguments(text: str) -> tuple[str, ...]:
-    """What stands in ``--resume-args``, split as a shell would."""
+    """Split the value of ``--resume-args`` as a shell would."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -68,13 +68,13 @@ def resume_arguments(text: str) -> tuple[str, ...]:
 
 
 def stop_signal(text: str) -> str:
-    """The name of a signal as the system knows it: ``usr1``, ``USR1`` and ``SIGUSR1`` are one."""
+    """Return the name of a signal as the system knows it: ``usr1``, ``USR1`` and ``SIGUSR1`` are the same."""
     name = text.upper()
     return name if name.startswith("SIG") else f"SIG{name}"
 
 
 def user_name() -> str:
-    """Who submits: the account, not what the environment says."""
+    """Return the name of the submitting account, whatever the environment says."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

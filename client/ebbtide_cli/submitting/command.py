@@ -1,4 +1,4 @@
-"""How ``ebb submit`` reads its arguments: options in files are put before those that were typed, which win."""
+"""Read the arguments of ``ebb submit``: options in files are put before the typed ones, which win."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,14 +12,14 @@ from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
 
 INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
-"""What an option takes back that stands in a layer below it, and whether that one has a value."""
+"""For an option, the option of an earlier source that it replaces, and whether that one takes a value."""
 
 
 class SubmitCommand(click.Command):
-    """Reads templates, then the script's lines, then the command line: one parser, and one kind of error."""
+    """Read templates, then the script's lines, then the command line: with one parser, and one kind of error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse them all together; ``script`` becomes a parameter: the one that was submitted, or None."""
+        """Parse all sources together; the parameter ``script`` becomes the submitted script, or None."""
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         given = self.given(ctx, args)
@@ -33,13 +33,13 @@ class SubmitCommand(click.Command):
         return rest
 
     def given(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
-        """The options as they stand in ``args``, before anything is made of their values."""
+        """Return the options in ``args`` before their values are converted."""
         options: dict[str, Any] = self.make_parser(ctx).parse_args(list(args))[0]
         argv = options.get("argv")
         return options | {"argv": argv if isinstance(argv, list | tuple) else ()}
 
     def settled(self, ctx: click.Context, directives: Sequence[Directive], typed: dict[str, Any]) -> list[Directive]:
-        """The directives without what later ones, or the command line, take back; each is checked by itself."""
+        """Return the directives without options that later ones or the command line replace; each is checked alone."""
         taken_back = [INSTEAD[name] for name in INSTEAD if name in typed]
         settled: list[Directive] = []
         for directive in reversed(directives):
@@ -52,7 +52,7 @@ class SubmitCommand(click.Command):
         return settled[::-1]
 
     def _check(self, ctx: click.Context, directive: Directive) -> dict[str, Any]:
-        """What a directive alone gives; its errors name the place where it stands."""
+        """Return the options of one directive; errors name the place where it stands."""
         try:
             given = self.given(ctx, directive.words)
             if given["argv"]:
@@ -65,7 +65,7 @@ class SubmitCommand(click.Command):
 
 
 def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
-    """The script that is submitted: the first word of the command, unless ``--`` stands before it."""
+    """Return the submitted script: the first word of the command, unless ``--`` stands before it."""
     before = len(args) - len(argv) - 1
     if not argv or (before >= 0 and args[before] == "--"):
         return None
@@ -73,7 +73,7 @@ def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
 
 
 def _of_templates(names: Sequence[str]) -> list[Directive]:
-    """The options of these templates, in that order; most jobs name none."""
+    """Return the options of these templates, in that order; most jobs name none."""
     if not names:
         return []
     from ebbtide_cli.submitting.templates import find_template
@@ -82,7 +82,7 @@ def _of_templates(names: Sequence[str]) -> list[Directive]:
 
 
 def _directives(script: Script | None) -> list[Directive]:
-    """What stands in the script: ``#EBB`` lines come after ``#SBATCH`` lines, because they say more."""
+    """Return the options in the script: ``#EBB`` lines come after ``#SBATCH`` lines, because they are more specific."""
     if script is None:
         return []
     directives = ebb_directives(script.name, script.text)

@@ -1,4 +1,4 @@
-"""Which Python environment a job runs in: as if it had been activated before."""
+"""Choose the Python environment of a job, which runs as if the environment had been activated before."""
 
 import os
 import re
@@ -33,7 +33,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give; warn if the job would not find the SDK."""
     if why := _without_sdk(given):
         for name in _importing(given):
             complain(
@@ -44,7 +44,7 @@ def fields(given: Given) -> dict[str, Any]:
 
 
 def _without_sdk(given: Given) -> str:
-    """Why the job will not find the node's SDK, as far as can be seen; empty if it will."""
+    """Return why the job will not find the node's SDK, as far as can be seen here; empty if it will."""
     if not given["sdk"]:
         return "--no-sdk"
     program, *words = [os.path.basename(word) if at == 0 else word for at, word in enumerate(given["argv"] or [""])]
@@ -55,7 +55,7 @@ def _without_sdk(given: Given) -> str:
 
 
 def _importing(given: Given) -> Iterator[str]:
-    """The Python files of the command that are here and import the SDK."""
+    """Yield the Python files of the command that exist here and import the SDK."""
     workdir = given["workdir"] or "."
     for word in given["argv"]:
         path = os.path.join(workdir, word)
@@ -66,7 +66,7 @@ def _importing(given: Given) -> Iterator[str]:
 
 
 def activated(environ: Mapping[str, str], given: Given) -> Mapping[str, str]:
-    """The environment as it would be with that of ``--venv`` or ``--conda`` active in place of this one's."""
+    """Return the environment as if that of ``--venv`` or ``--conda`` were active instead of the current one."""
     directory = _directory(environ, given)
     if not directory:
         return environ
@@ -82,7 +82,7 @@ def activated(environ: Mapping[str, str], given: Given) -> Mapping[str, str]:
 
 
 def _directory(environ: Mapping[str, str], given: Given) -> str:
-    """Where the environment is; empty if none was asked for."""
+    """Return the directory of the requested environment; empty if none was requested."""
     venv: str = given.get("venv") or ""
     conda: str = given.get("conda") or ""
     if venv and conda:
@@ -93,7 +93,7 @@ def _directory(environ: Mapping[str, str], given: Given) -> str:
 
 
 def _of_conda(environ: Mapping[str, str], name: str) -> str:
-    """The directory of conda's environment of that name, where conda itself would look."""
+    """Return the directory of the conda environment ``name``; search where conda itself would."""
     found = next((path for path in _candidates(environ, name) if (path / "conda-meta").is_dir()), None)
     if found is None:
         raise Failure(

@@ -1,4 +1,4 @@
-"""How the tasks of an array are compared, so that only the best run to their end."""
+"""Define the options of successive halving, which lets only the best tasks of an array run to their end."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ KEYS: Final = ("metric", "mode", "eta", "min-steps", "max-steps")
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     return {"asha": None if given["asha"] is None else _asha(given["asha"])}
 
 

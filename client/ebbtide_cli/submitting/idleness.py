@@ -1,4 +1,4 @@
-"""Whether anybody minds that a job does not use its GPUs."""
+"""Define the option that permits a job to leave its GPUs unused."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What is special about a job that somebody sits before: it starts soon, stays where it is, and ends when unused."""
+"""Build interactive jobs: they start soon, are not preempted, and end when unused."""
 
 import os
 from dataclasses import replace
@@ -31,7 +31,7 @@ OF_MANY: Final = {
     "max_concurrent": "--max-concurrent",
     "max_slots": "--max-slots",
 }
-"""Options that say how many jobs there are: who sits before one has no use for them."""
+"""Options that submit several jobs, which an interactive user has no use for."""
 IDLE: Final = argument_type("time", lambda text: NEVER if text == NEVER else parse_duration(text))
 
 idle_option: Final = click.option(
@@ -44,7 +44,7 @@ idle_option: Final = click.option(
 
 
 def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: str = "") -> JobSpec:
-    """The job that was asked for with a submit's options: trial-and-error and not preemptible unless they say else."""
+    """Build the job from a submit's options: trial-and-error and not preemptible unless the options say otherwise."""
     if many := next((option for name, option in OF_MANY.items() if given.get(name)), ""):
         raise Failure(f"{many}: an array is for 'ebb submit'", USAGE)
     chosen: dict[str, Any] = {**given, "argv": argv, "name": given["name"] or name or None}
@@ -62,10 +62,10 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
 
 
 def queue(master: str | None, spec: JobSpec) -> str:
-    """Submit it; its id."""
+    """Submit the job, and return its id."""
     message, operation = spec_to_message(spec), os.urandom(16).hex()
     if click.get_current_context().params.get("idle") == NEVER:
-        message.idle_limit_s = 0.0  # unset it would be as the cluster's configuration says
+        message.idle_limit_s = 0.0  # an unset limit would mean the one of the cluster's configuration
     request = client_pb2.SubmitRequest(spec=message, operation_id=operation, user=user_name())
     reply = send(master, request)
     for warning in reply.warnings:

@@ -1,4 +1,4 @@
-"""All topics together: the options of a job, and the job that they amount to."""
+"""Combine the options of all topics, and build a job from them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -50,7 +50,7 @@ TOPICS: Final[tuple[Topic, ...]] = (
     templates,
     idleness,
 )
-"""In the order in which the help shows their options."""
+"""All topics, in the order in which the help shows their options."""
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(JobSpec))
 _FOLLOWING: Final[tuple[Callable[[Given], dict[str, Any]], ...]] = (
     running.fields,
@@ -64,17 +64,17 @@ _FOLLOWING: Final[tuple[Callable[[Given], dict[str, Any]], ...]] = (
     environments.fields,
     snapshots.fields,
 )
-"""The fields of a `JobSpec` that follow from options of other names, or from several; in the order of the topics."""
+"""Functions that give those fields of a `JobSpec` for which no single option of the same name exists."""
 
 
 def job_options(command: Command) -> Command:
-    """Give ``command`` every option that says what a job is."""
+    """Give ``command`` every option that describes a job."""
     options = [option for topic in TOPICS for option in topic.OPTIONS]
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def job_spec(given: Given) -> JobSpec:
-    """The job that was asked for; an option gives the field of its name. `Failure` names what is wrong."""
+    """Build the requested job; an option gives the field of its name. `Failure` names what is wrong."""
     fields = {name: given[name] for name in _NAMES if given.get(name) is not None}
     for following in _FOLLOWING:
         fields |= following(given)

@@ -1,4 +1,4 @@
-"""Who hears of what happens to a job."""
+"""Define the option that sends notifications about a job."""
 
 from typing import Final
 

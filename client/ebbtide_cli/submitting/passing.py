@@ -1,4 +1,4 @@
-"""Which variables of its submitter's environment a job gets."""
+"""Choose which variables of the submitter's environment a job gets."""
 
 import os
 import re
@@ -17,22 +17,22 @@ from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
 
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
-"""Beside each user's own, with the same content."""
+"""The file for all users, read beside each user's own file, with the same format."""
 
 INHERITED: Final = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
-"""What a job gets without being asked."""
+"""Variables that every job gets."""
 
 OF_THE_SESSION: Final = re.compile(
     r"(EBB|SLURM|SBATCH|SSH|DBUS|TMUX|WSL|VSCODE)_\w*|XDG_(?!\w+_HOME)\w*"
     r"|PWD|OLDPWD|SHLVL|_|DISPLAY|WINDOWID|WINDOW|STY|TMUX|TTY|PS1|LS_COLORS|CUDA_VISIBLE_DEVICES"
 )
-"""What is no part of the whole environment: it says something of this terminal or of nodes, or is a secret of ours."""
+"""Variables that ``--env-all`` leaves out: about this terminal or about nodes, or secrets of Ebbtide."""
 
 MISSED: Final = re.compile(
     r"PYTHONPATH|PYTHONHOME|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_(HOME|PATH)|(HF|TRANSFORMERS|TORCH|PYTORCH|NCCL|WANDB)_\w+"
     r"|(http|https|no)_proxy|(HTTP|HTTPS|NO)_PROXY"
 )
-"""What a training is likely to miss."""
+"""Variables whose absence is likely to break a training."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MOST_TOLD: Final = 6
@@ -44,7 +44,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give; tells somebody at a terminal what is left behind."""
+    """Return the fields of a `JobSpec` that these options give; on a terminal, name variables that the job may miss."""
     environ = activated(os.environ, given)
     chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
     if sys.stderr.isatty() and (left := missed(environ, chosen)):
@@ -55,12 +55,12 @@ def fields(given: Given) -> dict[str, Any]:
 
 
 def missed(environ: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]:
-    """The variables set here that the job is likely to miss."""
+    """Return the names of variables that are set here and that the job is likely to miss."""
     return sorted(name for name, value in environ.items() if value and name not in chosen and MISSED.fullmatch(name))
 
 
 def whole(environ: Mapping[str, str]) -> Iterator[str]:
-    """The names of all variables that a job can have, but for those of the session."""
+    """Yield the names of all variables that a job can have, without those of the session."""
     for name, value in environ.items():
         plain = _PLAIN.fullmatch(name) and (value.isascii() or value.isprintable())
         if plain and not OF_THE_SESSION.fullmatch(name):
@@ -68,15 +68,18 @@ def whole(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def patterns() -> tuple[str, ...]:
-    """What ``env_pass`` names, for all users and for this one; `Failure` says what is wrong there."""
+    """Return the patterns in ``env_pass``, for all users and for this one; `Failure` says what is wrong in a file."""
     return tuple(pattern for path in (FOR_ALL, _own()) for pattern in _read(path))
 
 
 def job_environment(
     environ: Mapping[str, str], wanted: Sequence[str], passed: Sequence[str] = (), *, everything: bool = False
 ) -> dict[str, str]:
-    """What the job's processes get: the inherited variables, those that match what is ``passed`` on or ``everything``,
-    then ``K=V`` and ``K`` (copied) in the order given."""
+    """Return the environment of the job's processes.
+
+    It has the inherited variables, those that match ``passed`` or, with ``everything``, all that a job can have, then
+    ``K=V`` and ``K`` (copied) in the order given.
+    """
     able = list(whole(environ))
     names = [name for name in able if everything or any(fnmatchcase(name, pattern) for pattern in passed)]
     chosen = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}

@@ -1,4 +1,4 @@
-"""Whether something is piped or redirected into `ebb run`, which is then the job's standard input."""
+"""Find out whether a pipe or file is given to `ebb run`, which is then the job's standard input."""
 
 import fcntl
 import os
@@ -20,11 +20,11 @@ STDIN: Final = 0
 
 
 def is_given() -> bool:
-    """Whether standard input has something for a job, or may have it later; nothing of it is taken.
+    """Whether standard input has something for a job, or may have it later; nothing is read from it.
 
-    A terminal and /dev/null have nothing, nor has what is closed, or at its end.
+    A terminal and /dev/null have nothing, nor has an input that is closed or at its end.
     """
-    if sys.stdin is None:  # it was closed, and its number may be something else's by now
+    if sys.stdin is None:  # it was closed, and another file may have its number by now
         return False
     try:
         facts = os.fstat(STDIN)
@@ -38,7 +38,7 @@ def is_given() -> bool:
 
 def _is_at_end(mode: int) -> bool:
     if stat.S_ISREG(mode):
-        with suppress(OSError):  # it is told when the input is read
+        with suppress(OSError):  # the error is reported when the input is read
             return not os.pread(STDIN, 1, os.lseek(STDIN, 0, os.SEEK_CUR))
         return False
     asked = select.poll()
@@ -47,7 +47,7 @@ def _is_at_end(mode: int) -> bool:
 
 
 def with_input(spec: JobSpec) -> JobSpec:
-    """The job, which reads what is given here. `Failure` for an option with which it could begin a second time."""
+    """Return the job with standard input. `Failure` for an option that could make the job start a second time."""
     if spec.suspend is not SuspendMode.NONE and not said("suspend"):
         option = "--te" if spec.job_class is JobClass.TRIAL_AND_ERROR else "--be"
         raise Failure(

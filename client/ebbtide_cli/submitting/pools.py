@@ -1,4 +1,4 @@
-"""Where a job goes."""
+"""Define the option that chooses a job's pool."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What is done with what a job prints."""
+"""Define the options for a job's output."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How much of which node."""
+"""Define the options for the number of nodes, GPUs, CPUs and bytes of memory."""
 
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     least, most = given["nodes"]
     wanted = _wanted(given["gpus"], given["cpu_only"], least)
     return {
@@ -55,7 +55,7 @@ def fields(given: Given) -> dict[str, Any]:
 
 
 def _wanted(gpus: GpuRange | None, cpu_only: bool, nodes: int) -> GpuRange:
-    """The GPUs that are asked for: by default one of each node."""
+    """Return the requested number of GPUs: by default one on each node."""
     if cpu_only and gpus:
         raise Failure("submit: --cpu-only: not together with --gpus", USAGE)
     return NO_GPU if cpu_only else gpus or GpuRange.exactly(nodes)

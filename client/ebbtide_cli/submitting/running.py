@@ -1,4 +1,4 @@
-"""What is run, and where."""
+"""Define the options for a job's name, directory and processes."""
 
 import os
 from typing import Any, Final
@@ -27,7 +27,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     workdir = working_directory(given["workdir"])
     if given["name"] == "":
         raise Failure("submit: --name: is empty: leave it out to call the job after its script", USAGE)

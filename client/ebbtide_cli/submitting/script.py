@@ -1,4 +1,4 @@
-"""A script that is submitted as a file: what runs is a copy of it as it was then."""
+"""Read a script that is submitted as a file: the job runs a copy of it as it is at submit."""
 
 import re
 from dataclasses import dataclass
@@ -18,34 +18,34 @@ MARKS: Final = ("#EBB", "#SBATCH")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as it was when it was read; ``name`` is how its submitter calls it."""
+    """A script as it was when it was read; ``name`` is what its submitter calls it."""
 
     name: str
     text: str
 
     @property
     def is_shell(self) -> bool:
-        """Whether a shell runs it, so that a copy will do; a program in Python imports what lies beside it."""
+        """Whether a shell runs it, so that a copy will do; a Python program may import files beside it."""
         words = self.interpreter
         return not words or any(SHELL.fullmatch(PurePath(word).name) for word in words)
 
     @property
     def interpreter(self) -> list[str]:
-        """What its first line names, without an ``env`` that only looks for it; empty if it says nothing."""
+        """The interpreter in its first line, without an ``env`` that only finds it; empty if it names none."""
         line = self.text.partition("\n")[0]
         words = line[2:].split() if line.startswith("#!") else []
         return words[1:] if words[:1] == ["/usr/bin/env"] and words[1:] and not words[1].startswith("-") else words
 
     @property
     def marks(self) -> frozenset[str]:
-        """Whose lines of options are in its head."""
+        """The marks of those lines in its head that have options: ``#EBB``, ``#SBATCH``."""
         return frozenset(mark for mark in MARKS if marked(self.text, mark))
 
 
 def read_script(name: str) -> Script | None:
-    """The script in the file ``name``; None if there is no such file, or if it is a program of another kind.
+    """Return the script in the file ``name``; None if there is no such file, or if it is another kind of program.
 
-    A script begins with ``#!``, or has lines of options, or is called like a shell script.
+    A script begins with ``#!``, or has lines of options, or has the name of a shell script.
     """
     path = Path(name)
     try:
@@ -54,7 +54,7 @@ def read_script(name: str) -> Script | None:
         with path.open("rb") as file:
             content = file.read(MAX_SCRIPT_BYTES + 1)
     except (OSError, ValueError):
-        return None  # what it is shows when it is started
+        return None  # the error shows when the file is started
     if not (content.startswith(b"#!") or SHELL_SCRIPT.fullmatch(name) or _has_options(content)):
         return None
     return Script(name, _text(name, content))

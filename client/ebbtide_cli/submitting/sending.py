@@ -1,4 +1,4 @@
-"""Hands a job to the master, once, whatever happens to the master meanwhile."""
+"""Send a job to the master, exactly once, even if the master restarts meanwhile."""
 
 import time
 from pathlib import Path
@@ -12,16 +12,17 @@ from ebbtide_cli.errors import TooFast, Unreachable
 from ebbtide_cli.output import complain
 
 RESUBMIT_S: Final = 10.0
-"""How long the same submit is repeated when the master goes away before it answered."""
+"""Seconds for which a submit is repeated if the master goes away before it answers."""
 
 WAIT_S: Final = 60.0
-"""How long a submit waits because its user submits too much at a time."""
+"""Seconds for which a submit waits because its user submits too much at a time."""
 
 
 def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
-    """Send it, and send it again if the master goes away before it answers: one operation id is one job.
+    """Send the request, again if the master goes away before it answers; one operation id makes one job.
 
-    The snapshot that it may have is sent before, each time: a master that was restarted knows nobody's.
+    Its snapshot is sent before each time, because a master that was restarted does not remember who sent which
+    snapshot.
     """
     began, sent, told = time.monotonic(), False, False
     while True:
@@ -46,7 +47,7 @@ def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.Su
 
 
 def _bring_snapshot(master: str | None, request: client_pb2.SubmitRequest) -> None:
-    """See to it that the master has it from this user, if the job is to begin with one."""
+    """Send the job's snapshot to the master, if the job begins with one."""
     if request.spec.HasField("snapshot") and not request.dry_run:
         from ebbtide_cli.snapshot.sending import send_snapshot
 

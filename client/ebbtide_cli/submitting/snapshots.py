@@ -1,4 +1,4 @@
-"""The working directory as it is at submit."""
+"""Define the options that send the working directory as it is at submit."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     limit = given["snapshot_limit"]
     if limit is not None and limit > MAX_SNAPSHOT_BYTES:
         raise Failure(f"submit: --snapshot-limit: at most {format_size(MAX_SNAPSHOT_BYTES)}", USAGE)
@@ -41,9 +41,9 @@ def fields(given: Given) -> dict[str, Any]:
 
 
 def _is_elsewhere() -> bool:
-    """Whether the master that is asked is on another machine, where a path from here means nothing."""
+    """Whether the chosen master is on another machine, where a path of this one means nothing."""
     try:
         address = find_master(click.get_current_context().params.get("master"))
     except Failure:
-        return False  # whoever asks it will say so
+        return False  # the submit itself reports the failure
     return not is_this_machine(address)

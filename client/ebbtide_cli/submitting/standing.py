@@ -1,4 +1,4 @@
-"""How a job stands among the others."""
+"""Define the options for a job's class, priority and share."""
 
 from typing import Any, Final
 
@@ -23,5 +23,5 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     return {"job_class": JobClass.TRIAL_AND_ERROR if given["urgent"] else JobClass.BEST_EFFORT}

@@ -1,7 +1,7 @@
-"""Whether a job can start at all, as far as this machine can tell: what would only fail on a node is said at submit.
+"""Check at submit whether a job can start, as far as this machine can tell, so that it does not fail on a node.
 
-What is here and cannot be run is refused. What is missing here is refused only if every node is this machine and the
-job waits for nothing that could make it; else it is a warning, because a node may have it.
+A program that is here and cannot be run is refused. A file that is missing here is refused only if every node is this
+machine and the job waits for nothing that could create the file; else it is a warning, because a node may have it.
 """
 
 import os
@@ -24,7 +24,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 
 MOST_FILES: Final = 2000
-"""Of a directory that are looked at for a name that was meant."""
+"""Files of a directory that are compared with a name that may be misspelt."""
 _RUN_BY: Final = {".py": "python", ".sh": "bash", ".bash": "bash", ".pl": "perl", ".r": "Rscript", ".jl": "julia"}
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _SHELL: Final = re.compile(r"(ba|da|k|z)?sh")
@@ -33,7 +33,7 @@ _WITH_VALUE: Final = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs
 
 
 def check_start(master: str | None, spec: JobSpec, *, waits: bool) -> None:
-    """Refuse, or warn of, what cannot start; ``waits``: something else comes first, which may make what is missing."""
+    """Refuse or warn of a job that cannot start; ``waits``: it waits for something that may create missing files."""
     if not spec.script and (why := _unfit(spec)):
         raise Failure(f"submit: {why}", USAGE)
     missing = list(_missing(spec))
@@ -46,7 +46,7 @@ def check_start(master: str | None, spec: JobSpec, *, waits: bool) -> None:
 
 
 def _unfit(spec: JobSpec) -> str:
-    """Why the program, which is here, cannot be run anywhere; empty if nothing is wrong with it."""
+    """Return why the program, which is here, cannot be run anywhere; empty if nothing is wrong with it."""
     program, shown = spec.command[0], abbreviated(spec.command[0])
     try:
         mode = os.stat(os.path.join(spec.workdir, program)).st_mode
@@ -72,13 +72,13 @@ def _meant(words: str) -> str:
 
 
 def _with_interpreter(command: Sequence[str]) -> str:
-    """The beginning of the command line that runs such a file; empty if its name does not tell."""
+    """Return the beginning of a command line that runs such a file; empty if the file's name does not tell."""
     interpreter = _RUN_BY.get(PurePath(command[0]).suffix.lower())
     return f"-- {interpreter} {shlex.quote(command[0])}" if interpreter else ""
 
 
 def _missing(spec: JobSpec) -> Iterator[str]:
-    """What the job needs and is not here."""
+    """Yield what the job needs and this machine lacks."""
     if not os.path.isdir(spec.workdir):
         yield f"--workdir: there is no directory {abbreviated(spec.workdir, 200)}"
         return
@@ -102,7 +102,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
 
 
 def _no_environment(spec: JobSpec) -> str:
-    """Why the job's Python environment is none, as a node will see it; empty if it is one, or none was asked for."""
+    """Return why a node could not use the job's Python environment; empty if it could, or none was requested."""
     directory = spec.python_env
     if not directory:
         return ""
@@ -115,7 +115,7 @@ def _no_environment(spec: JobSpec) -> str:
 
 
 def _is_open(word: str) -> bool:
-    """Whether a parameter stands in ``word``, so that nobody knows yet what it is."""
+    """Whether ``word`` contains a parameter, whose value is not known yet."""
     return "{" in word or "\0" in word
 
 
@@ -134,7 +134,7 @@ def _no_file(name: str, workdir: str) -> str:
 
 
 def _script_of(command: Sequence[str]) -> str:
-    """The file that the interpreter is told to run; empty if there is none, or one cannot tell."""
+    """Return the file that the interpreter is to run; empty if there is none, or if that cannot be told."""
     name, rest = PurePath(command[0]).name, command[1:]
     if name in _LAUNCHERS:
         by_module = any(word in ("-m", "--module", "--no_python", "--no-python") for word in rest)
@@ -145,7 +145,7 @@ def _script_of(command: Sequence[str]) -> str:
     for word in words:
         if not word.startswith("-"):
             return word
-        if word == "-" or (word[1] != "-" and set(word) & set("cms")):  # the program is elsewhere
+        if word == "-" or (word[1] != "-" and set(word) & set("cms")):  # the program is not a file of the command
             return ""
         if word in _WITH_VALUE:
             next(words, None)
@@ -153,7 +153,7 @@ def _script_of(command: Sequence[str]) -> str:
 
 
 def _found(spec: JobSpec, program: str) -> bool:
-    """Whether it is on the job's PATH."""
+    """Whether the program is on the job's PATH."""
     return shutil.which(program, path=spec.env.get("PATH", os.defpath)) is not None
 
 

@@ -1,4 +1,4 @@
-"""For how long a job may run, how it steps aside, and how it comes back."""
+"""Define the options for how long a job may run, how it steps aside, and how it resumes."""
 
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     limit = given["time_limit"]
     return {
         "time_limit_s": limit if isinstance(limit, float) else None,

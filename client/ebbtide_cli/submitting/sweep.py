@@ -1,4 +1,4 @@
-"""One command with many values: a task of an array for each combination of them, or for some."""
+"""Run one command with many values: one task of an array for each combination of them, or for some."""
 
 import csv
 import random
@@ -20,7 +20,7 @@ from ebbtide_cli.verb import argument_type
 
 PARAM: Final = argument_type("param", parse_param)
 Values = Mapping[str, str]
-"""What a task stands for: by the name of each param, its value."""
+"""A task's values, by the name of the param."""
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
@@ -46,17 +46,17 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class ParameterGrid:
-    """All combinations of one of each of the ``axes``; the last axis runs fastest."""
+    """All combinations of one element of each of the ``axes``; the last axis varies fastest."""
 
     axes: Sequence[Sequence[Values]]
 
     @property
     def size(self) -> int:
-        """How many combinations there are."""
+        """The number of combinations."""
         return prod(len(axis) for axis in self.axes)
 
     def __getitem__(self, index: int) -> Values:
-        """The combination of that number."""
+        """Return the combination with this index."""
         chosen: dict[str, str] = {}
         for axis in reversed(self.axes):
             index, place = divmod(index, len(axis))
@@ -65,7 +65,7 @@ class ParameterGrid:
 
 
 def tasks(given: Given) -> list[Values]:
-    """What each task stands for; none without ``--param``. `Failure` names what cannot be."""
+    """Return the values of each task; empty without ``--param``. `Failure` names what is wrong."""
     sweep = ParameterGrid(list(_axes(given)))
     if not sweep.axes:
         if given["sample"]:
@@ -82,7 +82,7 @@ def tasks(given: Given) -> list[Values]:
 
 
 def add_sweep(request: client_pb2.SubmitRequest, given: Given) -> None:
-    """Make an array of what is submitted, if these options ask for one, and say which params nobody mentions."""
+    """Make the request an array if these options ask for one, and warn of params that the command does not mention."""
     chosen = tasks(given)
     if chosen and request.tasks:
         raise Failure("submit: --param: not together with --array", USAGE)
@@ -92,7 +92,7 @@ def add_sweep(request: client_pb2.SubmitRequest, given: Given) -> None:
 
 
 def print_sweep(request: client_pb2.SubmitRequest) -> None:
-    """Print what each task of a sweep stands for."""
+    """Print the values of each task of a sweep."""
     if not request.tasks or not request.tasks[0].params:
         return
     from ebbtide_cli.drawing import print_list
@@ -103,7 +103,7 @@ def print_sweep(request: client_pb2.SubmitRequest) -> None:
 
 
 def unused(names: Sequence[str], command: Sequence[str], script: str) -> list[str]:
-    """The params that neither the command nor the script mentions."""
+    """Return the params that neither the command nor the script mentions."""
     return [
         name
         for name in names
@@ -113,7 +113,7 @@ def unused(names: Sequence[str], command: Sequence[str], script: str) -> list[st
 
 
 def params_of(request: client_pb2.SubmitRequest) -> list[dict[str, str]] | None:
-    """What each task stands for; None if there is no sweep."""
+    """Return the values of each task; None if there is no sweep."""
     return [dict(task.params) for task in request.tasks if task.params] or None
 
 
@@ -130,7 +130,7 @@ def _axes(given: Given) -> Iterator[list[Values]]:
 
 
 def _rows(path: str) -> Iterator[Values]:
-    """The rows of a CSV file."""
+    """Yield the rows of a CSV file as values by name."""
     try:
         with open(path, newline="") as file:
             rows = list(csv.reader(file, strict=True))

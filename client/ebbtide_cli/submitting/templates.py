@@ -1,4 +1,4 @@
-"""Options under a name: TOML files that a user, or an admin for all of them, has written."""
+"""Read templates: named options in TOML files that a user, or an admin for all users, has written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One file: ``options`` by their long names, each with its value, or a list of them."""
+    """One template's file: ``options`` by their long names, each with its value or a list of values."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ class Template:
     options: dict[str, Any]
 
     def directives(self) -> Iterator[Directive]:
-        """The options as they would be typed; `Failure` for what cannot be typed."""
+        """Yield the options as a user would type them; `Failure` for a value that cannot be typed."""
         for option, value in self.options.items():
             where = f"{self.path}: {option}"
             if option == "template":
@@ -46,12 +46,12 @@ class Template:
 
     @property
     def words(self) -> list[str]:
-        """All of them in a row."""
+        """All options in one list."""
         return [word for directive in self.directives() for word in directive.words]
 
 
 def find_template(name: str) -> Template:
-    """The user's own one of that name, else the one for all; `Failure` tells which there are."""
+    """Return the user's own template of that name, else the one for all users; `Failure` names those that exist."""
     known = known_templates()
     if name not in known:
         there_are = f"there are {', '.join(known)}" if known else f"there is none in {' or '.join(map(str, folders()))}"
@@ -60,18 +60,18 @@ def find_template(name: str) -> Template:
 
 
 def known_templates() -> dict[str, Path]:
-    """The files by the names of the templates, in their order."""
+    """Return the templates' files by name, sorted."""
     found = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
     return dict(sorted(found.items()))
 
 
 def folders() -> tuple[Path, Path]:
-    """Where templates are, the user's own first."""
+    """Return the directories of templates, the user's own first."""
     return Home.current().root / "templates", FOR_ALL
 
 
 def read_template(path: Path) -> Template:
-    """The template in that file; `Failure` says what is wrong with it."""
+    """Read the template in a file; `Failure` says what is wrong with it."""
     import tomllib  # most jobs have no template
 
     try:

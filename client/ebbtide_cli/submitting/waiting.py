@@ -1,4 +1,4 @@
-"""What a job waits for before it may start: a time, and other jobs."""
+"""Define the options for what a job waits for before it may start: a time, and other jobs."""
 
 import time
 from typing import Any, Final
@@ -27,6 +27,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     after = dict.fromkeys(one for option in given["after"] for one in option)
     return {"after": tuple(Dependency(JobId(id), AfterKind(kind)) for id, kind in after)}

@@ -1,4 +1,4 @@
-"""Which nodes and GPUs will do."""
+"""Define the options for which nodes and GPUs a job may use."""
 
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """The fields of a `JobSpec` that these options give."""
+    """Return the fields of a `JobSpec` that these options give."""
     needs = Needs(
         select=tuple(Selector(key, tuple(values.split("|"))) for key, values in given["select"]),
         tolerate=given["tolerate"],

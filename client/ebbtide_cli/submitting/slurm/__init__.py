@@ -1,1 +1,1 @@
-"""``#SBATCH`` lines, in the words of ``ebb submit``: each option of sbatch is translated, ignored, or refused."""
+"""Translate ``#SBATCH`` lines into options of ``ebb submit``: each option is translated, ignored, or refused."""

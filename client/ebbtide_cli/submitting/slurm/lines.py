@@ -1,4 +1,4 @@
-"""``#SBATCH`` lines as sbatch reads them: long and short options, ``=`` or a space, the last one counts."""
+"""Read ``#SBATCH`` lines as sbatch does: long and short options, ``=`` or a space; the last one counts."""
 
 from dataclasses import dataclass
 
@@ -11,23 +11,23 @@ from ebbtide_cli.submitting.slurm.options import BY_LETTER, BY_NAME, Option, Tak
 
 @dataclass(frozen=True, slots=True)
 class SbatchOption:
-    """One option as it was written, and where: ``job.sh:4``."""
+    """One option as it was written, and where it stands: ``job.sh:4``."""
 
     option: Option
     value: str
     where: str
 
     def failure(self, reason: str) -> Failure:
-        """What is said if it cannot be had."""
+        """Return the failure that refuses the option for ``reason``."""
         return Failure(f"{self.where}: #SBATCH --{self.option.name}: {reason}", USAGE)
 
     def note(self, text: str) -> str:
-        """What is said of it on stderr."""
+        """Return a line about the option for stderr."""
         return f"{self.where}: #SBATCH --{self.option.name}: {text}"
 
 
 def read_lines(name: str, script: str) -> dict[str, SbatchOption]:
-    """The options of the script called ``name`` by their long names; `Failure` names the line that is wrong."""
+    """Return the options of the script ``name`` by their long names; `Failure` names a line that is wrong."""
     asked: dict[str, SbatchOption] = {}
     for line in marked(script, "#SBATCH"):
         where = f"{name}:{line.number}"
@@ -36,13 +36,13 @@ def read_lines(name: str, script: str) -> dict[str, SbatchOption]:
         words = list(split(where, line.text))
         while words:
             for one in _take(where, words):
-                asked.pop(one.option.name, None)  # so that it stands where it was written last
+                asked.pop(one.option.name, None)  # so that it moves to the place where it was written last
                 asked[one.option.name] = one
     return asked
 
 
 def _take(where: str, words: list[str]) -> list[SbatchOption]:
-    """The next word as options, and its value off the words behind it."""
+    """Take the next word as options, and its value from the words after it."""
     word = words.pop(0)
     if word.startswith("--") and len(word) > 2:
         name, equals, value = word[2:].partition("=")
@@ -58,7 +58,7 @@ def _take(where: str, words: list[str]) -> list[SbatchOption]:
 
 
 def _short(where: str, letters: str, words: list[str]) -> list[SbatchOption]:
-    """``-N2``, ``-N 2``, and ``-HQ`` for two without values."""
+    """Read short options: ``-N2``, ``-N 2``, and ``-HQ`` for two without values."""
     found: list[SbatchOption] = []
     while letters:
         letter, letters = letters[0], letters[1:]
@@ -74,7 +74,7 @@ def _short(where: str, letters: str, words: list[str]) -> list[SbatchOption]:
 
 
 def _long(where: str, name: str) -> Option:
-    """The option of that name, or the one that can be meant by its beginning."""
+    """Return the option of that name, or the only one that begins with it."""
     matching = [option for option in BY_NAME.values() if name and option.name.startswith(name)]
     if name in BY_NAME:
         return BY_NAME[name]

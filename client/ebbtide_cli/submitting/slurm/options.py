@@ -1,4 +1,4 @@
-"""Every option of sbatch, how it is written, and what is said of those that have no counterpart here."""
+"""List every option of sbatch, how it is written, and what is said about one without a counterpart here."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -6,16 +6,16 @@ from typing import Final
 
 
 class Takes(Enum):
-    """Whether an option has a value."""
+    """Whether an option takes a value."""
 
     VALUE = auto()
     NOTHING = auto()
-    MAYBE = auto()  # only behind a =, as in --nice=5
+    MAYBE = auto()  # only after a =, as in --nice=5
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option by its long name, and what is said where it is used: nothing for one that is translated."""
+    """An option by its long name, and what is printed where it is used; nothing if it is translated."""
 
     name: str
     short: str = ""
@@ -25,12 +25,12 @@ class Option:
 
 
 def _translated(text: str, takes: Takes) -> list[Option]:
-    """Options written as ``name`` or ``name/s``, with the short form behind the slash."""
+    """Build options from words such as ``name`` or ``name/s``, with the short form after the slash."""
     return [Option(name, short, takes) for name, _, short in (word.partition("/") for word in text.split())]
 
 
 def _quiet(text: str, takes: Takes = Takes.VALUE) -> list[Option]:
-    """Options that ask for nothing that a job could miss."""
+    """Build options that are ignored without a note, because no job would miss their effect."""
     return [Option(option.name, option.short, takes, ignored="-") for option in _translated(text, takes)]
 
 

@@ -1,4 +1,4 @@
-"""The options of one script's ``#SBATCH`` lines, and what is to be said of them."""
+"""Collect the options of a script's ``#SBATCH`` lines, and the notes on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SbatchReading:
-    """What was ``asked``, by the long names of sbatch, and the ``notes`` on it for stderr."""
+    """The options in ``asked``, by their long names, and the ``notes`` on them for stderr."""
 
     asked: dict[str, SbatchOption]
     notes: list[str] = field(default_factory=list)
 
     def text(self, name: str) -> str:
-        """The value of that option as it was written; empty if it was not."""
+        """Return the option's value as it was written; empty if the option is absent."""
         return self.asked[name].value if name in self.asked else ""
 
     def read(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """What ``parse`` makes of the value; None if it was not asked for. `Failure` names its line."""
+        """Return what ``parse`` makes of the value; None if the option is absent. `Failure` names its line."""
         if name not in self.asked:
             return None
         try:
@@ -30,5 +30,5 @@ class SbatchReading:
             raise self.asked[name].failure(str(error)) from None
 
     def note(self, name: str, text: str) -> None:
-        """Have something said of that option."""
+        """Add a note about the option."""
         self.notes.append(self.asked[name].note(text))

@@ -1,4 +1,4 @@
-"""How many nodes, tasks, CPUs and GPUs ``#SBATCH`` lines ask for: sbatch has several words for each."""
+"""Work out how many nodes, tasks, CPUs and GPUs ``#SBATCH`` lines ask for: sbatch has several options for each."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,10 +11,10 @@ from ebbtide_cli.submitting.slurm.values import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the lines amount to; 0 or None for what they do not ask for.
+    """What the lines ask for in all; 0 or None where they ask for nothing.
 
-    ``gpus`` are those of all ``nodes``, a fraction of one for a share. ``cpus`` and ``mem_bytes`` are per node. The
-    words of Slurm that it was made of are the keys of ``variables``.
+    ``gpus`` counts the GPUs of all ``nodes``, and is a fraction of one for a share. ``cpus`` and ``mem_bytes`` are per
+    node. ``gpus_by`` is the option that asks for the GPUs.
     """
 
     nodes: int
@@ -29,7 +29,7 @@ class Shape:
 
 
 def shape_of(lines: SbatchReading) -> Shape:
-    """All of it together; `Failure` names the line of what cannot be."""
+    """Combine all options; `Failure` names the line of one that cannot be met."""
     least, most = lines.read("nodes", values.nodes) or (0, 0)
     tasks, per_node = lines.read("ntasks", values.count) or 0, lines.read("ntasks-per-node", values.count) or 0
     gpus_by, total, each = _gpus(lines)
@@ -51,7 +51,7 @@ def shape_of(lines: SbatchReading) -> Shape:
 
 
 def _gpus(lines: SbatchReading) -> tuple[SbatchOption | None, GpuRequest | None, GpuRequest | None]:
-    """Which option asks for GPUs, how many in all, and how many of each node."""
+    """Return which option asks for GPUs, how many it asks for in all, and how many on each node."""
     total = lines.read("gpus", values.gpus)
     each = lines.read("gpus-per-node", values.gpus) or lines.read("gres", values.gres)
     by = next((lines.asked[name] for name in ("gpus", "gpus-per-node", "gres") if name in lines.asked), None)
@@ -59,7 +59,7 @@ def _gpus(lines: SbatchReading) -> tuple[SbatchOption | None, GpuRequest | None,
 
 
 def _nodes(tasks: int, per_node: int, total: GpuRequest | None, each: GpuRequest | None) -> int:
-    """How many nodes it takes if the lines do not say."""
+    """Return how many nodes are needed if the lines do not say."""
     if tasks and per_node:
         return -(-tasks // per_node)
     if total and each and each.count >= 1:
@@ -76,7 +76,7 @@ def _cpus(lines: SbatchReading, tasks_per_node: int, gpus_per_node: Fraction) ->
 
 
 def _memory(lines: SbatchReading, cpus: int, gpus_per_node: Fraction) -> int:
-    """Host memory of each node; Slurm's 0, which is all that there is, asks for nothing here."""
+    """Return the bytes of host memory on each node; Slurm's 0, which means all memory, asks for nothing here."""
     if found := lines.read("mem", values.memory):
         return found
     if "mem" in lines.asked:

@@ -1,4 +1,4 @@
-"""From ``#SBATCH`` lines to the options of ``ebb submit``."""
+"""Translate ``#SBATCH`` lines into options of ``ebb submit``."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from ebbtide_cli.submitting.slurm.reading import SbatchReading
 from ebbtide_cli.submitting.slurm.shape import Shape, shape_of
 
 DEFAULT_NOTICE_S: Final = 60
-"""What sbatch takes if --signal does not say how long before the end."""
+"""Seconds before the end that sbatch assumes if --signal gives none."""
 
 MAIL: Final = {
     "BEGIN": ("started",),
@@ -29,7 +29,7 @@ MAIL: Final = {
 }
 NO_MAIL: Final = ("NONE", "STAGE_OUT", "INVALID_DEPEND", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50")
 MODEL: Final = re.compile(r"(a|h|b|v|p|t|l|k|gh|gb|rtx|gtx|titan)_?-?\d+\w*|rtx\w*|titan\w*", re.IGNORECASE)
-"""Features that are a GPU's model wherever we looked."""
+"""Features that name a GPU's model, as far as the features of clusters are known."""
 DEPENDENCY: Final = re.compile(r"(after(?:ok|notok|any))((?::\d+(?:_\d+)?)+)")
 BEGIN: Final = re.compile(r"now\+(\d{1,9})(?:(second|minute|hour|day|week)s?)?")
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -40,20 +40,21 @@ Words = Iterator[str]
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """What the lines amount to in our words, and what has to be said of them."""
+    """The lines as options of ``ebb submit``, and notes on them for stderr."""
 
     directives: list[Directive]
     notes: list[str]
 
 
 def translate(name: str, script: str) -> Translated:
-    """The options that the ``#SBATCH`` lines of the script called ``name`` ask for.
+    """Translate the ``#SBATCH`` lines of the script ``name``.
 
-    `Failure` names the line of what cannot be had, and why. What is written last in sbatch's own words wins, as there.
+    `Failure` names the line of an option that is refused, and why. Of several equal options of sbatch the last one
+    wins, as it does in sbatch.
     """
     lines = SbatchReading(read_lines(name, script))
     if "time" in lines.asked and re.search(r"^[^#]*\bscontrol\s+requeue\b", script, re.MULTILINE):
-        # There, each run has the whole time; here, one limit is for all of them.
+        # In Slurm, each run has the whole time; here, one limit counts for all runs together.
         lines.note("time", "not used: the script requeues itself, and nothing but others' need ends its runs here")
         del lines.asked["time"]
     for one in lines.asked.values():
@@ -79,7 +80,7 @@ def _words(lines: SbatchReading, asked: SbatchOption, words_of: "Callable[[Sbatc
 
 
 def _resources(name: str, lines: SbatchReading, shape: Shape) -> Iterator[Directive]:
-    """How much of which nodes; each asked for where its line stands."""
+    """Yield the options for nodes, GPUs, CPUs and memory, each with the place of the line that asks for it."""
 
     def where(*names: str) -> str:
         return next((lines.asked[option].where for option in names if option in lines.asked), name)
@@ -103,7 +104,7 @@ def _resources(name: str, lines: SbatchReading, shape: Shape) -> Iterator[Direct
 
 
 def _same(option: str) -> "Callable[[SbatchReading, str], Words]":
-    """The same under another name."""
+    """Translate an option of the same meaning under another name."""
     return lambda lines, text: iter((option, text))
 
 
@@ -125,7 +126,7 @@ def _partition(lines: SbatchReading, text: str) -> Words:
 
 
 def _output(lines: SbatchReading, text: str) -> Words:
-    """``%j %A %a %x %N`` are the same; a log is one file for both streams."""
+    """Translate the log's file name: ``%j %A %a %x %N`` are the same; a log is one file for both streams."""
     errors = lines.text("error")
     if errors and errors != text:
         lines.note("error", "not used: stderr goes where stdout goes")
@@ -148,7 +149,7 @@ def _file_name(text: str) -> str:
 
 
 def _signal(lines: SbatchReading, text: str) -> Words:
-    """``[B:]NAME[@SECONDS]``: the seconds are the grace period, and B is the script alone."""
+    """Translate ``[B:]NAME[@SECONDS]``: the seconds are the grace period, and B means the script alone."""
     found = re.fullmatch(r"(?:([BRbr]+):)?(\w+)(?:@(\d{1,5}))?", text)
     if found is None:
         raise ValueError(f"{text!r} is not a signal: write USR1@120 or B:USR1@120")
@@ -165,7 +166,7 @@ def _signal_name(text: str) -> str:
 
 
 def _dependency(lines: SbatchReading, text: str) -> Words:
-    """``afterok:12:13,afterany:14``, each as it is; there is no *any of them*."""
+    """Translate ``afterok:12:13,afterany:14``, item by item; there is no *any of them*."""
     if text == "singleton":
         raise ValueError("jobs of one name may run together here: one after the other is an array with %1")
     if "?" in text:
@@ -177,7 +178,7 @@ def _dependency(lines: SbatchReading, text: str) -> Words:
 
 
 def _begin(lines: SbatchReading, text: str) -> Words:
-    """``now+1hour``, ``16:00``, ``2026-11-23T09:00``, ``tomorrow``."""
+    """Translate ``now+1hour``, ``16:00``, ``2026-11-23T09:00``, ``tomorrow``."""
     if found := BEGIN.fullmatch(text):
         yield from ("--begin", f"+{int(found[1]) * SECONDS[found[2] or 'second']}s")
     elif text == "tomorrow":
@@ -187,7 +188,7 @@ def _begin(lines: SbatchReading, text: str) -> Words:
 
 
 def _constraint(lines: SbatchReading, text: str) -> Words:
-    """Features: a GPU's model is one, any other is the label ``feature`` of a node."""
+    """Translate features: a GPU's model becomes a GPU type, any other the label ``feature`` of a node."""
     if re.search(r"[\[\]*()&,]", text):
         raise ValueError("only one feature, or one of several (a|b), can be asked for: see ebb submit --select")
     features = text.split("|")
@@ -207,7 +208,7 @@ def _each_host(option: str) -> "Callable[[SbatchReading, str], Words]":
 
 
 def _mail(lines: SbatchReading, text: str) -> Words:
-    """``--mail-type=END,FAIL`` with ``--mail-user``, without which nobody knows the address here."""
+    """Translate ``--mail-type=END,FAIL`` with ``--mail-user``, without which no address is known here."""
     events: dict[str, None] = {}
     for kind in text.upper().split(","):
         if kind not in NO_MAIL and kind not in MAIL and kind != "ARRAY_TASKS":
@@ -252,11 +253,11 @@ TRANSLATIONS: Final = {
     "wait": _flag("--wait"),
     "test-only": _flag("--dry-run"),
 }
-"""By the option of sbatch; how much of which nodes, and the environment, are put together from several."""
+"""The translation by option of sbatch; resources and the environment are combined from several options elsewhere."""
 
 
 def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
-    """What --export passes on, and Slurm's variables that are known before the job has a node."""
+    """Yield the variables that --export passes on, and Slurm's variables that are known before the job has a node."""
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):
         if item.upper() == "ALL":

@@ -1,4 +1,4 @@
-"""Values as sbatch takes them. Every function raises ``ValueError`` with what is wrong about one."""
+"""Parse values as sbatch does. Every function raises ``ValueError``, which says what is wrong with a value."""
 
 import re
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """So many GPUs of a ``model``; empty: of any."""
+    """A number of GPUs of a ``model``; an empty model means any."""
 
     count: Fraction
     model: str = ""
 
 
 def minutes_or_more(text: str) -> int | None:
-    """Seconds of ``90``, ``90:30``, ``1:30:00``, ``2-12``, ``2-12:30`` or ``2-12:30:00``; None if it is unlimited."""
+    """Return seconds for ``90``, ``90:30``, ``1:30:00``, ``2-12``, ``2-12:30``, ``2-12:30:00``; None if unlimited."""
     if text.lower() in _UNLIMITED:
         return None
     found = _TIME.fullmatch(text)
@@ -40,7 +40,7 @@ def minutes_or_more(text: str) -> int | None:
 
 
 def memory(text: str) -> int:
-    """Bytes of ``4000`` (MiB), ``16G``, ``1T``."""
+    """Return the bytes of ``4000`` (MiB), ``16G``, ``1T``."""
     found = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
     if found is None:
         raise ValueError(f"{text!r} is not a size: write 4000M, 16G or 1T")
@@ -48,14 +48,14 @@ def memory(text: str) -> int:
 
 
 def count(text: str, most: int = MAX_TASKS) -> int:
-    """A positive whole number."""
+    """Return a positive whole number, at most ``most``."""
     if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= most:
         raise ValueError(f"{text!r} is not a number from 1 to {most}")
     return int(text)
 
 
 def nodes(text: str) -> tuple[int, int]:
-    """The least and the most of ``4``, ``2-4``."""
+    """Return the least and the most of ``4``, ``2-4``."""
     low, dash, high = text.partition("-")
     least = count(low, MAX_HOSTS)
     most = count(high, MAX_HOSTS) if dash else least
@@ -65,7 +65,7 @@ def nodes(text: str) -> tuple[int, int]:
 
 
 def gpus(text: str) -> GpuRequest:
-    """``4`` or ``a100:4``."""
+    """Return the GPUs of ``4`` or ``a100:4``."""
     model, _, number = text.rpartition(":")
     if not re.fullmatch(r"\d{1,6}", number):
         raise ValueError(f"{text!r} is not a number of GPUs: write 4 or a100:4")
@@ -73,7 +73,7 @@ def gpus(text: str) -> GpuRequest:
 
 
 def gres(text: str) -> GpuRequest | None:
-    """``gpu``, ``gpu:4``, ``gpu:a100:4``, ``mps:50`` (percent of one GPU); None for ``none``."""
+    """Return the GPUs of ``gpu``, ``gpu:4``, ``gpu:a100:4``, ``mps:50`` (percent of one GPU); None for ``none``."""
     found: GpuRequest | None = None
     for item in text.split(","):
         one = _one_gres(item)
@@ -110,7 +110,7 @@ def _model(text: str) -> str:
 
 
 def array(text: str) -> int:
-    """How many tasks ``0-9%2``, ``1,3,7-9`` or ``0-15:4`` has."""
+    """Return how many tasks ``0-9%2``, ``1,3,7-9`` or ``0-15:4`` has."""
     indices, _, _ = text.partition("%")
     total = 0
     for piece in indices.split(","):
@@ -125,7 +125,7 @@ def array(text: str) -> int:
 
 
 def hosts(text: str) -> list[str]:
-    """The nodes of ``node[01-03,07],login``."""
+    """Return the nodes of ``node[01-03,07],login``."""
     found: list[str] = []
     items = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
     if ",".join(items) != text:
