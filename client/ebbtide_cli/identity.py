@@ -24,7 +24,7 @@ def user_facts(user: user_pb2.User) -> dict[str, Any]:
 
 
 def token_facts(token: user_pb2.Token) -> dict[str, Any]:
-    """Return all facts on one token; its text is not stored anywhere."""
+    """Return all facts on one token, without its text, of which the master keeps only a digest."""
     return {
         "id": token.id,
         "user": token.user,

@@ -1,4 +1,4 @@
-"""Whose certificates a master must show: the authority of its cluster, as this user knows it."""
+"""Find the authority whose certificate a master must show, as this user knows it."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ AUTHORITY_VARIABLE: Final = "EBB_CA"
 
 
 def authority(address: Address) -> str:
-    """The authority's certificate as PEM; empty for a master that is not known.
+    """Return the authority's certificate as PEM; empty for a master that is not known.
 
-    ``EBB_CA`` names its file; else it is that of the local master, if that is there, else what a login there said.
+    ``EBB_CA`` names its file; without that, it is the authority of the local master, or else the one given at login.
     """
     if named := os.environ.get(AUTHORITY_VARIABLE):
         return _read(Path(named))
@@ -29,7 +29,7 @@ def authority(address: Address) -> str:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the master of ``EBB_HOME`` listens there."""
+    """Whether the master of ``EBB_HOME`` listens at this address."""
     home = Home.current()
     record = (read_record(home.master_record) if home.master() else None) or {}
     here = address.is_loopback or record.get("host") == address.host

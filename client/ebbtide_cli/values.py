@@ -1,4 +1,4 @@
-"""What a user may write for a number of GPUs, an array or a time, and how we write durations and sizes.
+"""Parse a user's numbers of GPUs, arrays and times, and format durations and sizes.
 
 Every ``parse_…`` raises ``ValueError`` with a message that says what to write instead.
 """
@@ -15,7 +15,7 @@ MAX_SHARE_DENOMINATOR: Final = 16
 MAX_TASKS: Final = 10_000
 MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
-"""These are the same as `ebbtide_core.model.limits` has, which most verbs do without."""
+"""The limits up to here repeat those of `ebbtide_core.model.limits`, which most verbs do not load."""
 
 _PIECE: Final = re.compile(r"(?P<low>\d{1,6})(-(?P<high>\d{1,6})(:(?P<step>[1-9]\d{0,5}))?)?")
 _AFTER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?|@(~\d{1,4})?")
@@ -24,14 +24,14 @@ _GPUS: Final = re.compile(r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0
 
 @dataclass(frozen=True, slots=True)
 class GpuRange:
-    """How many GPUs a job takes at least and at most; equal for a rigid job."""
+    """The least and the most GPUs that a job takes; equal for a rigid job."""
 
     low: Fraction
     high: Fraction
 
     @classmethod
     def exactly(cls, count: int) -> "GpuRange":
-        """The range of one number of whole GPUs."""
+        """Return the range of exactly ``count`` whole GPUs."""
         return cls(Fraction(count), Fraction(count))
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ def parse_nodes(text: str) -> tuple[int, int]:
 
 
 def _gpu_count(text: str) -> Fraction:
-    """One count: a positive whole number, or 1/n."""
+    """Read one count: a positive whole number, or 1/n."""
     numerator, _, denominator = text.partition("/")
     if int(numerator) == 0:
         raise ValueError(f"{text!r} is no GPU at all: a job without GPUs is spelled --cpu-only")
@@ -102,7 +102,7 @@ def parse_cpus(text: str) -> float:
 
 
 def parse_array(text: str) -> tuple[tuple[int, ...], int]:
-    """Read ``0-9``, ``0,3,7-9`` or ``0-15:4``, and ``%2`` for the most at a time; return the indices, and that or 0."""
+    """Read ``0-9``, ``0,3,7-9`` or ``0-15:4``, and ``%2`` as the most at a time; return the indices, and that or 0."""
     listed, percent, most = text.partition("%")
     pieces = [_PIECE.fullmatch(piece) for piece in listed.split(",")]
     if len(text) > MAX_ARRAY_TEXT or not all(pieces) or not re.fullmatch(r"[1-9]\d{0,8}" if percent else "", most):
@@ -120,7 +120,7 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int]:
 
 
 def parse_after(text: str) -> tuple[tuple[str, str], ...]:
-    """Read ``12``, ``ok:12``, ``not-ok:12:13``, or Slurm's ``afterok:12,afterany:14``; return ids and how they end."""
+    """Read ``12``, ``ok:12``, ``not-ok:12:13``, or Slurm's ``afterok:12,afterany:14``; return ids and their kinds."""
     found = []
     for part in text.split(","):
         kind, _, ids = part.partition(":") if ":" in part else ("", "", part)
@@ -162,7 +162,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def parse_param(text: str) -> tuple[str, tuple[str, ...]]:
-    """Read ``lr=.1,.01``: a name, and its values."""
+    """Read ``lr=.1,.01``; return the name and its values."""
     name, separator, values = text.partition("=")
     if not separator or not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
         raise ValueError(f"{abbreviated(text)!r} is not of the form NAME=VALUE,VALUE")

@@ -1,4 +1,4 @@
-"""The list of verbs, and what they share: lazy loading, common options, argument types."""
+"""List all verbs, and define what they share: lazy loading, common options, argument types."""
 
 import os
 import re
@@ -82,7 +82,7 @@ VERBS: Final = {
         "release": "Let held jobs start",
     },
 }
-"""Every verb and its help in a line, so that ``ebb --help`` imports none: ``x-y`` is ``command`` of ``verbs/x_y``."""
+"""Every verb with one line of help, so that ``ebb --help`` imports no verb; ``x-y`` is ``verbs/x_y.command``."""
 
 
 MEANT: Final = {
@@ -100,16 +100,16 @@ MEANT: Final = {
     **dict.fromkeys(("restart", "rerun", "retry"), "requeue"),
     **dict.fromkeys(("scale",), "resize"),
 }
-"""What other tools call our verbs."""
+"""Verbs of other tools, and the verb here that does the same."""
 
 
 class Verbs(click.Group):
-    """Says which verb may have been meant if there is none of that name."""
+    """A group of verbs that suggests a verb if there is none of the given name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with our own words."""
+        """Find the verb as click does, with an error message of our own."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from difflib import get_close_matches  # most know what they want
 
@@ -122,21 +122,21 @@ class Verbs(click.Group):
 
 
 class VerbGroup(Verbs):
-    """Imports a verb when it is used."""
+    """A group that imports a verb only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs in the order in which the help shows them."""
+        """Return all verbs in the order in which the help shows them."""
         return [name for section in VERBS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, imported now; None for an unknown verb."""
+        """Import the verb and return its command; None for an unknown verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name.replace('-', '_')}").command
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """The verbs that begin like that; click would import all of them for their help."""
+        """Return the verbs that begin with ``incomplete``; click would import all of them for their help."""
         from click.shell_completion import CompletionItem
 
         verbs = {name: help for section in VERBS.values() for name, help in section.items()}
@@ -144,7 +144,7 @@ class VerbGroup(Verbs):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section."""
+        """Write the list of verbs by section."""
         for title, section in VERBS.items():
             with formatter.section(title):
                 formatter.write_dl(list(section.items()))
@@ -165,21 +165,21 @@ def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], V
 
 def _job_id(text: str) -> str:
     context = click.get_current_context()
-    if context.resilient_parsing:  # a shell wants to know what could come next
+    if context.resilient_parsing:  # a shell asks for completions
         return text
-    master = context.params.get("master")  # eager: it is known by now
+    master = context.params.get("master")  # the option is eager, so it is known by now
     return known_id(master if isinstance(master, str) else None, text)
 
 
 def parse_job_id(text: str) -> str:
-    """The id of a job or array. An id that cannot be one is an unknown id to the user, and exits as such."""
+    """Check the id of a job or array; report an id that is not valid as unknown, with that exit code."""
     if len(text) > 40 or not re.fullmatch(r"[0-9]+(\.[0-9]+(-[0-9]+)?)?", text):
         raise Failure(f"no job {abbreviated(text)!r}: ids are numbers such as 17, or @ for your last one")
     return text
 
 
 def known_id(master: str | None, text: str) -> str:
-    """The id that ``text`` stands for, which may begin with ``@``: the master is asked then, once."""
+    """Return the id that ``text`` stands for; if it begins with ``@``, ask the master once."""
     if not text.startswith("@"):
         return parse_job_id(text)
     if not re.fullmatch(r"@(~[0-9]{1,4})?(\.[0-9]{1,9}(-[0-9]{1,9})?)?", text):
@@ -217,7 +217,7 @@ node_argument: Final = click.argument("name", metavar="NODE")
 
 
 def examples(*lines: str) -> str:
-    """The end of a verb's help."""
+    """Format the examples at the end of a verb's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -247,7 +247,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; usage errors become `Failure`."""
     if wanted := os.environ.get(VARIABLE):
         return complete(ebb, wanted)
-    # Not through click's own `main`, which has its own idea of what a closed pipe or an interrupt should look like.
+    # click's own `main` is not used: it has its own handling of a closed pipe and of an interrupt.
     try:
         with ebb.make_context("ebb", list(arguments)) as context:
             code: int | None = ebb.invoke(context)

@@ -1,4 +1,4 @@
-"""Follow jobs until something has become true of them; Ctrl-C detaches and harms nothing."""
+"""Follow jobs until a condition holds for them; Ctrl-C stops following and changes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from ebbtide_cli.values import format_duration
 
 
 def watch_jobs(master: str | None, job_ids: Sequence[str], *, reached: bool = False) -> Iterator[client_pb2.Job]:
-    """Yield the jobs now, then each again whenever it changes, without end; a restart of the master is bridged.
+    """Yield the jobs now, then each again whenever it changes, without end and across restarts of the master.
 
-    From the beginning on if the master was ``reached`` a moment ago.
+    If the master was ``reached`` a moment ago, even the first connection may fail and is tried again.
     """
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.Job]:
@@ -38,11 +38,10 @@ def wait_for(
     drawn: bool = True,
     enough: int | None = None,
 ) -> list[client_pb2.Job]:
-    """Wait until ``done`` has become true of each job, or of ``enough`` of them; return those as they were then.
+    """Wait until ``done`` holds for each job, or for ``enough`` of them; return these jobs as they were then.
 
-    They are in the order asked for.
-
-    ``seen`` is called for each job as soon as it is done. Meanwhile, if ``drawn``, a terminal shows how they are.
+    The jobs are in the order of ``job_ids``. ``seen`` is called for each job as soon as it is done. Meanwhile, if
+    ``drawn``, a terminal shows the state of the jobs.
     """
     ended: dict[str, client_pb2.Job] = {}
     wanted = set(job_ids)
@@ -62,7 +61,7 @@ def wait_for(
 
 @contextmanager
 def in_time(seconds: float | None, job_ids: Sequence[str]) -> Iterator[None]:
-    """Let the waiting fail after so many seconds; None: never."""
+    """Raise `Failure` if the wait in the block takes longer than ``seconds``; None: never."""
 
     if seconds is None:
         yield
@@ -75,7 +74,7 @@ def in_time(seconds: float | None, job_ids: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def detaching(job_ids: Sequence[str]) -> Iterator[None]:
-    """Let Ctrl-C end the waiting and nothing else."""
+    """Let Ctrl-C end the wait and nothing else."""
     try:
         yield
     except KeyboardInterrupt:
@@ -90,7 +89,7 @@ def _some(job_ids: Sequence[str]) -> str:
 
 
 def _status(job: client_pb2.Job, ended: int, wanted: int) -> Iterator[str]:
-    """How the job is and, of several, how many are done."""
+    """Yield the words of a job's state; if several jobs are awaited, also how many are done."""
     if wanted > 1:
         yield f"{ended} of {wanted} done;"
     yield f"job {job.job_id}"

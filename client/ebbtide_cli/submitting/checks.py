@@ -52,7 +52,7 @@ def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
 
 
 def working_directory(given: str | None) -> str:
-    """The job's absolute working directory: ``given``, or the current one."""
+    """Return the job's absolute working directory: ``given``, or the current one."""
     try:
         return os.path.abspath(given or os.getcwd())
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""``ebb top``: what is fetched, how it is drawn, and the terminal that it is drawn on."""
+"""Fetch, draw and show what ``ebb top`` shows."""

@@ -1,4 +1,4 @@
-"""What the master knows, fetched again and again on a thread that a master which hangs holds up alone."""
+"""Fetch what the master knows, again and again, on threads, so that a master that hangs blocks nothing else."""
 
 import threading
 import time
@@ -21,14 +21,14 @@ from ebbtide_cli.finding import find_master
 WAITING: Final = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED)
 NOT_RUNNING: Final = (*WAITING, job_pb2.JOB_STATE_STARTING)
 SPEED_S: Final = 30.0
-"""The span over which the speed of a job is a mean, if it was watched for so long."""
+"""Seconds over which a job's speed is averaged, if it was watched for so long."""
 
 AWAY_S: Final = 1.0
-"""How much later than expected an answer may come before the master counts as away."""
+"""Seconds by which a reply may be later than expected before the master counts as away."""
 RESPITE: Final = 20
-"""How many times as long as it took to answer a master is left alone: one with a thousand nodes has other work."""
+"""The pause between requests, as a multiple of the reply time: a master with a thousand nodes has other work."""
 SETTLED_S: Final = 2.0
-"""After so long a new connection has told of every job that there is."""
+"""Seconds after which a new connection has reported every existing job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +39,23 @@ class Picture:
     master: str
     nodes: Sequence[client_pb2.Node]
     jobs: Sequence[client_pb2.Job]  # unfinished ones, in order of submission
-    ages_s: Mapping[str, float] = field(default_factory=dict)  # by job: how long ago it was told of; 0 if not here
+    ages_s: Mapping[str, float] = field(default_factory=dict)  # by job: seconds since it was last reported; 0 if absent
     speeds: Mapping[str, float] = field(default_factory=dict)  # by job: steps per second
-    away_s: float | None = None  # how long the master has not answered; None: it does
-    foreign_gpu_s: Mapping[str, float] = field(default_factory=dict)  # by user: GPU-seconds past the cluster so far
+    away_s: float | None = None  # seconds since the master last answered; None if it answers
+    foreign_gpu_s: Mapping[str, float] = field(default_factory=dict)  # by user: GPU-seconds of foreign processes so far
 
     def ran_s(self, job: client_pb2.Job) -> float:
-        """How long it has run by now; seconds."""
+        """Return how long the job has run by now, in seconds."""
         return job.running_s + (0.0 if job.state in NOT_RUNNING else self.ages_s.get(job.job_id, 0.0))
 
     def waited_s(self, job: client_pb2.Job) -> float:
-        """How long it has not run by now, since it was submitted, though its user did not hold it; seconds."""
+        """Return how long the job has waited by now, in seconds, without the time for which its user held it."""
         waits = job.state in NOT_RUNNING and job.held_by != HeldBy.USER.value
         return job.waiting_s + (self.ages_s.get(job.job_id, 0.0) if waits else 0.0)
 
 
 class Jobs:
-    """The unfinished jobs as they were told of last. A new connection tells of all of them again."""
+    """The unfinished jobs as they were last reported. A new connection reports all of them again."""
 
     def __init__(self, jobs: Iterable[client_pb2.Job], at: float) -> None:
         self._reported = {job.job_id: _Told(job, at, 0) for job in jobs}
@@ -64,13 +64,13 @@ class Jobs:
         self._lock = threading.Lock()
 
     def connected(self, at: float) -> None:
-        """A new connection was made at this time (seconds of any clock)."""
+        """Note that a new connection was made at this time (seconds of any clock)."""
         with self._lock:
             self._connection += 1
             self._connected_at = at
 
     def take(self, job: client_pb2.Job, at: float) -> None:
-        """Take in a job as it is now."""
+        """Store a job as it is now."""
         with self._lock:
             if job.state in FINISHED:
                 self._reported.pop(job.job_id, None)
@@ -78,9 +78,9 @@ class Jobs:
                 self._reported[job.job_id] = _Told(job, at, self._connection)
 
     def now(self, at: float) -> tuple[list[client_pb2.Job], dict[str, float]]:
-        """All that are not finished, and how long ago each was told of."""
+        """Return all unfinished jobs, and for each the seconds since it was last reported."""
         with self._lock:
-            if at - self._connected_at > SETTLED_S:  # what was not told of again has ended meanwhile
+            if at - self._connected_at > SETTLED_S:  # a job that was not reported again has ended meanwhile
                 gone = [id for id, told in self._reported.items() if told.connection != self._connection]
                 for id in gone:
                     del self._reported[id]
@@ -95,13 +95,13 @@ class _Told(NamedTuple):
 
 
 class Speeds:
-    """Steps per second: over the last half minute of watching, or over its whole life for a job just met."""
+    """Steps per second: over the last half minute of watching, or over a job's whole life if it was just found."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def take(self, jobs: Sequence[client_pb2.Job], ages_s: Mapping[str, float], at: float) -> dict[str, float]:
-        """Take in the jobs as they are at this time (seconds of any clock); the speeds of those that tell."""
+        """Record the jobs at this time (seconds of any clock); return the speeds of those that report steps."""
         running = [job for job in jobs if job.state not in WAITING and job.HasField("progress")]
         for id in self._seen.keys() - {job.job_id for job in running}:
             del self._seen[id]
@@ -110,7 +110,7 @@ class Speeds:
 
     def _of(self, job: client_pb2.Job, age_s: float, at: float) -> float | None:
         step, seen = job.progress.step, self._seen.setdefault(job.job_id, deque())
-        if seen and step < seen[-1][1]:  # it began again before where it was
+        if seen and step < seen[-1][1]:  # the job resumed from an earlier step
             seen.clear()
         seen.append((at, step))
         while at - seen[0][0] > SPEED_S:
@@ -123,7 +123,7 @@ class Speeds:
 
 
 class Feed:
-    """The newest picture. The first one is fetched by whoever asks for it, so that no master is an error at once."""
+    """The newest picture of the cluster. The caller fetches the first one, so that a missing master fails at once."""
 
     def __init__(self, master: str | None, every_s: float) -> None:
         self._named = master
@@ -140,33 +140,33 @@ class Feed:
             self._picture = self._fetch(stub, address)
 
     def start(self) -> None:
-        """Go on fetching until `stop`."""
+        """Start to fetch until `stop`."""
         for work in (self._poll_nodes, self._watch_jobs):
             threading.Thread(target=self._repeat, args=(work,), name="top-feed", daemon=True).start()
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._stop.set()
         if self._stream is not None:
             self._stream.cancel()
 
     def picture(self) -> Picture:
-        """The newest one, and how long ago the master last answered if it does not now. Raises `Failure`."""
+        """Return the newest picture, with the time since the last reply if the master is away. Raises `Failure`."""
         with self._lock:
             if self._broken is not None:
                 raise self._broken
             silent_s = time.monotonic() - self._heard
             last = self._picture
-            expected_s = 1.2 * self._pause_s + AWAY_S  # the next answer may take somewhat longer than the last
+            expected_s = 1.2 * self._pause_s + AWAY_S  # the next reply may take somewhat longer than the last
         if silent_s <= expected_s:
             return last
         return replace(last, at=time.time(), away_s=silent_s)
 
     def _repeat(self, work: Callable[[ClientServiceStub, Address], None]) -> None:
-        """Do it on one connection after the other."""
+        """Do the work on one connection after another."""
         while not self._stop.is_set():
             try:
-                address = find_master(self._named)  # anew: a master that was restarted may listen elsewhere
+                address = find_master(self._named)  # each time, because a restarted master may listen elsewhere
                 with connected(address) as stub:
                     work(stub, address)
             except Unreachable:
@@ -185,7 +185,7 @@ class Feed:
                 self._pause_s = max(self._every_s, RESPITE * (self._heard - began))
 
     def _watch_jobs(self, stub: ClientServiceStub, address: Address) -> None:
-        # Not listed every second: of a hundred thousand jobs that wait, few change.
+        # The jobs are not listed every second: of a hundred thousand that wait, few change.
         self._jobs.connected(time.monotonic())
         self._stream = stream = stub.WatchJobs(client_pb2.WatchJobsRequest())
         for job in stream:

@@ -1,4 +1,4 @@
-"""One frame of ``ebb top``: lines that fit the terminal, made of what the master knows."""
+"""Draw one frame of ``ebb top``: lines that fit the terminal, from what the master knows."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +19,17 @@ JOB_STYLES: Final = ("green", "cyan", "magenta", "yellow", "blue", "bright_green
 FOREIGN: Final = "red"
 FULL, OTHER, STRANGE, FREE = "█", "▒", "▓", "·"
 BAR: Final = (16, 40)
-"""Columns of a bar at least and at most."""
+"""Columns of a bar, at least and at most."""
 ELASTIC: Final = 8
-"""Columns that words which can be cut keep."""
+"""Columns that are left of words that may be cut."""
 GIB: Final = 2**30
 ROWS: Final = {"GPUS": 4, "RUNNING": 4, "WAITING": 3}
-"""Rows that each part keeps where the terminal is too low for all; the title is one."""
+"""Rows that each part keeps, its title included, on a terminal that is too low for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table: its cells are cut to what is left if it is elastic, and it is left out early if its rank is high."""
+    """A column of a table. An elastic one is cut to the remaining width; one with a high rank is left out early."""
 
     title: str
     cells: list[Text]
@@ -39,19 +39,19 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Of its widest cell."""
+        """The width of its widest cell."""
         return max((cell.cell_len for cell in self.cells), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines, the title among them, and how many more there would be."""
+    """Lines with their title, and how many more lines there would be."""
 
     lines: list[Text]
     more: int = 0
 
     def first(self, count: int) -> list[Text]:
-        """So many lines; the last says how many are missing. No single line: that would be the title."""
+        """Return ``count`` lines, the last of which counts the missing ones; none if only the title would fit."""
         if len(self.lines) <= count and not self.more:
             return self.lines
         if count < 2:
@@ -61,10 +61,10 @@ class Panel:
 
 
 def frame(picture: Picture, width: int, height: int | None = None) -> list[Text]:
-    """The lines, none longer than the width, and no more of them than the height allows (None: all)."""
+    """Draw the lines, none longer than the width, and no more of them than the height allows (None: all)."""
     running = [job for job in picture.jobs if job.state not in WAITING]
     waiting = [job for job in picture.jobs if job.state in WAITING]
-    # Who is held waits for a person, not for room. Nothing is drawn that cannot be seen: thousands may wait.
+    # Held jobs wait for a user, not for room, and come last. Rows out of sight are not drawn: thousands may wait.
     waiting.sort(key=lambda job: bool(job.held_by))
     parts = {
         "GPUS": _all_nodes(picture.nodes, width, height),
@@ -136,7 +136,7 @@ def _gpu_columns(node: client_pb2.Node, width: int) -> Iterator[Column]:
         Column("TEMP", [_temperature(gpu.reading) for gpu in gpus], right=True, rank=1),
         Column("POWER", [_power(gpu.reading) for gpu in gpus], right=True, rank=2),
     ]
-    # The bar takes what the others leave; in a narrow terminal the model's name is cut first.
+    # The bar takes the width that is left; in a narrow terminal the model's name is cut first.
     least = [max(len(column.title), column.width) for column in (*numbers, *rest)]
     bar = min(BAR[1], max(BAR[0], width - sum(least) - len(GAP) * (len(least) + 1)))
     yield from numbers
@@ -145,7 +145,7 @@ def _gpu_columns(node: client_pb2.Node, width: int) -> Iterator[Column]:
 
 
 def _bar(gpu: client_pb2.NodeGpu, width: int) -> Text:
-    """Who holds the memory, each with its name at its beginning: jobs, foreign processes, whatever else, nobody."""
+    """Draw the parts of the memory, each with its holder's name: jobs, foreign processes, other use, free memory."""
     total = gpu.info.mem_bytes
     if not total or not gpu.reading.HasField("mem_used_bytes"):
         return Text("?".ljust(width), "bright_black")
@@ -153,14 +153,14 @@ def _bar(gpu: client_pb2.NodeGpu, width: int) -> Text:
     text, end, held = Text(), 0, 0
     for words, fill, style, count in parts:
         held += count
-        # Rounded as a sum, so that the parts together are as long as the whole would be.
+        # Rounded as a running sum, so that the parts together are as long as the whole.
         begin, end = end, min(width, max(end, round(width * held / total)))
         text.append(words[: end - begin].ljust(end - begin, fill), style)
     return text.append(FREE * (width - end), "bright_black")
 
 
 def _holders(gpu: client_pb2.NodeGpu) -> Iterator[tuple[str, str, str, int]]:
-    """Words, filling, style and bytes of each, jobs first."""
+    """Yield words, filling, style and bytes of each holder, jobs first."""
     jobs: dict[str, int] = {}
     foreign = 0
     for process in gpu.reading.processes:
@@ -177,12 +177,12 @@ def _holders(gpu: client_pb2.NodeGpu) -> Iterator[tuple[str, str, str, int]]:
 
 
 def job_style(id: str) -> str:
-    """The colour of a job, the same in every frame."""
+    """Return the colour of a job, the same in every frame."""
     return JOB_STYLES[int(id.partition(".")[0] or 0) % len(JOB_STYLES)] if id[:1].isdigit() else JOB_STYLES[0]
 
 
 def _notes(gpu: client_pb2.NodeGpu, width: int) -> Iterator[Text]:
-    """What is wrong with a GPU, and who is on it that is not ours."""
+    """Yield what is wrong with a GPU, and the foreign processes on it."""
     health = gpu.reading if gpu.HasField("reading") else gpu.info
     if not health.healthy:
         yield _cut(Text(f"     {printable(health.unhealthy_reason) or 'unhealthy'}", "red"), width)
@@ -214,7 +214,7 @@ def _power(reading: agent_pb2.GpuReading) -> Text:
 
 
 def _short(model: str) -> str:
-    """What tells it from others: the maker is the same for all."""
+    """Return the part of a model's name that differs, without the maker's name."""
     return printable(model).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
@@ -266,7 +266,7 @@ def _speed(steps_per_s: float | None) -> str:
 
 
 def _table(columns: list[Column], width: int) -> list[Text]:
-    """A line of titles and one for each row; what does not fit is cut or left out."""
+    """Draw a line of titles and one for each row; columns that do not fit are cut or left out."""
     widths = [max(len(column.title), column.width) for column in columns]
     room = width - len(GAP) * (len(columns) - 1)
     over = sum(widths) - room
@@ -301,7 +301,7 @@ def _cut(line: Text, width: int) -> Text:
 
 
 def _fit(parts: dict[str, Panel], room: int | None) -> list[list[Text]]:
-    """As many lines of each part as there is room for: what each must have first, then in the order of the parts."""
+    """Return as many lines of each part as fit: first the rows that each part keeps, then more in the parts' order."""
     if room is None:
         return [part.lines for part in parts.values()]
     given = dict.fromkeys(parts, 0)

@@ -1,4 +1,4 @@
-"""The terminal that frames are drawn on, left at the end as it was."""
+"""Draw frames on the terminal, and restore it at the end."""
 
 import os
 import select
@@ -16,11 +16,11 @@ from ebbtide_cli.top.feed import Picture
 from ebbtide_cli.top.frame import frame
 
 PLAIN_WIDTH = 120
-"""Columns of what is no terminal."""
+"""Columns of output that is not a terminal."""
 
 
 class Screen:
-    """The alternate screen of a terminal. Nothing is cleared between frames, so nothing flickers."""
+    """The alternate screen of a terminal. It is not cleared between frames, so it does not flicker."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -29,18 +29,18 @@ class Screen:
         )
 
     def show(self, picture: Picture) -> None:
-        """Draw it over the last one."""
+        """Draw the picture over the last one."""
         self._live.update(Group(*frame(picture, self._console.width, self._console.height)), refresh=True)
 
     @contextmanager
     def opened(self) -> Iterator["Screen"]:
-        """Switch to the alternate screen, and back."""
+        """Switch to the alternate screen, and back at the end."""
         with _unechoed() if sys.stdin.isatty() else nullcontext(), self._live:
             yield self
 
 
 def print_frame(picture: Picture) -> None:
-    """Print one frame, as wide as the terminal is."""
+    """Print one frame as wide as the terminal."""
     terminal = sys.stdout.isatty()
     console = Console(force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False)
     for line in frame(picture, console.width):
@@ -50,7 +50,7 @@ def print_frame(picture: Picture) -> None:
 
 
 def wait_for_quit(stop: int, seconds: float, *, keys: bool = False) -> bool:
-    """Wait for so long; True as soon as the descriptor can be read or, with ``keys``, ``q`` is pressed."""
+    """Wait for ``seconds``; return True once the descriptor can be read or, with ``keys``, ``q`` is pressed."""
     sources = [stop, sys.stdin.fileno()] if keys else [stop]
     ready = select.select(sources, [], [], seconds)[0]
     if stop in ready or not ready:
@@ -61,7 +61,7 @@ def wait_for_quit(stop: int, seconds: float, *, keys: bool = False) -> bool:
 
 @contextmanager
 def _unechoed() -> Iterator[None]:
-    """Keys come at once and are not shown; Ctrl-Z does not leave us behind on the other screen."""
+    """Read keys at once, without echo, and without Ctrl-Z, which would stop this process on the alternate screen."""
     with interrupts.kept_terminal(sys.stdin.fileno()):
         tty.setcbreak(sys.stdin)
         changed = termios.tcgetattr(sys.stdin)

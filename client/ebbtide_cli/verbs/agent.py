@@ -1,4 +1,4 @@
-"""``ebb agent``: the daemon of one node."""
+"""``ebb agent``: run the daemon of one node."""
 
 import os
 from pathlib import Path
@@ -167,7 +167,7 @@ command.add_command(join)
 
 
 def _check_marks(labels: tuple[tuple[str, str], ...], taints: tuple[str, ...]) -> None:
-    """Refuse what the master would refuse, again and again."""
+    """Refuse labels and taints that the master would refuse at each connection."""
     from ebbtide_core.model.constraints import check_marks
     from ebbtide_core.model.spec_error import SpecError
 

@@ -25,20 +25,20 @@ from ebbtide_cli.verb import examples, json_option, known_id, master_option
 
 STDOUT: Final = "-"
 SHOWN: Final = 10
-"""Lines about what could not be copied."""
+"""Lines on files that could not be copied."""
 _CLOSING_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobPath:
-    """A path of a job."""
+    """A job and a path in it."""
 
     job_id: str
     path: str
 
     @property
     def name(self) -> str:
-        """What it is called in a directory that it is copied into; empty for a directory's contents."""
+        """Its name in a directory that it is copied into; empty if the directory's contents are copied."""
         last = posixpath.basename(self.path.rstrip("/"))
         return "" if last in ("", ".", "..") else last.removeprefix("{").removesuffix("}")
 
@@ -92,7 +92,7 @@ def _source(master: str | None, text: str) -> JobPath:
 
 
 def _targets(sources: Sequence[JobPath], dest: Path) -> dict[JobPath, Path]:
-    """Where each goes: into a directory that is there, else to the name that is given."""
+    """Return where each source goes: into an existing directory, else to the given name."""
     if dest.is_dir():
         targets = {source: dest / source.name for source in sources}
     elif len(sources) > 1:
@@ -135,13 +135,13 @@ async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targe
                 try:
                     await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
                 finally:
-                    receiving.cancel()  # which closes the pipe, so that the other does not wait
+                    receiving.cancel()  # which closes the pipe, so that the unpacking thread does not wait
                     await asyncio.wait(both, timeout=_CLOSING_S)
     return _outcome(receiving, unpacking)
 
 
 def _outcome(receiving: "asyncio.Task[list[str]]", unpacking: "asyncio.Future[Unpacked]") -> Unpacked:
-    """What both came to; what went wrong first is what is raised."""
+    """Return the result of both tasks, or raise the error that came first."""
     if not receiving.cancelled() and (error := receiving.exception()) is not None:
         raise error
     try:
@@ -153,12 +153,12 @@ def _outcome(receiving: "asyncio.Task[list[str]]", unpacking: "asyncio.Future[Un
 
 
 async def _receive(line: ClientChannel, writing: int) -> list[str]:
-    """Pass the archive on to who unpacks it; what the node could not read, a line each."""
+    """Pass the archive on to the unpacking thread; return a line for each file that the node could not read."""
     errors = b""
     try:
         async for frame in line.frames():
             if frame.data:
-                with suppress(BrokenPipeError):  # who unpacks has failed, and says why
+                with suppress(BrokenPipeError):  # unpacking has failed, and reports why
                     await write_all(writing, frame.data)
             errors += frame.errors
             await line.done_with(len(frame.data) + len(frame.errors))

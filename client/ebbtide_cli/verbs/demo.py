@@ -1,4 +1,4 @@
-"""``ebb demo``: the guided scenario on real training examples."""
+"""``ebb demo``: run the guided scenario on real training examples."""
 
 import os
 import random
@@ -76,7 +76,7 @@ def _perform(folder: Path, node: client_pb2.Node, seed: int, svg: Path | None) -
 
 
 def _final_loss(job_id: str) -> float:
-    """What a run printed as its final loss."""
+    """Return the final loss that a run printed."""
     with connected(None) as stub:
         log = b"".join(chunk.data for chunk in stub.ReadLogs(client_pb2.ReadLogsRequest(job_id=job_id))).decode()
     match = re.search(r"^final loss ([\d.e+-]+)", log, re.MULTILINE)
@@ -87,7 +87,7 @@ def _final_loss(job_id: str) -> float:
 
 @contextmanager
 def _folder(keep: bool) -> Iterator[Path]:
-    """A fresh EBB_HOME for this process and all that it starts."""
+    """Make a fresh EBB_HOME for this process and all that it starts."""
     folder: Path | None = None
     try:
         with interrupts.held():
@@ -105,7 +105,7 @@ def _folder(keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
-    """A cluster in ``folder``, gone at the end whatever happens; its node."""
+    """Run a cluster in ``folder`` that is gone at the end whatever happens; yield its node."""
     from ebbtide_cli.demo.scenario import RESIZE_AFTER_S
 
     home = Home(folder)
@@ -127,7 +127,7 @@ def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
 
 
 def _profile() -> str:
-    """Real GPUs if there are enough for the story, else fake ones."""
+    """Choose real GPUs if there are enough for the scenario, else fake ones."""
     from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
 
     try:

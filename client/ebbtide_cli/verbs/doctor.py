@@ -1,4 +1,4 @@
-"""``ebb doctor``: a check of this node."""
+"""``ebb doctor``: check this node."""
 
 import os
 import time
@@ -27,7 +27,7 @@ MASTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What the master says; `reachable` is None if there is none to ask."""
+    """What the master reports; `reachable` is None if no master is known."""
 
     reachable: bool | None
     text: str
@@ -82,7 +82,7 @@ def command(
 def _subject(
     home: Home, node: str, gpus: str | None, root: Path | None, ports: str, master: str | None
 ) -> "tuple[Subject, Word]":
-    """What is to be examined, as far as the options and `ebb up` tell. `Failure` for options that make no sense."""
+    """Return what to examine, as far as the options and `ebb up` say. `Failure` for options that make no sense."""
     from ebbtide_agent.doctor.subject import Subject
     from ebbtide_agent.gpu import is_fake
     from ebbtide_agent.gpu.profiles import parse_profile
@@ -115,7 +115,7 @@ def _subject(
 
 
 def _ask_master(master: str | None) -> Word:
-    """Its clock, and the checkpoint roots of its nodes."""
+    """Ask the master for its clock and for the checkpoint roots of its nodes."""
     try:
         with connected(master) as stub:
             began = time.time()
@@ -151,7 +151,7 @@ def _judge_master(word: Word) -> "Iterator[Finding]":
 
 
 def _print(findings: "list[Finding]") -> None:
-    """A line for each, what to do below it, and how many of which kind."""
+    """Print a line for each finding with its advice below it, and the number of findings of each kind."""
     from ebbtide_agent.doctor.finding import Level
 
     from ebbtide_cli.drawing import print_columns

@@ -1,4 +1,4 @@
-"""``ebb drill``: suspend and resume a job on purpose, and say whether it can be trusted to."""
+"""``ebb drill``: suspend and resume a job on purpose, and say whether it can be trusted to suspend."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ from ebbtide_cli.verb import DURATION, examples, id_argument, json_option, maste
 Reply = TypeVar("Reply")
 
 PATIENCE_S: Final = 300.0
-"""How long a job may take to come back and report its first step, unless ``--timeout`` says otherwise."""
+"""Seconds that a job may take to resume and report its first step, unless ``--timeout`` says otherwise."""
 LOG_S: Final = 10.0
-"""How long a job that reports no steps may take to print its first line."""
+"""Seconds that a job that reports no steps may take to print its first line."""
 LINES: Final = 3
-"""Lines of log that are shown from before and after."""
+"""Lines of the log that are shown from before and from after the drill."""
 TAIL_BYTES: Final = 4096
 PARTS: Final = {
     "save": "saved after",
@@ -68,7 +68,7 @@ def command(job_id: str, timeout: float | None, as_json: bool, master: str | Non
 
 
 def _watch(master: str | None, asked: client_pb2.Job, deadline: float, *, drawn: bool) -> client_pb2.Job:
-    """Follow the job until it has shown what it can, or time is up."""
+    """Follow the job until it has shown what it can, or until ``deadline``."""
     request, job = client_pb2.WatchJobsRequest(job_ids=[asked.job_id]), asked
     with StatusLine(wanted=drawn) as line:
         for job in _until(master, deadline, lambda stub, left: stub.WatchJobs(request, timeout=left)):
@@ -83,7 +83,7 @@ def _watch(master: str | None, asked: client_pb2.Job, deadline: float, *, drawn:
 def _until(
     master: str | None, deadline: float, open_stream: Callable[[ClientServiceStub, float], Iterator[Reply]]
 ) -> Iterator[Reply]:
-    """Yield from a stream until ``deadline``; a restart of the master is bridged."""
+    """Yield from a stream until ``deadline``, across restarts of the master."""
 
     def read(stub: ClientServiceStub) -> Iterator[Reply]:
         try:
@@ -96,7 +96,7 @@ def _until(
 
 
 def _log(master: str | None, job: client_pb2.Job, asked: client_pb2.Job, deadline: float) -> dict[str, str]:
-    """For a job that reports no steps: the last lines from before, and the first from after."""
+    """Return, for a job that reports no steps, the last lines before the drill and the first ones after it."""
     if reports_steps(job, asked) or not came_back(job, asked) or same_attempt(job, asked):
         return {}
     until = min(deadline, time.monotonic() + LOG_S)

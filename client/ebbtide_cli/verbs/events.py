@@ -1,4 +1,4 @@
-"""``ebb events``: what happened in the cluster."""
+"""``ebb events``: print what happened in the cluster."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def command(follow: bool, tail: int | None, since: float | None, as_json: bool, 
 
 
 def _event_line(event: client_pb2.Event) -> str:
-    """When, what about, and what happened."""
+    """Format an event: its time, its subject, and what happened."""
     about = f"job {event.job_id}" if event.job_id else f"node {event.node}" if event.node else "cluster"
     return printable(f"{format_time(event.time)}  {about:<12}  {event.text}")
 
@@ -40,6 +40,6 @@ def _events(master: str | None, request: client_pb2.WatchEventsRequest) -> Itera
         return stub.WatchEvents(request)
 
     for event in follow_stream(master, read):
-        # Behind this one all are wanted, should the stream have to be opened again.
+        # If the stream has to be opened again, it continues after this event, with all that follow.
         request = client_pb2.WatchEventsRequest(after_sequence=event.sequence, follow=request.follow)
         yield event

@@ -1,4 +1,4 @@
-"""``ebb exec``: a shell or a command inside a running job."""
+"""``ebb exec``: run a shell or a command inside a running job."""
 
 import os
 
@@ -13,7 +13,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, id_argument, master_option
 
 HUNG_UP = 129
-"""What a shell says of a process that was hung up on."""
+"""Exit code that a shell gives for a process that a hangup ended."""
 
 
 @click.command(
@@ -42,7 +42,7 @@ def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, mas
     try:
         return interrupts.run(_run(master, want))
     except Failure as failure:
-        # The exit code is the command's; whatever is not must not look like one.
+        # The exit code is the command's; a failure of ebb must not look like one.
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise
 
@@ -59,5 +59,5 @@ async def _run(master: str | None, want: channel_pb2.OpenChannel) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What a terminal's programs must know of it."""
+    """Return the variables that a terminal's programs need."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}

@@ -1,4 +1,4 @@
-"""``ebb explain``: why a job waits, when it may start, and what would follow if it were another."""
+"""``ebb explain``: say why a job waits, when it may start, and what a change would bring."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""``ebb fake``: break the fake GPUs of a node of this machine, to see what happens then."""
+"""``ebb fake``: break the fake GPUs of a node of this machine, to see what happens."""
 
 import os
 import select
@@ -196,7 +196,7 @@ def status(node: str, as_json: bool) -> None:
 
 
 def _told(faults: dict[str, Any], device: "Device") -> list[str]:
-    """What goes wrong with one GPU, in words."""
+    """Describe what is wrong with one GPU."""
     from ebbtide_agent.gpu.xids import words
 
     names = {device.uuid, device.parent}
@@ -218,7 +218,7 @@ def _faults(node: str) -> "FaultFile":
 
 
 def _state_dir(node: str) -> Path:
-    """Where the fake GPUs of this node are, of the only one if none is named."""
+    """Return the directory of this node's fake GPUs; of the only node that has some if none is named."""
     nodes = Home.current().root / "nodes"
     found = sorted(path.parents[1].name for path in nodes.glob("*/gpus/gpus.json"))
     if node and not (nodes / node).is_dir():
@@ -241,13 +241,13 @@ def _present(nodes: Path) -> list[str]:
 
 
 def _has_real_gpus(node_dir: Path) -> bool:
-    """Whether the node's agent says so; its fake ones were there before."""
+    """Whether the node's agent uses real GPUs now; the files of its fake ones are older then."""
     record = read_record(node_dir / "agent.json") or {}
     return bool(record.get("gpu_backend", "fake") != "fake")
 
 
 def _uuid(faults: "FaultFile", gpu: str) -> str:
-    """The UUID of the GPU with this number or UUID; that of one that is cut into slices may be given as well."""
+    """Return the UUID of the GPU with this number or UUID; a GPU that is cut into slices may be named, too."""
     devices = _attempt(faults.devices)
     if gpu.isdecimal() and int(gpu) < len(devices):
         return devices[int(gpu)].uuid

@@ -1,4 +1,4 @@
-"""``ebb login``: prove from now on who you are, to a master anywhere."""
+"""``ebb login``: store what proves this user to a master."""
 
 import os
 import sys
@@ -54,14 +54,14 @@ def command(where: str | None, as_json: bool) -> None:
 
 
 def _line() -> str:
-    """What was handed over; it is never an argument, which every process of the machine could read."""
+    """Read the secret; it is never an argument, because every process of the machine could read that."""
     if sys.stdin.isatty():
         return getpass("Invitation or token: ").strip()
     return sys.stdin.readline(MAX_LINE).strip()
 
 
 def _invited(line: str, where: str | None) -> Invitation:
-    """Where to log in, and with what."""
+    """Return where to log in, and with what."""
     if line.startswith(PREFIX):
         try:
             invitation = decode(line)

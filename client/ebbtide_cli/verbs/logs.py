@@ -1,4 +1,4 @@
-"""``ebb logs``: what a job printed, over all its attempts."""
+"""``ebb logs``: print a job's output of all its attempts."""
 
 import re
 import sys
@@ -83,7 +83,7 @@ def command(
 
 
 def _tasks(master: str | None, job_id: str) -> list[str]:
-    """The ids of the tasks that ``job_id`` names; none if it is one job."""
+    """Return the ids of the tasks that ``job_id`` names; empty if it is one job."""
     if re.fullmatch(r"[0-9]+\.[0-9]+", job_id):
         return []
     with connected(master) as stub:
@@ -110,9 +110,9 @@ def _print(data: bytes) -> None:
 def output(
     master: str | None, request: client_pb2.ReadLogsRequest, *, reached: bool = False
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (attempt, bytes) without repeating anything when the stream had to be opened again.
+    """Yield (attempt, bytes), and repeat nothing when the stream has to be opened again.
 
-    That may be the first one if the master was ``reached`` a moment ago.
+    Even the first connection may fail if the master was ``reached`` a moment ago.
     """
     place = LogPosition(request)
 

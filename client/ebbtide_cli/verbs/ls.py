@@ -1,4 +1,4 @@
-"""``ebb ls``: the queue."""
+"""``ebb ls``: list the queue."""
 
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
 DEFAULT_POOL = "default"
 POOL_AT = TITLES.index("CLASS")
-"""Where the pool stands, if any job is in another than that one. Before the reason it is told of those who have left
-whether they saved, if there are any."""
+"""Where the column of the pool goes, if a job is in another pool than the default.
+
+If a listed job has left its GPUs, a column before the reason says whether it saved.
+"""
 ELASTIC = ("NAME", "NODE", "REASON")
 STATES = {name.removeprefix("JOB_STATE_").lower(): number for name, number in job_pb2.JobState.items() if number}
 SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
@@ -120,7 +122,7 @@ def _row(job: client_pb2.Job, *, pools: bool, saved: bool) -> "tuple[Cell, ...]"
 
 
 def _array_row(job: client_pb2.Job, *, pools: bool, saved: bool) -> "tuple[Cell, ...]":
-    """In the place of a reason, how many tasks are in which state."""
+    """Return an array's row, with the number of tasks in each state in place of a reason."""
     return (
         job.job_id,
         f"{job.spec.name} {indices_words(job.tasks)}",

@@ -1,4 +1,4 @@
-"""``ebb master``: the daemon that owns queue and journal."""
+"""``ebb master``: run the daemon that owns the queue and the journal."""
 
 from pathlib import Path
 

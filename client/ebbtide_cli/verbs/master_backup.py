@@ -1,4 +1,4 @@
-"""``ebb master check``, ``backup`` and ``restore``: what becomes of the journal, beside a running master or without."""
+"""``ebb master check``, ``backup``, ``restore``, ``compact``: care for the journal, beside a master or without."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,7 +115,7 @@ def _with_journal(home: Path) -> Path:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """What the store has to say about its files is how the verb fails."""
+    """Turn the store's errors into the failure of the verb."""
     from ebbtide_master.store.journal import StoreError, StoreInUseError
 
     try:

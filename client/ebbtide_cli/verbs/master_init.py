@@ -1,4 +1,4 @@
-"""``ebb master init``: certificates, and the first admin's invitation."""
+"""``ebb master init``: make certificates, and the first admin's invitation."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""``ebb master reload``: have the master go by its configuration as it is now."""
+"""``ebb master reload``: make the master read its configuration again."""
 
 import click
 from ebbtide_protos.v1 import user_pb2

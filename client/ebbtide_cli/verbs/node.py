@@ -104,7 +104,7 @@ command.add_command(believe_silence)
 
 
 def _wait(master: str | None, name: str, *, drawn: bool) -> client_pb2.NodeReply:
-    """Wait until nothing runs there; return how the node is then."""
+    """Wait until nothing runs on the node; return the node as it is then."""
 
     def read(stub: ClientServiceStub) -> Iterator[client_pb2.NodeReply]:
         yield from stub.WatchNode(client_pb2.NodeRequest(node=name))

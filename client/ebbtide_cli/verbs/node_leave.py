@@ -1,4 +1,4 @@
-"""``ebb node leave``: on the node itself, before its machine goes down."""
+"""``ebb node leave``: clear a node of its jobs, on the node itself, before its machine goes down."""
 
 import signal
 import time
@@ -14,7 +14,7 @@ from ebbtide_cli.verb import DURATION, examples
 
 WITHIN_S: Final = 600.0
 HEARD_S: Final = 3.0
-"""By when the master has heard of it, with the next heartbeat: what it starts until then is waited for."""
+"""Seconds until the master has learned of it by the next heartbeat; attempts that it starts until then are awaited."""
 POLL_S: Final = 0.1
 
 
@@ -41,7 +41,7 @@ def command(within: float | None, stay: bool) -> None:
 
 
 def _wait(home: Home, within_s: float) -> None:
-    """Wait until no attempt is left here."""
+    """Wait until no attempt is left on this machine."""
     began = time.monotonic()
     with StatusLine(wanted=True) as line:
         while (left := list(home.supervisors())) or time.monotonic() - began < HEARD_S:

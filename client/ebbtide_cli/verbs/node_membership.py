@@ -1,4 +1,4 @@
-"""``ebb node invite``, ``revoke`` and ``remove``: which machines may be nodes, and which are none any more."""
+"""``ebb node invite``, ``revoke`` and ``remove``: decide which machines may be nodes."""
 
 import sys
 import time

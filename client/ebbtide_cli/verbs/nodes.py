@@ -1,4 +1,4 @@
-"""``ebb nodes``: the machines of the cluster and their GPUs."""
+"""``ebb nodes``: list the machines of the cluster and their GPUs."""
 
 import time
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _print_node(node: client_pb2.Node) -> None:
 
 
 def _marks(node: client_pb2.Node) -> tuple[str, ...]:
-    """Labels, taints, and since when and for whom it is out of service."""
+    """Return a node's labels and taints, who drained it since when, and a warning about its certificate."""
     labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
     taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
     drained = [drain_words(node)] if node.HasField("drain") else []
@@ -93,7 +93,7 @@ def _marks(node: client_pb2.Node) -> tuple[str, ...]:
 
 
 def _certificate(node: client_pb2.Node) -> tuple[str, ...]:
-    """That its certificate ends soon, which its agent should have renewed long before."""
+    """Return a warning if the certificate ends soon; the agent should have renewed it long before."""
     left_s = node.certificate_ends - time.time()
     if not node.HasField("certificate_ends") or left_s > CERTIFICATE_WARNED_S:
         return ()
@@ -102,7 +102,7 @@ def _certificate(node: client_pb2.Node) -> tuple[str, ...]:
 
 
 def _held_by(node: client_pb2.Node, gpu: client_pb2.NodeGpu) -> str:
-    """The attempt that is set aside and has the GPU, if one has."""
+    """Name the attempt that is set aside and holds the GPU; empty if none does."""
     held = (f"held by {stray.job_id}.{stray.attempt}" for stray in node.strays if gpu.info.uuid in stray.gpus)
     return next(held, "")
 

@@ -1,4 +1,4 @@
-"""``ebb notebook``: Jupyter on a node, with GPUs of its own."""
+"""``ebb notebook``: start Jupyter on a node, with GPUs of its own."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""``ebb notify``: try where words about jobs go."""
+"""``ebb notify``: send a test notification."""
 
 import click
 from ebbtide_core.model.notice_rules import shown

@@ -1,4 +1,4 @@
-"""``ebb observe``: what runs on a node that nobody manages."""
+"""``ebb observe``: record what runs on the GPUs of a node without a scheduler."""
 
 import logging
 import select
@@ -29,17 +29,17 @@ SHORTEST_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SteadyClock:
-    """Unix time that is not set back or forth while it is looked at; a byte on `stop` asks to stop."""
+    """Unix time that does not jump while it is used; a byte on `stop` asks to stop."""
 
     stop: int
     offset_s: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
         return time.monotonic() + self.offset_s
 
     def wait_until(self, at: float) -> bool:
-        """Wait; False if asked to stop meanwhile."""
+        """Wait until a time; return False if asked to stop meanwhile."""
         return not select.select([self.stop], [], [], max(0.0, at - self.now()))[0]
 
 
@@ -102,11 +102,11 @@ def command(
 
 @contextmanager
 def _looked_at(gpus: str, node: str) -> "Iterator[GpuBackend]":
-    """The GPUs to look at, by a process that a driver which hangs holds up alone; `Failure` if there are none."""
+    """Yield the GPUs, read by a process of their own so that a hanging driver blocks only that; `Failure` if none."""
     from ebbtide_agent.gpu import open_in_process
     from ebbtide_agent.node import node_name
 
-    logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # whose lines are for an agent's log
+    logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # its log lines are meant for an agent's log
     home = Home.current()
     settings = LocalSettings.remembered(home)
     try:

@@ -1,4 +1,4 @@
-"""``ebb replay``: what the jobs of a live cluster would have seen under another policy."""
+"""``ebb replay``: simulate the jobs of a live cluster under other policies."""
 
 from pathlib import Path
 

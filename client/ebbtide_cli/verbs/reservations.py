@@ -1,4 +1,4 @@
-"""``ebb reservations``: which GPUs are kept for whom, and when."""
+"""``ebb reservations``: list which GPUs are reserved for which user, and when."""
 
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ def command(timeline: bool, as_json: bool, master: str | None) -> None:
 
 
 def reservation_facts(found: booking_pb2.Reservation) -> dict[str, Any]:
-    """Everything on one reservation."""
+    """Return all facts on one reservation."""
     return {
         "id": found.reservation_id,
         "user": found.user,
@@ -54,7 +54,7 @@ def reservation_facts(found: booking_pb2.Reservation) -> dict[str, Any]:
 
 
 def gpus_words(found: booking_pb2.Reservation) -> str:
-    """The GPUs by node: ``ws1:0,1 ws2:3``."""
+    """Format the GPUs by node: ``ws1:0,1 ws2:3``."""
     nodes = dict.fromkeys(gpu.node for gpu in found.gpus)
     of = {node: ",".join(str(gpu.index) for gpu in found.gpus if gpu.node == node) for node in nodes}
     return " ".join(f"{node}:{indexes}" for node, indexes in of.items())
@@ -75,7 +75,7 @@ def _row(found: booking_pb2.Reservation) -> tuple[str, ...]:
 
 
 def _print_timeline(reply: booking_pb2.ListReservationsReply) -> None:
-    """A line for each GPU, on which each reservation is a stretch of its number."""
+    """Print a line for each GPU, in which a reservation is a row of its number's last digit."""
     from ebbtide_cli.drawing import print_columns
 
     last = max(found.end for found in reply.reservations)

@@ -1,4 +1,4 @@
-"""``ebb reserve``: how long to ask for if nobody knows how long a job runs."""
+"""``ebb reserve``: compute how long to ask for when a job's run time is not known."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ STRATEGIES = (
     "median-by-median",
 )  # fmt: skip
 TAIL = 1e-6
-"""Reservations that fewer runs than this need are not shown."""
+"""Reservations that a smaller share of the runs needs are not shown."""
 
 
 @click.command(
@@ -99,7 +99,7 @@ def _fit(path: Path) -> dict[str, float]:
 def _sequence(
     dist: str, strategy: str, prices: tuple[float, float, float], points: int, seed: int
 ) -> tuple[dict[str, Any], bool]:
-    """What is printed of it, and whether there are ever longer reservations."""
+    """Compute the facts to print; also return whether ever longer reservations follow."""
     from ebbtide_core.reserving.cost import CostModel, expected_cost
     from ebbtide_core.reserving.distribution import ReservationError
     from ebbtide_core.reserving.sequences import STRATEGIES as MAKERS

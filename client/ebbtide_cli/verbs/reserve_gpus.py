@@ -1,4 +1,4 @@
-"""``ebb reserve-gpus``: GPUs for one user, from one time to another."""
+"""``ebb reserve-gpus``: reserve GPUs for one user, from one time to another."""
 
 import time
 

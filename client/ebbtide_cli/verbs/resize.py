@@ -35,7 +35,7 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
         return accepted
 
     def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:
-        # A job that holds nothing has its new size as soon as the wish is recorded.
+        # A job without GPUs has its new size as soon as the request is recorded.
         if accepted.state in (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED):
             return True
         return job.state == job_pb2.JOB_STATE_RUNNING and gpus.low <= share_of(job.gpus_allocated) <= gpus.high

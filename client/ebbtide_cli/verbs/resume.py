@@ -29,6 +29,6 @@ def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | N
 
 
 def _resumed(job: client_pb2.Job, _: client_pb2.Job) -> bool:
-    # A short job may have run and finished between two looks at it.
+    # A short job may have run and finished between two reports on it.
     ran = (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED)
     return job.state in ran

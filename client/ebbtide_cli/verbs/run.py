@@ -59,7 +59,7 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
         job_id = queue(master, spec)
         return _follow(master, job_id, Feeder(master, job_id) if reads else None)
     except Failure as failure:
-        # The exit code is the command's; whatever is not must not look like one.
+        # The exit code is the command's; a failure of ebb must not look like one.
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise
 
@@ -90,7 +90,7 @@ def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
 
 
 def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
-    """Show why it waits until it runs; whether it is over already. One that ``reads`` and cannot is cancelled."""
+    """Show why the job waits until it runs; return whether it is over. Cancel a job that ``reads`` and cannot."""
     with StatusLine() as line:
         for job in watch_jobs(master, [job_id], reached=True):
             if reads and not job.spec.stdin:
@@ -111,7 +111,7 @@ def _end(master: str | None, job_id: str) -> client_pb2.Job:
 
 @contextmanager
 def _cancelling(master: str | None, job_id: str) -> Iterator[None]:
-    """Let Ctrl-C cancel the job, and go on: what it says at its end is wanted, too."""
+    """Let Ctrl-C cancel the job, and go on, because the job's last output is wanted, too."""
 
     def give_up(left: int) -> None:
         complain(f"cancelling job {job_id}; Ctrl-C again kills it" if left else f"killing job {job_id}")

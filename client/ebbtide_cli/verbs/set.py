@@ -1,4 +1,4 @@
-"""``ebb set``: give jobs another priority, weight or pool, and arrays other limits."""
+"""``ebb set``: change jobs' priority, weight or pool, and arrays' limits."""
 
 from typing import Any
 
@@ -53,10 +53,10 @@ def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wante
             complain(job.effect)
         return job
 
-    # A wish of this kind has taken effect once it is recorded: there is nothing to wait for.
+    # Such a request has taken effect once it is recorded: there is nothing to wait for.
     return grant(master, job_ids, send, lambda job, _: True, wait=False, as_json=as_json, facts=_facts)
 
 
 def _facts(job: client_pb2.Job) -> Facts:
-    """The job, and why the change does nothing; null if it counts."""
+    """Return the job, and why the change has no effect; null if it has one."""
     return job_facts(job) | {"effect": job.effect or None}

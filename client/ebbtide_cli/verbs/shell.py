@@ -1,4 +1,4 @@
-"""``ebb shell``: a shell on a node, with GPUs of its own."""
+"""``ebb shell``: open a shell on a node, with GPUs of its own."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""``ebb show``: everything on one job."""
+"""``ebb show``: print everything on one job."""
 
 from collections.abc import Iterator, Sequence
 
@@ -160,7 +160,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     target = SIGNAL_TARGETS[spec.signal_target]
     to = "" if target == "auto" else f" to {target}"
     grace = format_duration(spec.grace_s)
-    signal = f"{spec.signal}{to}, " if spec.signal else ""  # of others' jobs one is not told
+    signal = f"{spec.signal}{to}, " if spec.signal else ""  # the signal of another user's job is not shown
     yield "suspend", f"{SUSPEND_MODES[spec.suspend]}, {signal}grace period {grace}"
     yield "launch", LAUNCH_MODES[spec.launch] + (", never held ready" if spec.cold else "")
     limit = format_duration(spec.time_limit_s) if spec.HasField("time_limit_s") else ""
@@ -174,18 +174,18 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
 
 
 def _kind(spec: job_pb2.JobSpec) -> str:
-    """What it is for, where somebody uses it."""
+    """Return the kind of an interactive job, and its idle limit; empty for a batch job."""
     idle = f", ended when unused for {format_duration(spec.idle_limit_s)}" if spec.HasField("idle_limit_s") else ""
     return "" if KINDS[spec.kind] == "batch" else KINDS[spec.kind] + idle
 
 
 def _present(fields: Fields) -> Fields:
-    """Those that have a value, set off to the right."""
+    """Keep the fields that have a value, and indent their titles."""
     return ((f"  {title}", value) for title, value in fields if value)
 
 
 def _sharing(attempt: client_pb2.AttemptSummary) -> str:
-    """How it shares its GPU, and what keeps it to its part of the memory."""
+    """Say how the job shares its GPU, and what limits it to its part of the memory."""
     limits = {"driver": "the driver", "mps": "MPS", "pytorch": "PyTorch's allocator"}
     limit = limits.get(attempt.limited_by, attempt.limited_by) or "nothing"
     return f"{attempt.sharing}, GPU memory limited by {limit}" if attempt.sharing else ""
@@ -198,7 +198,7 @@ def _checkpoint(checkpoint: job_pb2.Checkpoint) -> str:
 
 
 def _speed(job: client_pb2.Job) -> str:
-    """Its steps per second, now and on each number of GPUs that it had."""
+    """Return the job's steps per second, now and on each number of GPUs that it had."""
     known = [f"{job.steps_per_s:.3g} steps/s now"] if job.HasField("steps_per_s") else []
     for rate in job.rates:
         gpus = format_count(share_of(rate.gpus))
@@ -209,12 +209,12 @@ def _speed(job: client_pb2.Job) -> str:
 
 
 def _rung(rung: client_pb2.RungResult) -> str:
-    """What a task had come to: ``0.5 at 100 steps``."""
+    """Format what a task had reached at a rung: ``0.5 at 100 steps``."""
     return f"{f'{rung.value:.4g}' if rung.HasField('value') else 'no number'} at {rung.steps} steps"
 
 
 def _measured(job: client_pb2.Job) -> str:
-    """How long it took to step aside and to come back, as measured."""
+    """Return how long the job took to step aside and to come back, as measured."""
     known = [f"{format_duration(job.save_s)} to step aside"] if job.HasField("save_s") else []
     known += [f"{format_duration(job.restart_cost_s)} until it is back"] if job.HasField("restart_cost_s") else []
     return ", ".join(known)
@@ -234,7 +234,7 @@ def _attempt_row(attempt: client_pb2.AttemptSummary) -> tuple[str, ...]:
 
 
 def _saved(suspension: client_pb2.Suspension) -> str:
-    """Whether it wrote a checkpoint, and if so how much of it and how fast."""
+    """Say whether the job wrote a checkpoint, and if so its size and how long that took."""
     known = [format_size(suspension.checkpoint_bytes)] if suspension.HasField("checkpoint_bytes") else []
     known += [format_duration(suspension.checkpoint_s)] if suspension.HasField("checkpoint_s") else []
     return ", ".join([CHECKPOINTED[suspension.checkpointed], *known])

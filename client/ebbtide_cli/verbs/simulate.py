@@ -1,4 +1,4 @@
-"""``ebb simulate``: policies on recorded or made-up workloads, and the papers' experiments."""
+"""``ebb simulate``: run policies on recorded or synthetic workloads, and the papers' experiments."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -109,7 +109,7 @@ def command(
 
 @contextmanager
 def simulator_errors() -> Iterator[None]:
-    """What the simulator refuses is wrong usage; what is not installed can be."""
+    """Report what the simulator refuses as wrong usage, and a missing package as one that can be installed."""
     try:
         from ebbtide_core.policies.registry import PolicyError
         from ebbtide_sim.workload import WorkloadError
@@ -179,7 +179,7 @@ def _run(scenario: "Scenario", metrics: Any, log: TextIO | None, status: StatusL
 
 @contextmanager
 def _written(name: str | None) -> Iterator[TextIO | None]:
-    """A file to write into, which appears under its name once it is complete."""
+    """Open a file for writing, which appears under its name once it is complete."""
     if name is None:
         yield None
         return
@@ -189,7 +189,7 @@ def _written(name: str | None) -> Iterator[TextIO | None]:
 
 @contextmanager
 def replaced(name: str) -> Iterator[Path]:
-    """A path to write to; what is there is moved to ``name`` at the end, or removed after a failure."""
+    """Yield a path to write to; its file is moved to ``name`` at the end, or removed after a failure."""
     target = Path(name)
     part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
     try:
@@ -246,7 +246,7 @@ def _sweep(
 
 
 def _check(sweep: "SimulationSweep") -> None:
-    """Refuse what is wrong with any combination before the first is run; the workload of the first stands for all."""
+    """Refuse a wrong combination before the first one runs; the workload is checked for the first only."""
     for _, setup in sweep.runs:
         replace(setup, workload="bags", limit=1).scenario()
     sweep.runs[0][1].scenario()
@@ -307,7 +307,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
-    """A line for each simulation: its parameters, then what came of it."""
+    """Print a line for each simulation: its parameters, then its results."""
     from ebbtide_cli.drawing import print_table
 
     names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
@@ -336,7 +336,7 @@ def _row(report: "Report") -> list[str]:
 
 
 def print_notes(workload: "Workload") -> None:
-    """What was assumed, and what was left out."""
+    """Print what was assumed, and what was left out."""
     for note in workload.notes:
         print(f"Note: {note}")
     for why, count in workload.skipped.items():

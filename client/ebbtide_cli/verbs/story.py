@@ -1,4 +1,4 @@
-"""``ebb story``: every event that one job went through."""
+"""``ebb story``: print every event of one job."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def command(job_id: str, each: bool, tail: int | None, since: float | None, as_j
 
 
 def _runs(events: Sequence[client_pb2.Event], *, each: bool) -> Iterator[Sequence[client_pb2.Event]]:
-    """The events, and in one piece those that are told in a line: several checkpoints, with nothing else in between."""
+    """Group the events into lines: several checkpoints in a row form one group, any other event its own."""
     for kind, run in groupby(events, lambda event: event.kind):
         if kind == CHECKPOINT and not each:
             yield list(run)
@@ -58,7 +58,7 @@ def _after(start: float, event: client_pb2.Event) -> str:
 
 
 def _words(start: float, run: Sequence[client_pb2.Event]) -> str:
-    """What happened; of several checkpoints, how many, until when and of which steps."""
+    """Describe a group; for several checkpoints, say how many, until when and of which steps."""
     if len(run) == 1:
         return run[0].text
     known = [json.loads(event.json)["checkpoint"] for event in run if event.json]

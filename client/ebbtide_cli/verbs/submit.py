@@ -80,20 +80,20 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
 
 
 def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool, wait: bool) -> int:
-    """Submit it, and ``wait`` for its end; the exit code."""
+    """Submit the job, and ``wait`` for its end; return the exit code."""
     if not wait:
         _submit(master, request, as_json)
         return 0
     try:
         return _wait(master, _submit(master, request, as_json), as_json)
     except Failure as failure:
-        # With --wait the exit code is the job's; whatever is not must not look like one.
+        # With --wait the exit code is the job's; a failure of ebb must not look like one.
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise
 
 
 def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:
-    """Queue it and print its id."""
+    """Queue the job and print its id."""
     reply = send(master, request)
     for warning in reply.warnings:
         complain(f"warning: {warning}")

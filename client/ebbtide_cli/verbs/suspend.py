@@ -35,13 +35,13 @@ def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | N
 def _came_of(job: client_pb2.Job) -> tuple[str, int]:
     newest = left(job)
     if newest is None or not (newest.checkpointed == job_pb2.CHECKPOINTED_YES or newest.lost or newest.hint):
-        return summary(job), OK  # it never ran, or still lies in host memory
+        return summary(job), OK  # it never ran, or is still in host memory
     hint = f" ({newest.hint})" if newest.hint else ""
     return printable(f"{summary(job)}; {saved_words(newest)}{hint}"), UNSAVED if is_unsaved(job) else OK
 
 
 def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:
-    # One that had not started yet has nothing to give up; being held is all there is to it.
+    # A job that had not started holds nothing to free: being held is all that there is to see.
     waiting = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
     freed = not job.suspensions or job.suspensions[-1].HasField("gpu_free")
     return waiting and freed and bool(job.held_by)

@@ -1,4 +1,4 @@
-"""``ebb templates``: options that have a name."""
+"""``ebb templates``: list named sets of options."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""``ebb tensorboard``: TensorBoard on what jobs have written."""
+"""``ebb tensorboard``: show what jobs have written in TensorBoard."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **
 
 
 def _directory(master: str | None, text: str) -> tuple[str, str]:
-    """What a directory is called in TensorBoard, and where it is."""
+    """Return a directory's name in TensorBoard, and its path."""
     found = _OF_JOB.fullmatch(text)
     if found is None:
         path = os.path.abspath(text)

@@ -1,4 +1,4 @@
-"""``ebb token``: what people, and programs of theirs, prove by who they are."""
+"""``ebb token``: manage the tokens with which users and their programs prove who they are."""
 
 from typing import Final
 
@@ -78,7 +78,7 @@ def create(user: str, expires: float, label: str, invite: str | None, as_json: b
 
 
 def _from_elsewhere(address: Address) -> Address:
-    """Where other accounts and machines reach a master whose socket is here, if it has ports."""
+    """Return the address at which other accounts and machines reach a master whose socket is here, if it has one."""
     record = (read_record(Home(address.home).master_record) if address.home is not None else None) or {}
     match record:
         case {"host": str(host), "port": int(port)}:

@@ -1,4 +1,4 @@
-"""``ebb top``: the cluster live."""
+"""``ebb top``: show the cluster live."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def _show_once(picture: "Picture", as_json: bool) -> None:
 
 
 def _watch(feed: "Feed", stop: int, every: float) -> None:
-    """Draw on the terminal, or page after page where there is none, until told to stop."""
+    """Draw on the terminal, or print frame after frame if there is none, until told to stop."""
     from rich.console import Console
 
     from ebbtide_cli.top.screen import Screen, print_frame, wait_for_quit
@@ -83,7 +83,7 @@ def _stream(feed: "Feed", stop: int, every: float) -> None:
 
 
 def _facts(picture: "Picture") -> Facts:
-    """One frame: when, whether the master answers, and all that `ebb nodes` and `ebb ls` tell."""
+    """Return one frame: its time, whether the master answers, and all facts of `ebb nodes` and `ebb ls`."""
     nodes = [node_facts(node) for node in picture.nodes]
     jobs = [job_facts(job) | _by_now(picture, job) for job in picture.jobs]
     used = {user or "?": seconds for user, seconds in picture.foreign_gpu_s.items()}
@@ -97,6 +97,6 @@ def _facts(picture: "Picture") -> Facts:
 
 
 def _by_now(picture: "Picture", job: client_pb2.Job) -> Facts:
-    """What changes though nothing happens."""
+    """Return those facts that change with time alone."""
     speed = picture.speeds.get(job.job_id)
     return {"running_s": picture.ran_s(job), "waiting_s": picture.waited_s(job), "steps_per_s": speed}

@@ -1,4 +1,4 @@
-"""``ebb tunnel``: a port of this machine that leads to a port of a job."""
+"""``ebb tunnel``: forward a port of this machine to a port of a job."""
 
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -28,11 +28,11 @@ def command(job_id: str, remote: int | None, port: int, node: str, master: str |
 
 
 def _url(master: str | None, job_id: str) -> str:
-    """Of what the job serves, with what opens it; ``{port}`` stands for the local port."""
+    """Return the URL of what the job serves, with its token; ``{port}`` stands for the local port."""
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
     if job.spec.kind != job_pb2.JOB_KIND_NOTEBOOK or job.state != job_pb2.JOB_STATE_RUNNING:
         return "http://127.0.0.1:{port}/"
-    # The master tells nobody what is in a job's environment; who may run a process inside may look there.
+    # The master shows no job's environment; a user who may run a process inside the job may read it there.
     token = output_of(master, job_id, "printenv", "JUPYTER_TOKEN").strip()
     return "http://127.0.0.1:{port}/" + (f"?token={token}" if token else "")

@@ -1,4 +1,4 @@
-"""``ebb up``: a whole cluster on this machine."""
+"""``ebb up``: start a whole cluster on this machine."""
 
 import os
 from dataclasses import dataclass, replace
@@ -29,12 +29,12 @@ from ebbtide_cli.text import printable
 from ebbtide_cli.verb import SETTING, examples, json_option
 
 FAKE_PROFILE = "2xA100-40GB"
-"""What a machine without GPUs pretends to have."""
+"""The fake GPUs of a machine without real ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """What was asked for now; None or empty: as before, or the default."""
+    """The options given now; None or empty means as before, or the default."""
 
     gpus: str | None
     node: str | None
@@ -100,7 +100,7 @@ def command(
 
 
 def _start(home: Home, wanted: UpRequest, as_json: bool) -> tuple[LocalSettings, dict[str, bool]]:
-    """Bring up what is not up: with which settings, and of each part whether it had to be started."""
+    """Start what does not run; return the settings, and for each part whether it was started."""
     with StatusLine(wanted=not as_json) as line, exclusive(home, line):
         before = LocalSettings.remembered(home)
         settings = _settings(before, wanted)
@@ -113,8 +113,8 @@ def _start(home: Home, wanted: UpRequest, as_json: bool) -> tuple[LocalSettings,
 
 
 def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
-    """What was asked for now, else what was used before, else the defaults."""
-    # Of the agent only `up` needs this much; the agent itself would be a lot to load.
+    """Combine the options given now with those used before and with the defaults."""
+    # Only `up` needs this much of the agent, whose other modules take long to load.
     from ebbtide_agent.gpu.nvml import has_real_gpus
     from ebbtide_agent.mps import find_binary
     from ebbtide_agent.network import Network
@@ -147,7 +147,7 @@ def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
 
 
 def _checked_profile(gpus: str) -> str:
-    """A profile of fake GPUs that the agent will accept; ``none`` is one too. Raises ValueError."""
+    """Check a profile of fake GPUs that the agent will accept; ``none`` is one, too. Raises ValueError."""
     from ebbtide_agent.gpu import is_fake
     from ebbtide_agent.gpu.profiles import parse_profile
 
@@ -159,7 +159,7 @@ def _checked_profile(gpus: str) -> str:
 
 
 def _refuse_change(home: Home, before: LocalSettings | None, settings: LocalSettings) -> None:
-    """Settings of a part that runs cannot change; pretending that they did would be worse."""
+    """Refuse other settings for a part that runs: they would have no effect, and ignoring them would be worse."""
     if before is None or before == settings:
         return
     policies = [(known.policy or DEFAULT_POLICY, known.policy_options) for known in (before, settings)]
@@ -207,7 +207,7 @@ def _gpus_words(node: client_pb2.Node) -> str:
 
 
 def _wait_for_death(home: Home, settings: LocalSettings, stop: int) -> Failure | None:
-    """Wait until told to stop (None) or until a daemon dies."""
+    """Wait until told to stop (returns None) or until a daemon dies (returns the failure)."""
     daemons = {
         "master": (home.master(), home.master_log),
         f"agent of node {settings.node}": (home.agent(settings.node), home.agent_log(settings.node)),

@@ -1,4 +1,4 @@
-"""``ebb usage``: who had which GPU time, and what became of it."""
+"""``ebb usage``: sum up which GPU time jobs had, and what became of it."""
 
 import time
 from typing import Any, Final
@@ -16,7 +16,7 @@ from ebbtide_cli.verb import examples, json_option, master_option
 
 DIMENSIONS: Final = ("user", "pool", "job", "day")
 PATIENCE_S: Final = 2.0
-"""A journal that takes longer to read gets a bar."""
+"""Seconds after which reading the journal gets a progress bar."""
 HOUR_S: Final = 3600.0
 COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED")
 
@@ -159,7 +159,7 @@ def _hours(seconds: float) -> str:
 
 
 def _gpus_words(gpus: usage_pb2.GpuUsage, known: float) -> str:
-    """How the time of all GPUs was spent, in words."""
+    """Say how the time of all GPUs was spent."""
     parts = (
         ("allocated", gpus.allocated_gpu_s),
         ("idle", gpus.idle_gpu_s),

@@ -1,4 +1,4 @@
-"""``ebb user``: who may use the cluster, and what they may do."""
+"""``ebb user``: manage who may use the cluster, and what they may do."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from ebbtide_cli.verb import Verbs, examples, json_option, master_option
 
 TITLES: Final = ("NAME", "ROLE", "ACCOUNT", "UID", "TOKENS")
 COLUMNS: Final = ("name", "account", "uid", "role")
-"""Of a file of users."""
+"""Columns of a file of users."""
 MAX_USERS: Final = 10_000
 
 name_argument = click.argument("name", metavar="NAME")

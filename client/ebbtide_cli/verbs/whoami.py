@@ -1,4 +1,4 @@
-"""``ebb whoami``: as whom the master knows you."""
+"""``ebb whoami``: print the user that the master knows this caller as."""
 
 import click
 from ebbtide_protos.v1 import user_pb2
