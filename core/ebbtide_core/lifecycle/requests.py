@@ -70,7 +70,7 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
     if job.spec.suspend is SuspendMode.SWAP:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-    return impossible(state.pools[job.pool], job.spec, event.gpus_min)
+    return impossible(state.pools[job.moves_to or job.pool], job.spec, event.gpus_min)
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:

@@ -241,6 +241,8 @@ def holds_up(job: Job, books: Books) -> bool:
     """
     if job.pinned_allocation is not None:
         return False
+    if job.gpus_min > books.largest * WHOLE and job.spec.most_nodes == 1 and len(books.usable) == len(books.nodes):
+        return False  # a larger node was removed since the job was submitted
     return not (job.constrained or books.heterogeneous or books.drained) or could_run(job, books)
 
 

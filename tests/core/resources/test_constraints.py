@@ -21,7 +21,8 @@ from ebbtide_core.model.types import (
 )
 from ebbtide_core.views.explain import explain
 
-from tests.core.lab import GIB, Lab, gpus_of, registration
+from tests.core.lab import DONE, GIB, Lab, gpus_of, registration
+from tests.core.nodes.test_silence import dead, lose
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 DATA = Needs(require_paths=("/data",))
@@ -291,6 +292,20 @@ def test_who_waits_for_a_node_that_is_not_in_service_holds_up_nobody(policy):
     made.tell(e.SchedulingDue())
     assert where(picky) == ("b",)
     assert not large.attempts
+
+
+@pytest.mark.parametrize("policy", ["fifo", "fitgpp", "lrtp", "priority", "hybrid", "pri", "fair-share", "reservation"])
+def test_a_job_that_is_too_large_for_every_node_since_one_was_removed_holds_up_nobody(policy):
+    made = lab(policy, node("a", *[A100] * 4), node("b", *[A100] * 2))
+    first = made.running(4, te=True, priority=1, time_limit_s=100.0)
+    large = made.submit(4, te=True, priority=1, time_limit_s=100.0)
+    made.end(first, DONE)
+    made.start(large)
+    lose(made, "a")
+    made.tell(dead(NodeId("a")))
+    made.tell(e.NodeRemoved(NodeId("a"), "ann"))
+    other = made.submit(1, time_limit_s=100.0)
+    assert (len(large.attempts), where(other)) == (1, ("b",))
 
 
 # --- drain ---

@@ -127,6 +127,16 @@ def test_what_no_node_of_its_pool_could_run_is_impossible_there() -> None:
     assert lab.move(job, "default").message == "--gpus: 4 is more than the 2 of the largest node in pool default"
 
 
+def test_a_job_on_its_way_to_another_pool_is_not_resized_to_what_no_node_there_has() -> None:
+    lab = Pools(big=BIG, nodes={"default": "", "big": ""})
+    for name, pool, gpus in (("a", "default", 4), ("b", "big", 2)):
+        lab.tell(registration(name, gpus, pool=pool, checkpoint_root_id="shared"))
+    job = lab.running(2)
+    assert lab.move(job, "big") is None
+    refusal = lab.cluster.refusal(e.ResizeRequested(job.id, 3 * 720720, 3 * 720720))
+    assert refusal.message == "--gpus: 3 is more than the 2 of the largest node in pool big"
+
+
 # --- jobs that are moved ---
 
 
