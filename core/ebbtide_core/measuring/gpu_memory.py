@@ -1,8 +1,8 @@
-"""What a job needs of a GPU's memory: what its script used before, and more once that was not enough.
+"""Decides how much GPU memory a job is given: what its script used before, and more once that was not enough.
 
-Who names no ``--gpu-mem`` and asks for a share of a GPU is given what the last runs of its script used, and a tenth
-more. Who uses more than it was given has to go on elsewhere, with as much as it showed that it needs; who ran out of
-memory beside others is run once more with a GPU of its own. docs/policies.md ("GPU memory") has it in words.
+A job that asks for a share of a GPU without ``--gpu-mem`` is given what the last runs of its script used, and a tenth
+more. A job that uses more than it was given has to go on elsewhere, with as much as it showed that it needs. A job that
+ran out of memory beside others is run once more with a GPU of its own. docs/policies.md ("GPU memory") explains this.
 """
 
 from collections import deque
@@ -22,20 +22,21 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 RUNS: Final = 5
-"""Runs of a script whose peaks count."""
+"""Number of runs of a script whose peaks count."""
 TELLING_S: Final = 5.0
-"""A run that computed for less was looked at once or twice, perhaps before it had all that it needed."""
+"""Seconds that a run must compute for its peak to count as all that its script needs. A shorter run was sampled once or
+twice, perhaps before it had all of its memory."""
 STEP: Final = 256 * MIB
-"""Requests that are made from peaks are whole multiples of this."""
+"""Bytes. Requests that are made from peaks are whole multiples of this."""
 
 
 def request_for(used_bytes: int) -> int:
-    """How much to ask for a job that used so much: a tenth more, rounded up to `STEP`."""
+    """Return the bytes to ask for when a job used ``used_bytes``: a tenth more, rounded up to `STEP`."""
     return -(-used_bytes * 11 // (10 * STEP)) * STEP
 
 
 def gib(size: int) -> str:
-    """A size in words, to a tenth of a GiB: ``9.1 GiB``, ``6 GiB``."""
+    """Return a size in words, to a tenth of a GiB: ``9.1 GiB``, ``6 GiB``."""
     return f"{round(size / 2**30, 1):g} GiB"
 
 
@@ -43,7 +44,10 @@ def gib(size: int) -> str:
 
 
 def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
-    """What a new job is given instead of its share of a GPU's memory; None if it asks for itself, or nothing tells."""
+    """Return the memory that a new job is given instead of its share of a GPU's memory.
+
+    None if the job names an amount itself, or no run of its script was measured.
+    """
     script = script_of(job)
     peaks = state.peaks.get(script) if script else None
     if not peaks or job.gpu_mem_bytes or not 0 < job.gpus_min < WHOLE:
@@ -54,18 +58,19 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
 
 
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
-    """The job, whose peak is known, is over."""
+    """Remember the peak of ``job``, which is over, for its script."""
     if (script := script_of(job)) is not None:
         remember_peak(state, script, job.gpu_mem_peak_bytes, whole=tells(job, ending))
 
 
 def tells(job: Job, ending: JobState) -> bool:
-    """Whether the peak of ``job`` is all that its script needs."""
+    """Return whether the peak of ``job`` is all that its script needs."""
     return ending is JobState.COMPLETED and job.ran_s >= TELLING_S
 
 
 def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool) -> None:
-    """A run of ``script`` is over; one that does not tell the ``whole`` only shows if more is needed."""
+    """Remember the ``peak`` bytes of a run that is over; if it was not ``whole``, only if it exceeds the known
+    peaks."""
     known = state.peaks
     if whole or peak > max(known.get(script, ()), default=peak):
         known.setdefault(script, deque(maxlen=RUNS)).append(peak)
@@ -75,7 +80,8 @@ def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool
 
 
 def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
-    """An attempt that has the whole GPU takes nothing from others; one that is to stop has heard of it."""
+    """Return whether the overrun is news: an attempt with whole GPUs takes nothing from others, and a stopped one
+    leaves."""
     attempt = state.newest(event.job, event.attempt)
     if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
         return False
@@ -83,13 +89,12 @@ def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
 
 
 def _overran(state: ClusterState, job: Job, event: e.MemoryOverran, now: float) -> None:
-    """Its newest attempt uses more than it was given."""
     job.attempts[-1].overran = True
     job.overruns += 1
 
 
 def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
-    """An attempt that uses more than it was given leaves; its job goes on with more, if it can be suspended."""
+    """Stop the attempt that uses more than it was given; if its job can be suspended, it goes on with more."""
     job, why = state.jobs[event.job], _why_overran(event)
     if not job.preemptible:
         yield stop(job, StopCause.EXPELLED, why)
@@ -101,15 +106,14 @@ def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Eve
 
 
 def _why_overran(event: e.MemoryOverran) -> str:
-    """What an attempt did, in words."""
     return f"uses {gib(event.used_bytes)} of GPU memory, {gib(event.allowed_bytes)} were given to it"
 
 
 def _after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.GpuMemoryChanged:
-    """What the job needs from now on.
+    """Return what the job needs from now on.
 
-    It gets a GPU of its own if no GPU has room for that beside others, if it has overrun before, or if it cannot go
-    to any other GPU (it is swapped). On a whole GPU nobody is overrun.
+    The job gets a GPU of its own if no GPU has room for that much beside others, if the job has overrun before, or if
+    it is swapped and so cannot go to any other GPU. An attempt on a whole GPU cannot overrun.
     """
     needed = request_for(event.used_bytes)
     alone = needed >= _largest(state, job) or job.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
@@ -121,7 +125,7 @@ def _after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.G
 
 
 def read_end(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> Outcome:
-    """Fold: take note of the peak of an attempt that ended, and say what it means if it ran out of GPU memory."""
+    """Fold: note the memory peak of an attempt that ended; return what its end means if it ran out of GPU memory."""
     share = attempt.allocation.share
     if exit.gpu_mem_peak_bytes is not None and share <= WHOLE:
         job.gpu_mem_peak_bytes = max(job.gpu_mem_peak_bytes, exit.gpu_mem_peak_bytes)
@@ -135,7 +139,7 @@ def read_end(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> O
 
 
 def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryChanged | None:
-    """What the job needs from now on, if it is to be run again because it ran out of memory."""
+    """Return what the job needs from now on if it is run again because it ran out of memory; else None."""
     if job.alone_after != attempt.number or job.ending is not None:
         return None
     given = _given(attempt)
@@ -153,7 +157,7 @@ def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bo
 
 
 def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
-    """The job needs another amount of GPU memory, and perhaps another number of GPUs."""
+    """Give the job another amount of GPU memory, and perhaps another range of GPUs."""
     if job.claiming:
         state.unplan(job)
     if job.queued is not None:  # the queue groups by what is needed
@@ -167,7 +171,7 @@ def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
 
 
 def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """Fold: a swapped attempt, which left its GPU because it overran it, comes back to all of that GPU only."""
+    """Fold: give a swapped attempt that overran its GPU the whole of that GPU, because it can come back to no other."""
     [piece] = attempt.allocation.nodes
     gpus = state.nodes[piece.node].gpus
     slices = tuple(GpuSlice(held.gpu, WHOLE, gpus[held.gpu].mem_bytes) for held in piece.gpus)
@@ -180,12 +184,11 @@ def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: b
 
 
 def _most_of_one(state: ClusterState, job: Job, needed: int) -> int:
-    """``needed``, or what the largest GPU that it can get has if that is less: nobody can have more."""
+    """Return ``needed``, or the memory of the largest GPU in the job's pool if that is less."""
     return min(needed, _largest(state, job) or needed)
 
 
 def _largest(state: ClusterState, job: Job) -> int:
-    """The memory of the largest GPU of its pool."""
     return state.pools[job.pool].books.most.gpu_mem_bytes
 
 

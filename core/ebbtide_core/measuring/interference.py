@@ -1,13 +1,13 @@
-"""Jobs that share a GPU and disturb each other: found by their speeds, and taken apart.
+"""Finds jobs that disturb each other on a shared GPU by their speeds, and separates them.
 
-The speed of each, relative to its speed alone there with the same share, is between 0 and 1. Of n jobs that only take
-turns, each gets 1/n, so that the sum is 1; it is more if they fill each other's gaps. Below `ENOUGH` they would all be
-done sooner one after the other: then the newcomer leaves, or of several the one that is least urgent. It moves if there
-is room for it elsewhere. If not, it is suspended; it stands in no queue then, where it would hold up others, until
-there is. Their scripts are kept apart for a day.
+The relative speed of a job is its speed divided by its speed alone there with the same share; it is between 0 and 1.
+Each of n jobs that only take turns has 1/n, so that the sum is 1; the sum is more if the jobs fill each other's gaps.
+If the sum is below `ENOUGH`, the jobs would all be done sooner one after the other. Then the newcomer leaves, or, among
+several, the least urgent job. That job moves if there is room for it elsewhere. If not, it is suspended, and stays out
+of the queue, where it would hold up others, until there is room. The jobs' scripts are kept apart for a day.
 
-Nothing happens as long as the speed alone of anybody there is not known, or somebody has not reported for
-`ebbtide_core.job.meter.TOGETHER` windows since the last of them came. Who was submitted with ``--suspend none`` stays.
+Nothing happens as long as the speed alone of one of the jobs is unknown, or one of them has reported fewer than
+`ebbtide_core.job.meter.TOGETHER` windows since the last of them came. A job submitted with ``--suspend none`` stays.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 ENOUGH: Final = 0.9
-"""What the relative speeds of those who share a GPU should add up to: 1 if they took turns, but nothing is exact."""
+"""Least sum of the relative speeds on one GPU that is accepted: 1 if jobs take turns, less a tolerance."""
 
 
 def _found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float) -> None:
-    """``job`` is to leave those with whom it shares a GPU, and is kept apart from them for a time."""
+    """Keep ``job``, which is about to leave, apart from the jobs that share its GPU, for `APART_S`."""
     for id in event.others:
         if (other := state.jobs.get(id)) is not None:
             state.add_anti_affinity(job, other, now + APART_S)
@@ -38,7 +38,7 @@ def _found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float
 
 
 def separated(state: ClusterState, job: Job) -> Iterator[Event]:
-    """What follows if those who share a GPU with ``job``, which has just reported, get on too badly together."""
+    """Yield what follows if ``job``, which has just reported, and the jobs on its GPU slow each other down too much."""
     speeds = _relative_speeds(state, job)
     if not speeds or sum(speeds.values()) >= ENOUGH:
         return
@@ -55,7 +55,7 @@ def separated(state: ClusterState, job: Job) -> Iterator[Event]:
 
 
 def _relative_speeds(state: ClusterState, job: Job) -> dict[JobId, float]:
-    """The speeds of ``job`` and of all beside it, relative to what they are alone; empty if one is not known."""
+    """Return the relative speeds of ``job`` and of all jobs on its GPU; empty if one of them is unknown."""
     meter = job.attempts[-1].meter
     if meter is None or not meter.company or _is_disturbed(state, job):
         return {}
@@ -76,19 +76,19 @@ def _relative_speeds(state: ClusterState, job: Job) -> dict[JobId, float]:
 
 
 def _is_disturbed(state: ClusterState, job: Job) -> bool:
-    """Whether a process of no job computes on its GPU: that may be what slows everybody down there."""
+    """Return whether a process of no job computes on the job's GPU: that process may be what slows the jobs down."""
     [piece] = job.attempts[-1].allocation.nodes
     return not state.nodes[piece.node].foreign.keys().isdisjoint(gpu.gpu for gpu in piece.gpus)
 
 
 def _expendable(job: Job) -> tuple[bool, int, float, int]:
-    """The greatest leaves: trial-and-error jobs last, then the more urgent ones, then those that came first."""
+    """Return a key whose maximum leaves: best-effort jobs first, then less urgent ones, then those that came last."""
     return (job.spec.job_class is JobClass.BEST_EFFORT, job.priority, job.attempts[-1].placed, job.sequence)
 
 
 def _sent_away(state: ClusterState, job: Job, others: tuple[JobId, ...], total: float) -> Iterator[Event]:
     attempt, room = job.attempts[-1], None
-    if job.spec.suspend is not SuspendMode.SWAP:  # it could come back to the same GPU only
+    if job.spec.suspend is not SuspendMode.SWAP:  # a swapped job could come back to the same GPU only
         trial = Trial(state.pools[job.pool].books)
         trial.give(attempt.allocation)
         room = trial.find(job, attempt.allocation.share, free_now=True)
@@ -104,7 +104,7 @@ def _beside(others: tuple[JobId, ...]) -> str:
 
 
 def review(state: ClusterState, now: float) -> None:
-    """Have those who were suspended stand in the queue while there is room for them, and only then."""
+    """Put a job suspended for interference into the queue while there is room for it, and take it out otherwise."""
     for id, was_away in list(state.aside.items()):
         job = state.jobs.get(id)
         if job is None or job.ending is not None:

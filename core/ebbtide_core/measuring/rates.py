@@ -1,6 +1,6 @@
-"""The speed of jobs as part of the cluster's state: who is measured beside whom, what is recorded, and what is shown.
+"""Keeps the speeds of jobs in the cluster's state: what is measured, what is recorded, and what is shown.
 
-Reports of progress are not in the journal, and neither is the meter of an attempt. What it has come to is a fact of its
+The journal holds neither progress reports nor the meter of an attempt. It holds the meter's result as an event of its
 own, recorded when it is first solid, when it has changed, and perhaps when the attempt ends.
 """
 
@@ -18,18 +18,18 @@ from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 CHANGED: Final = 0.1
-"""An estimate is recorded anew if it is off by more than this share of what was recorded."""
+"""Share of the recorded speed by which an estimate has to differ to be recorded again."""
 BETTER: Final = 2
-"""At the end of an attempt, so many times the windows that were recorded are worth another record."""
+"""Factor: at the end of an attempt, this many times the recorded windows are worth another record."""
 MOST_RECORDS: Final = 16
-"""Of one attempt while it runs."""
+"""Records that one attempt gets at most while it runs."""
 
 
 # --- what reports change ---
 
 
 def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
-    """The job said how far it is."""
+    """Note how far the job is, and measure its speed."""
     job.progress, job.progress_at = event.progress, now
     attempt = job.attempts[-1]
     if attempt.stop is not None or attempt.started is None:
@@ -40,7 +40,7 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
 
 
 def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
-    """The job has published a checkpoint, in time that is none of its steps'."""
+    """Note the checkpoint that the job has published; the time that saving took counts for no step."""
     attempt = job.attempts[-1]
     job.checkpoint, attempt.published = event.checkpoint, True
     if attempt.meter is not None:
@@ -48,7 +48,7 @@ def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: floa
 
 
 def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
-    """What the meter of an attempt came to: known of the job, and of its script."""
+    """Note what the meter of an attempt has found, for the job and its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
     job.rates[setting] = rate = MeasuredRate(event.steps_per_s, event.samples)
     if script := script_of(job):
@@ -56,12 +56,12 @@ def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) 
 
 
 def ref(job: Job) -> AttemptRef:
-    """The newest attempt of ``job``."""
+    """Return the reference of the newest attempt of ``job``."""
     return AttemptRef(job.id, len(job.attempts))
 
 
 def company(state: ClusterState, job: Job) -> Company:
-    """The other attempts on the GPUs of the newest one of ``job``; nobody is beside whole GPUs."""
+    """Return the other attempts on the GPUs of the newest attempt of ``job``; whole GPUs are never shared."""
     allocation = job.attempts[-1].allocation
     if allocation.share % WHOLE == 0:
         return NOBODY
@@ -74,7 +74,7 @@ def company(state: ClusterState, job: Job) -> Company:
 
 
 def news(state: ClusterState, job: Job) -> Iterator[Event]:
-    """What is worth recording of an attempt that goes on, after a report that ended a window."""
+    """Yield what is worth recording about a running attempt after a report that ended a window."""
     attempt = job.attempts[-1]
     meter = attempt.meter
     if meter is None or meter.recorded >= MOST_RECORDS:
@@ -87,7 +87,8 @@ def news(state: ClusterState, job: Job) -> Iterator[Event]:
 
 
 def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
-    """What was measured of an attempt that has ended, if that is other than what was recorded, or known much better."""
+    """Yield what was measured of an attempt that has ended, if it differs from the record or rests on far more
+    windows."""
     attempt = job.attempts[-1]
     meter, attempt.meter = attempt.meter, None
     if meter is None:
@@ -116,7 +117,7 @@ def _record(state: ClusterState, job: Job, attempt: Attempt, alone: bool, window
 
 
 def setting_of(state: ClusterState, attempt: Attempt, alone: bool) -> Setting:
-    """What the attempt runs on."""
+    """Return what the attempt runs on: share, number of nodes and GPU model, and whether it is ``alone`` there."""
     allocation = attempt.allocation
     first = allocation.nodes[0]
     facts = state.nodes[first.node].gpus.get(first.gpus[0].gpu) if first.gpus else None
@@ -124,14 +125,16 @@ def setting_of(state: ClusterState, attempt: Attempt, alone: bool) -> Setting:
 
 
 def speed_now(job: Job) -> float | None:
-    """The steps per second that ``job`` makes beside those who are there now; None if it does not run, or not known."""
+    """Return the steps per second of ``job`` beside the jobs that share its GPU now; None if it does not run, or
+    unknown."""
     if not job.running or (meter := job.attempts[-1].meter) is None:
         return None
     return meter.together.steps_per_s if meter.together.count else None
 
 
 def solo(state: ClusterState, job: Job) -> float | None:
-    """The steps per second that ``job`` makes alone on its GPU with its share, as it or its script did, if ever."""
+    """Return the steps per second of ``job`` alone on its GPU with its share, by itself or its script; None if
+    unknown."""
     attempt = job.attempts[-1]
     if attempt.meter is not None and attempt.meter.alone.count >= SOLID:
         return attempt.meter.alone.steps_per_s

@@ -1,8 +1,8 @@
-"""Nodes that are taken out of service: nothing new starts there, and who is there leaves by the deadline, if any.
+"""Takes nodes out of service: nothing new starts there, and the jobs there leave by the deadline, if there is one.
 
-Who can go on elsewhere is suspended as long before the deadline as its grace period is. All others stay to their end:
-those that are never suspended, and those that live in their node's memory when they are. If it is to be ``force``, they
-are ended instead, in the same way. A deadline that has passed means: now.
+A job that can go on elsewhere is suspended one grace period before the deadline. All others run to their end: jobs that
+are never suspended, and jobs that stay in their node's memory when they are suspended. With ``force``, these are ended
+instead, one grace period before the deadline. A deadline that has passed means now.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 LEAVE_AT_ONCE: Final = 100
-"""Jobs that are asked to; others have their turn before the next."""
+"""Jobs that are asked to leave in one batch; other work has its turn before the next batch."""
 
 
 class Fate(Enum):
-    """What becomes of a job on a node that is drained; or on one that is not."""
+    """What becomes of a job on a node that is drained, or on one that is not."""
 
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
@@ -40,7 +40,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The ``fate`` of a job, and from which Unix time on; None if nothing is asked of it."""
+    """The ``fate`` of a job, and from which Unix time on; None if the job is not asked to do anything."""
 
     job: Job
     fate: Fate
@@ -48,7 +48,7 @@ class Prospect:
 
 
 def prospects(state: ClusterState, node: Node, now: float) -> Iterator[Prospect]:
-    """What becomes of each job on ``node``, if it is drained."""
+    """Yield what becomes of each job on ``node`` if it is drained."""
     return (_prospect(state, job, node, now) for job in state.jobs_on(node))
 
 
@@ -69,7 +69,7 @@ def _stays(job: Job) -> Prospect:
 
 
 def _can_leave(job: Job) -> bool:
-    """Whether it can be suspended, and has nothing left on its node then."""
+    """Return whether the job can be suspended and leaves nothing on its node then."""
     return job.spec.suspend is SuspendMode.CHECKPOINT
 
 
@@ -114,7 +114,8 @@ def _resumed(state: ClusterState, event: e.NodeResumed, now: float) -> None:
 
 
 def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
-    """Have those go whose time on a drained node is up before ``until``; of very many, the others follow at once."""
+    """Stop jobs on drained nodes whose time is up before ``until``: `LEAVE_AT_ONCE` now, the others right
+    afterwards."""
     room = LEAVE_AT_ONCE
     for id in sorted(state.draining):
         node = state.nodes[id]
@@ -134,7 +135,7 @@ def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
 
 
 def _order(job: Job, node: NodeId, drain: Drain) -> Event | None:
-    """What ``job``, whose time is up, is asked; None if that is nothing, or was asked before."""
+    """Return the stop order for ``job``, whose time is up; None if it stays, or was ordered to stop before."""
     if _can_leave(job) and job.running:
         return stop(job, StopCause.DRAINED, f"node {node} is drained{_why(drain)}")
     if drain.force and not _can_leave(job) and not _is_ending(job):

@@ -1,7 +1,7 @@
-"""Nodes on which whatever starts fails at once: they would eat the whole queue.
+"""Drains nodes on which every job fails soon after its start, because such a node would go through the whole queue.
 
-Jobs of several users that fail there soon after their start, one after the other and none in between that lasts, speak
-against the node and not against the jobs. It is drained, if there is another one to go to; an operator puts it back.
+If jobs of several users fail there one after the other, and none in between lasts, the node is at fault and not the
+jobs. It is drained if its pool has another node in service; an operator puts it back.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ USERS: Final = 2
 
 
 def note(state: ClusterState, job: Job, attempt: Attempt, ending: Ending, now: float) -> None:
-    """What the end of an attempt says of its nodes."""
+    """Note what the end of an attempt says about its nodes."""
     lasted = attempt.started is not None and now - attempt.started > SOON_S
     own_fault = attempt.exit is not None and bool(attempt.exit.memory_failure or attempt.exit.input_failure)
     for node in attempt.allocation.node_ids:
@@ -30,7 +30,7 @@ def note(state: ClusterState, job: Job, attempt: Attempt, ending: Ending, now: f
 
 
 def drained(state: ClusterState, attempt: Attempt) -> Iterator[e.Event]:
-    """That nodes of ``attempt`` are taken out of service, if too much failed there."""
+    """Drain the nodes of ``attempt`` on which too many jobs have failed."""
     for node in attempt.allocation.node_ids:
         failed = state.failing.get(node, {})
         users = len(set(failed.values()))

@@ -1,6 +1,6 @@
-"""What the cluster keeps of processes of no job (see `resources.foreign_processes`): where they are, and their time.
+"""Tracks processes that belong to no job (see `resources.foreign_processes`): their GPUs, and their time by user.
 
-The time is counted by user, each GPU-second divided equally among the users on it.
+Each GPU-second is divided equally among the users on the GPU.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from ebbtide_core.state import ClusterState
 
 
 def _is_news(state: ClusterState, event: ForeignUseChanged) -> bool:
-    """Whether its node has such a GPU, and anything on it is different now."""
+    """Return whether the node has that GPU, and anything on it has changed."""
     node = state.nodes.get(event.node)
     return node is not None and event.gpu in node.gpus and is_change(on_gpu(node, event.gpu), event.processes)
 
@@ -31,14 +31,14 @@ def _changed(state: ClusterState, event: ForeignUseChanged, now: float) -> None:
 
 
 def count(state: ClusterState, node: Node, now: float, *, goes_on: bool) -> None:
-    """Add up the time of all of them on ``node``; from ``now`` on it is counted only if that ``goes_on``."""
+    """Add up the time of all foreign processes on ``node``; from ``now`` on, count it only if ``goes_on``."""
     for use in node.foreign.values():
         _add(state.foreign_gpu_s, use, now)
         use.since = now if goes_on else None
 
 
 def gpu_seconds(state: ClusterState, now: float) -> dict[str, float]:
-    """The GPU-seconds that users have had past the cluster until ``now``."""
+    """Return the GPU-seconds until ``now`` that each user has had outside the cluster."""
     total = dict(state.foreign_gpu_s)
     for node in state.nodes.values():
         for use in node.foreign.values():

@@ -1,8 +1,9 @@
-"""Launches in vain: a job whose launch failed waits before the next, longer each time, and then does without the node.
+"""Delays a job whose launches fail, longer each time, and then leaves out the node.
 
-The first is repeated at once, the next after 1 s, 2 s, 4 s, up to a minute, whichever node it is on. A node on which a
-job's launches failed `limits.MAX_LAUNCHES_IN_VAIN` times in a row is left out for it, until the node registers again or
-some time is over; after one more failure it is again. So there is no failure that could be repeated without an end.
+The first failed launch is repeated at once, the next ones after 1 s, 2 s, 4 s, up to a minute, on whichever node. If a
+job's launches failed on a node `limits.MAX_LAUNCHES_IN_VAIN` times in a row, the job leaves out that node until the
+node registers again or `limits.LEFT_OUT_S` is over; one more failure there leaves it out again. So no failure is
+repeated without an end.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from ebbtide_core.model.types import NodeId, RefusalCause
 from ebbtide_core.state import ClusterState
 
 COUNTED = (RefusalCause.NODE, RefusalCause.NOT_MOVED)
-"""After the others, the job does not go there again anyway, or is held."""
+"""Causes that count. After any other cause, the job does not go to that node again anyway, or is held."""
 
 
 def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
-    """Fold: a launch failed. The job is not to be launched before ``not_before``, if that is later than now."""
+    """Fold: count a failed launch, and set ``not_before``, the earliest time of the next one, if it has to wait."""
     node = _where(job, refusal)
     job.launches_in_vain[node] = job.launches_in_vain.get(node, 0) + 1
     job.vain_in_row = times = job.vain_in_row + 1
@@ -29,7 +30,7 @@ def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
 
 
 def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
-    """Decide: a node on which too many launches of the job failed is left out."""
+    """Decide: exclude a node on which too many launches of the job failed."""
     node = _where(job, refusal)
     if refusal.cause in COUNTED and job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
         often = limits.MAX_LAUNCHES_IN_VAIN
@@ -38,7 +39,7 @@ def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
 
 
 def left_out(state: ClusterState, job: Job, node: NodeId, now: float) -> None:
-    """Fold: the node is left out for the job, for some time if it is because of launches in vain."""
+    """Fold: note until when the job leaves out the node, if it does so because of failed launches."""
     if job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
         job.left_out_until[node] = now + limits.LEFT_OUT_S
         state.left_out.add(job.id)
@@ -46,7 +47,7 @@ def left_out(state: ClusterState, job: Job, node: NodeId, now: float) -> None:
 
 
 def registered(state: ClusterState, node: NodeId, now: float) -> None:
-    """Fold: the node may be another now."""
+    """Fold: let jobs go to the node again, because it may be a different machine now."""
     for id in sorted(state.left_out):
         job = state.jobs[id]
         if node in job.left_out_until:

@@ -1,4 +1,4 @@
-"""What is heard of nodes, and of their GPUs' health."""
+"""Follows the connections of nodes and the health of their GPUs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
 
 
 def _part_with(state: ClusterState, node: Node) -> None:
-    """It registers in another pool."""
+    """Take the node, which registers in another pool, out of its old pool."""
     if node.attempts or node.planned:
         jobs = ", ".join(sorted(node.attempts | node.planned))
         state.problems.append(f"node {node.id} leaves pool {node.facts.pool} while job {jobs} is there")
@@ -74,7 +74,7 @@ def _excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) 
 
 
 def readmit(state: ClusterState, job: Job) -> None:
-    """Let ``job`` go again to the nodes and GPUs from which it was excluded."""
+    """Let ``job`` use the nodes and GPUs again from which it was excluded."""
     state.leave_queue(job)
     job.excluded, job.excluded_gpus = frozenset(), frozenset()
     job.excluded_because.clear()
@@ -85,7 +85,7 @@ def readmit(state: ClusterState, job: Job) -> None:
 
 
 def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
-    """Who was refused because a node has not what it needs does not go there again."""
+    """Exclude a node from the job that it refused, if it lacks something that the job needs."""
     if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT, RefusalCause.NO_STDIN):
         attempt = state.jobs[event.job].attempts[event.attempt - 1]
         yield e.NodeExcluded(event.job, event.node or attempt.allocation.node_ids[0], event.reason)
@@ -104,7 +104,7 @@ def gpu_health_changed(state: ClusterState, event: e.GpuHealthChanged, now: floa
 
 
 def is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.NodeDrained) -> bool:
-    """Whether there is such a node."""
+    """Return whether the node exists."""
     return event.node in state.nodes
 
 
