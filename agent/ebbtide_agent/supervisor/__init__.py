@@ -1,5 +1,5 @@
-"""The process that supervises one attempt: it launches it, ends it, and records how it ended.
+"""Supervise one attempt: launch it, end it, and record how it ended.
 
-One such process per attempt outlives the agent, so nothing in this package may depend on the agent, on the master, or
-on anything but the standard library, the SDK's checkpoints, and this package's few neighbours that keep to the same.
+The supervisor is a process of its own, one for each attempt, and outlives the agent. So this package depends on nothing
+but the standard library, the SDK's checkpoints, and the few neighbouring modules that keep to the same rule.
 """

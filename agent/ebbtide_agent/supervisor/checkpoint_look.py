@@ -1,4 +1,5 @@
-"""What lies in the checkpoint directory when an attempt is asked to leave, and what is cut short when writers die."""
+"""List a checkpoint directory when its attempt is asked to leave, and find the files that are cut short when it is
+killed."""
 
 import math
 import selectors
@@ -13,29 +14,29 @@ from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.supervisor import evidence
 from ebbtide_agent.supervisor.evidence import Contents
 
-# What the look may take before the stop signal is sent.
+# The most time that the listing may take before the stop signal is sent.
 _LOOK_S = 1.0
 
 
 class CheckpointLook:
-    """Looks once, with the user's rights, in a helper's process, while the supervisor goes on."""
+    """Lists the directory once, with the user's rights, in a helper's process, while the supervisor goes on."""
 
     def __init__(self, intent: Intent, selector: selectors.BaseSelector, worker: Worker) -> None:
         self._intent = intent
         self._selector = selector
         self._worker = worker
         self._errand: Errand[Any] | None = None
-        self._directory = intent.checkpoint_dir  # where it really is, once that is known
-        self.contents: Contents | None = None  # None: nobody knows
-        self.arguments: dict[int, list[str]] = {}  # of interpreters, at that moment
+        self._directory = intent.checkpoint_dir  # its real path, once that is known
+        self.contents: Contents | None = None  # None: unknown
+        self.arguments: dict[int, list[str]] = {}  # of interpreters, by pid, when the listing was made
 
     @property
     def deadline(self) -> float:
-        """When it is not waited for any more, on the monotonic clock."""
+        """When the supervisor stops waiting for the listing, on the monotonic clock."""
         return math.inf if self._errand is None else self._errand.deadline
 
     def begin(self, grace_s: float, interpreters: list[int]) -> None:
-        """Find out what is there now, and what these interpreters were started with. Raises OSError."""
+        """Begin to list the directory and the arguments of these interpreters. Raises OSError."""
         asked = str(self._intent.checkpoint_dir), interpreters
         within_s = min(_LOOK_S, grace_s / 2)
         looking = Errand(evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker)
@@ -43,22 +44,23 @@ class CheckpointLook:
         self._selector.register(looking, selectors.EVENT_READ, self._hear)
 
     def goes_on(self, now: float) -> bool:
-        """Whether it is still to be waited for."""
+        """Return whether the supervisor still has to wait for the listing."""
         if self._errand is not None and now >= self._errand.deadline:
             self.give_up()
         return self._errand is not None
 
     def give_up(self) -> None:
-        """Wait for it no more."""
+        """Stop waiting for the listing."""
         if self._errand is not None:
             self._selector.unregister(self._errand)
             self._errand.drop()
             self._errand = None
 
     def being_written(self, pids: list[int], others_left: bool) -> frozenset[str]:
-        """Checkpoint files that are cut short when these die.
+        """Return the checkpoint files that are cut short when these processes die.
 
-        Helpers of one who left by itself may have had files open all the time; new ones are saves.
+        After a job has left by itself (`others_left`), only files that are new since the listing count as saves: the
+        processes that remain may have had the older ones open all the time.
         """
         writing = evidence.being_written(self._directory, pids)
         before = frozenset() if self.contents is None else self.contents.paths()

@@ -1,4 +1,4 @@
-"""What is seen of a request to leave that may explain why the job did not save."""
+"""Find what may explain why a job did not save, when the job is asked to leave and when it is killed."""
 
 import signal
 from collections.abc import Collection, Iterator
@@ -11,7 +11,7 @@ from ebbtide_agent.processes.launchers import ProcessKind
 
 
 class Clue(StrEnum):
-    """The names are those of the wire."""
+    """One thing that may explain why the job did not save; the values are the wire's names."""
 
     CATCHES_TERM = "CLUE_CATCHES_TERM"
     CATCHES_USR1 = "CLUE_CATCHES_USR1"
@@ -29,7 +29,7 @@ _OTHERS: Final = {
 
 
 def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[Clue]:
-    """What is to be seen when the request is passed on to those of `step`."""
+    """Yield the clues that the process tree shows when `step` passes the request on."""
     handlers = {pid for pid in step.handlers if tree[pid].kind is ProcessKind.ORDINARY}
     if not step.handlers:
         yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
@@ -40,10 +40,10 @@ def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[Clue]:
 
 
 def of_killing(tree: Tree, asked: Collection[int]) -> Iterator[Clue]:
-    """What is to be seen when those who are left are killed, of whom `asked` have been asked to leave."""
+    """Yield the clues that the tree shows when the remaining processes are killed; `asked` were asked to leave."""
     images = {tree[pid].image for pid in asked if pid in tree}
     left_out = (one for pid, one in tree.items() if pid not in asked and _could_leave(one))
-    # Who was only forked from somebody has its handler, and nothing to do with it.
+    # A process that was only forked has the handler of its parent, and does nothing with it.
     if any(not one.image or one.image not in images for one in left_out):
         yield Clue.NOT_ASKED
 

@@ -1,4 +1,4 @@
-"""What is said of an attempt when no process of it is left."""
+"""Complete the status of an attempt when none of its processes is left."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from ebbtide_agent.supervisor.watch import Watch
 
 
 def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, place: AttemptDir) -> None:
-    """Seal what the script wrote by itself, and complete the status."""
+    """Seal what the script wrote without the SDK, and complete the status."""
     ended_at, ended_monotonic = time.time(), time.monotonic()
     reports.drain()
     watch.relay.note_checkpoint()
@@ -31,7 +31,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
         status.checkpoint = settled.checkpoint
     status.exit = _complete(watch, intent)
     if reports.requeue:
-        status.exit.set_return_code(os.EX_TEMPFAIL)  # what a script says by itself that is to be run again
+        status.exit.set_return_code(os.EX_TEMPFAIL)  # the exit code of a script that asks to be run again
     status.exit.ended_at = ended_at
     status.exit.asked, status.exit.acknowledged = reports.asked, reports.acknowledged
     known = status.exit.memory_failure or status.exit.input_failure
@@ -42,7 +42,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
 
 
 def _note_overdue(watch: Watch, place: AttemptDir) -> None:
-    """The agent kills what this process did not end in time: that is no failure of the job."""
+    """Note that the agent killed processes which this process did not end in time; that is no failure of the job."""
     with suppress(OSError, ValueError):
         fenced = place.killed_overdue()
         if fenced is not None and -signal.SIGKILL in watch.returncodes.values():
@@ -50,7 +50,8 @@ def _note_overdue(watch: Watch, place: AttemptDir) -> None:
 
 
 def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> Settled:
-    """What a process with the user's rights finds and does in the checkpoint directory, if it comes back in time."""
+    """Return what a process with the user's rights finds and does in the checkpoint directory, if it answers in time.
+    """
     with suppress(OSError, ValueError):
         watch.leaving.cut_short |= place.cut_short()  # when the agent killed what this process did not
     remains = Remains(
@@ -69,26 +70,28 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
 
 
 def _failed(outcome: Exit) -> bool:
-    """Whether it failed by itself."""
+    """Return whether the attempt failed, and was not asked to stop."""
     succeeded = not outcome.signal and outcome.exit_code in (0, *LEAVING)
     return not outcome.stop_requested and not succeeded
 
 
 def _left(watch: Watch, returncode: int) -> bool:
-    """Whether a launched process ended as it wanted to: many a handler ends with sending itself what it handled."""
+    """Return whether a launched process ended as it intended: many handlers end by sending themselves the stop signal.
+    """
     return returncode >= 0 or (watch.exit.caught and returncode == -watch.signum)
 
 
 def _failed_to_leave(watch: Watch) -> bool:
-    """Whether it failed, as for want of room on the disk.
+    """Return whether a launched process failed while it left, for example because the disk was full.
 
-    A launcher like torchrun ends like that, too, though its workers have saved: it is no more than a reason for doubt.
+    A launcher like torchrun also ends like that after its workers have saved, so this is only a reason for doubt.
     """
     return any(is_failure(code) for code in watch.returncodes.values())
 
 
 def _complete(watch: Watch, intent: Intent) -> Exit:
-    """A rank that failed speaks for the attempt: the leader ended only because it was stopped for that."""
+    """Set the return code and the failed rank: a failed rank counts before the leader, which was stopped because of it.
+    """
     outcome = watch.exit
     failed_rank = watch.ending.failed_rank
     outcome.set_return_code(watch.returncodes[LEADER if failed_rank is None else failed_rank])

@@ -1,4 +1,5 @@
-"""The supervisor's side of its control socket: JSON lines, orders in, the whole status out whenever it changed."""
+"""Serve the supervisor's control socket: it takes orders as JSON lines, and sends the whole status whenever that
+changes."""
 
 import json
 import selectors
@@ -11,7 +12,7 @@ _LAST_WORDS_S = 1.0
 
 
 class AgentConnections:
-    """All connections that agents hold to this supervisor; they come and go as they like."""
+    """All connections of agents to this supervisor; agents may connect and leave at any time."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class AgentConnections:
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def adopt(self, connection: socket.socket, received: bytes) -> None:
-        """Serve a connection on which something may have been received already."""
+        """Serve a connection, of which `received` has been read already."""
         connection.setblocking(False)
         client = _Client(connection, received)
         self._clients.add(client)
@@ -37,14 +38,14 @@ class AgentConnections:
         self._send(client)
 
     def publish(self, status: dict[str, Any]) -> None:
-        """Send the status to everybody; who is slow gets only the newest."""
+        """Send the status to every connection; a slow reader gets only the newest."""
         self._line = json.dumps(status).encode() + b"\n"
         for client in list(self._clients):
             client.is_current = False
             self._send(client)
 
     def close(self) -> None:
-        """Wait a moment for what is not sent yet, then leave."""
+        """Wait up to a second for each connection to take what is not sent yet, then close all."""
         for client in list(self._clients):
             client.connection.settimeout(_LAST_WORDS_S)
             self._send(client)
@@ -115,4 +116,4 @@ class _Client:
         self.connection = connection
         self.inbox = received
         self.outbox = b""
-        self.is_current = False  # has been given the newest status
+        self.is_current = False  # whether the newest status is in the outbox or sent

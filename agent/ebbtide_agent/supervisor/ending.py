@@ -1,4 +1,4 @@
-"""When an attempt's processes are signalled and when they are killed. Pure: `now` is an argument, in seconds."""
+"""Decide when an attempt's processes are signalled and when they are killed. Pure: `now` is an argument, in seconds."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 LEADER = 0
-# Exit codes of those who saved what they wanted to: see core's outcome.py, which reads all exits.
+# Exit codes of processes that left after they had saved: see core's outcome.py, which reads all exits.
 LEAVING = frozenset({75, 85, 99, 143})
 
-# After the leader has ended well, the other ranks may take so long to end by themselves.
+# The other ranks have this time to end by themselves after the leader has ended well.
 _FOLLOW_S = 10.0
-# After a rank has failed, the others, and those that it leaves behind, are signalled and may take so long; they often
-# hang in a collective.
+# After a rank has failed, the other ranks and its remaining children are signalled, and have this time: they often hang
+# in a collective.
 _FAILED_S = 5.0
 
 
 class Due(Enum):
-    """What is to be done now."""
+    """What the supervisor has to do now."""
 
     NOTHING = auto()
     SIGNAL = auto()
@@ -26,7 +26,7 @@ class Due(Enum):
 
 @dataclass(slots=True)
 class AttemptEnding:
-    """The way to the end of one attempt, from its launched processes' exits and the requests to stop it."""
+    """Follows one attempt to its end, from the exits of its launched processes and the requests to stop it."""
 
     running: set[int]  # local ranks
     kill_at: float = math.inf
@@ -36,15 +36,15 @@ class AttemptEnding:
     _signalled: bool = False
 
     def request_stop(self, grace_s: float, now: float) -> None:
-        """A second request can only shorten the grace period of the first."""
+        """Note a request to stop; a second one can only shorten the grace period of the first."""
         if self.stop_requested_at is None:
             self.stop_requested_at = now
-            # What has begun to end by itself is not disturbed: only its time may become shorter.
+            # An attempt that ends by itself already is not signalled: only its time may become shorter.
             self._signal_wanted |= LEADER in self.running
         self.kill_at = min(self.kill_at, now + grace_s)
 
     def rank_ended(self, rank: int, failed: bool, now: float) -> None:
-        """One launched process has ended. After a request to stop all have the full grace period, whoever ends how."""
+        """Note that a launched process has ended. After a request to stop, all others keep the full grace period."""
         self.running.discard(rank)
         if self.stop_requested_at is not None:
             return
@@ -57,12 +57,13 @@ class AttemptEnding:
             self.kill_at = min(self.kill_at, now + _FOLLOW_S)
 
     def signalled(self) -> None:
-        """The signal that was due has been sent; it is never sent twice."""
+        """Note that the signal that was due has been sent; it is never sent twice."""
         self._signalled = True
 
     def due(self, now: float, handlers_live: bool) -> Due:
-        """`handlers_live`: processes that were signalled and handle it still run, maybe without a launched one."""
-        # Whoever is left behind by one that failed may have something to save, also if nobody launched is left.
+        """Return what to do now; `handlers_live`: signalled processes with a handler still run, even if no launched one
+        does."""
+        # Processes that a failed rank leaves behind may have something to save, even if no launched process is left.
         unasked = self._signal_wanted and not self._signalled
         if now >= self.kill_at or not (self.running or handlers_live or (unasked and self.failed_rank is not None)):
             return Due.KILL
@@ -70,15 +71,16 @@ class AttemptEnding:
 
 
 def is_failure(returncode: int) -> bool:
-    """Whether it says that something failed, and not only that it left."""
+    """Return whether a return code says that something failed, and not only that the process left."""
     return returncode > 0 and returncode not in LEAVING
 
 
 def ended_after_others(returncode: int, left_with: Sequence[int], signum: int) -> int:
-    """How a process counts as ended that was signalled only after all below it had left, and these with such codes.
+    """Return the code of a process that was ended only after all processes below it had left, with the codes
+    `left_with`.
 
-    It would have ended as those below it did. That one of them succeeded does not say that all is done: it is read as
-    if it had ended by the signal, also where it had to be killed, or calls it a failure to be ended.
+    It counts as ended the way they did. A success among them does not prove that all work is done, so the process then
+    counts as ended by the signal, even if it had to be killed or calls being ended a failure.
     """
     if returncode >= 0 and not is_failure(returncode):
         return returncode
@@ -86,8 +88,8 @@ def ended_after_others(returncode: int, left_with: Sequence[int], signum: int) -
 
 
 def all_failed(codes: Collection[int | None]) -> bool:
-    """Whether all of these, which were asked to leave, ended with an exit code that says that they failed.
+    """Return whether all processes that were asked to leave ended with an exit code that says that they failed.
 
-    Where that of any is not known, as of one that another process has buried, nothing is said.
+    Return False if one code is unknown (None), as of a process that another process has reaped.
     """
     return bool(codes) and all(code is not None and is_failure(code) for code in codes)

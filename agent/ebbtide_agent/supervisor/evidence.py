@@ -1,6 +1,6 @@
-"""Whether the attempt saved when it was asked to stop: the one place where that is decided.
+"""Judge whether the attempt saved when it was asked to stop: this module alone decides that.
 
-No clock is compared: what is there, and was not there before the request, was written after it.
+It compares no clocks: a file that is there, and was not there before the request, was written after it.
 """
 
 import os
@@ -14,7 +14,7 @@ from ebbtide import checkpoints, trees
 
 from ebbtide_agent.supervisor.status import Checkpointed
 
-_LONGEST_COMMAND = 1024  # bytes of it that are looked at
+_LONGEST_COMMAND = 1024  # bytes of a command line that are read
 _File = tuple[str, int, int]  # path below the directory, size, time of the last change
 
 
@@ -26,12 +26,12 @@ class Contents:
 
     @classmethod
     def of(cls, directory: Path) -> "Contents":
-        """Raises OSError if it cannot be read, or is no directory."""
+        """List the directory now. Raises OSError if it cannot be read, or is no directory."""
         return cls(frozenset(_list(directory)))
 
     @classmethod
     def from_json(cls, content: Iterable[Iterable[str | int]]) -> "Contents":
-        """What a helper's process answered to `look`. Raises TypeError or ValueError."""
+        """Read what a helper's process answered to `look`. Raises TypeError or ValueError."""
         return cls(frozenset((str(path), int(size), int(changed)) for path, size, changed in content))
 
     def paths(self) -> frozenset[str]:
@@ -39,9 +39,9 @@ class Contents:
 
 
 def look(directory: str, interpreters: Sequence[int] = ()) -> dict[str, Any]:
-    """The files of a checkpoint directory now, and where it really is, for a helper's process. Raises OSError.
+    """List a checkpoint directory and find its real path, in a helper's process. Raises OSError.
 
-    Also what these processes were started with, for whom it may take long to read that, too.
+    Also read the command lines of the interpreters here, because reading those may take long, too.
     """
     real = os.path.realpath(directory)
     files = _list(Path(real))
@@ -49,7 +49,7 @@ def look(directory: str, interpreters: Sequence[int] = ()) -> dict[str, Any]:
 
 
 def _arguments(pid: int) -> list[str]:
-    """The beginning of the process's command line; empty if it is gone."""
+    """Return the beginning of the process's command line; empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return [word.decode(errors="replace") for word in file.read(_LONGEST_COMMAND).split(b"\0")]
@@ -59,12 +59,12 @@ def _arguments(pid: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What the job did when it was asked to stop, as far as that tells whether it saved."""
+    """What the job did when it was asked to stop, as far as it bears on whether the job saved."""
 
-    handled: bool  # somebody was asked who could do something about it
-    failed: bool = False  # all of these ended with an exit code that says that they failed
-    vouches: bool = False  # it said through the SDK that it has saved, and has published nothing older that way
-    publishes: bool = False  # it saves through the SDK, so that what was not published was not saved
+    handled: bool  # a process was asked that could act on the request
+    failed: bool = False  # every such process ended with an exit code that says that it failed
+    vouches: bool = False  # the job said through the SDK that it has saved, and what it published that way is not older
+    publishes: bool = False  # the job saves through the SDK, so anything unpublished was not saved
 
 
 def judge(
@@ -76,10 +76,11 @@ def judge(
     cut_short: frozenset[str] = frozenset(),
     passed_over: bool = False,
 ) -> Checkpointed:
-    """What is certain, now that no process of the attempt lives; None as `before`: nobody knows what was there.
+    """Judge what is certain, now that no process of the attempt lives; `before` is None if the earlier contents are
+    unknown.
 
-    `sealed`: what the script wrote here without the SDK; `passed_over`: the next attempt goes on from an older one all
-    the same. `cut_short`: what it was writing here when it was killed.
+    `sealed` is what the script wrote here without the SDK. `passed_over`: the next attempt still goes on from an older
+    checkpoint. `cut_short` are the files that the job was writing here when it was killed.
     """
     changed: set[str] = set()
     if before is not None:
@@ -97,16 +98,15 @@ def judge(
 
 
 def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:
-    """Whether all that lies in the directory was being written when its writers were killed."""
+    """Return whether every file in the directory was being written when its writers were killed."""
     return bool(cut_short) and cut_short >= Contents.of(directory).paths()
 
 
 def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:
-    """Paths below the directory that these processes have open for writing now, but for what they only append to.
+    """Return the paths below the directory that these processes have open for writing now, except append-only ones.
 
-    It is named as it really is: to find that out might never come back.
-
-    The latter are logs, which are open all the time and of which nobody expects an end.
+    Files that are only appended to are logs: they stay open all the time, and have no end that must be reached. The
+    directory must be given by its real path, because resolving it here might never return.
     """
     prefix = f"{directory}/"
     found = (path for pid in pids for path in _open_for_writing(pid))
@@ -121,7 +121,7 @@ def _open_for_writing(pid: int) -> list[str]:
 
 
 def _written_through(pid: int, descriptor: str) -> str:
-    """What the process may write to through this descriptor; empty if it may only read, or is gone."""
+    """Return the path that the process may write to through this descriptor; empty if it may only read, or is gone."""
     try:
         path = os.readlink(f"/proc/{pid}/fd/{descriptor}")
         if not path.startswith("/"):
@@ -135,7 +135,7 @@ def _written_through(pid: int, descriptor: str) -> str:
 
 
 def _is_published(directory: Path, path: str) -> bool:
-    """Whether this file completes a checkpoint that the SDK published in the directory."""
+    """Return whether this file completes a checkpoint that the SDK published in the directory."""
     parent, _, name = path.rpartition("/")
     if name != checkpoints.MANIFEST or not parent or parent.startswith("."):
         return False

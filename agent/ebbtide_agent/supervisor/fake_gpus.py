@@ -1,4 +1,5 @@
-"""Tells the fake driver which process computes on which of its GPUs, for it cannot see for itself."""
+"""Register the job's processes with the fake driver, which cannot see by itself which process uses which of its GPUs.
+"""
 
 import os
 from pathlib import Path
@@ -12,12 +13,12 @@ from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.swap import fake
 
-# What a process shows as used that did not say how much it needs: about a CUDA context.
+# GPU memory of a process that did not say how much it needs: about one CUDA context.
 _NOMINAL_BYTES = 600 * 1024 * 1024
 
 
 def register(intent: Intent, local_rank: int, process: Identity) -> None:
-    """Make the process appear on its GPUs: on one of them for each rank of a `ddp` job, else on all. Raises OSError."""
+    """Make the process appear on its GPUs: on one GPU for each rank of a `ddp` job, else on all. Raises OSError."""
     gpus = intent.gpus[local_rank : local_rank + 1] if intent.ddp else intent.gpus
     if not gpus or not intent.fake_gpu_dir:
         return
@@ -26,14 +27,15 @@ def register(intent: Intent, local_rank: int, process: Identity) -> None:
 
 
 def unregister(intent: Intent, pid: int) -> None:
-    """Take the process off its GPUs; a dead one holds nothing even if this never happens."""
+    """Take the process off its GPUs; a dead process holds nothing even if this is never called."""
     if intent.gpus and intent.fake_gpu_dir:
         fake_state.unregister(Path(intent.fake_gpu_dir), pid)
         fake.forget(Path(intent.fake_gpu_dir), pid)
 
 
 def allocate(intent: Intent, request: dict[str, Any]) -> dict[str, Any]:
-    """Make a process below this one hold what it asks for, on one of the job's GPUs or on all; what to answer it."""
+    """Make a process below this one hold the memory that it requests, on one of the job's GPUs or on all; return the
+    answer."""
     match request:
         case {"pid": int(pid), "bytes": int(mem_bytes), "gpu": int() | None as place} if mem_bytes >= 0:
             pass

@@ -1,15 +1,15 @@
-"""Whether an attempt failed because a GPU's memory was used up: nothing but what it printed last tells.
+"""Recognize that an attempt failed because a GPU's memory was used up; only the end of its output shows that.
 
-The driver refuses an allocation and tells nobody else; the program reports that in the words of its library.
+The driver reports a refused allocation to the program alone, which prints it in the words of its library.
 """
 
 import os
 import re
 from pathlib import Path
 
-# So much of the end of a log is looked at: every rank may print a traceback of its own, and torchrun its table.
+# Bytes of the end of a log that are searched: every rank may print a traceback of its own, and torchrun its table.
 _END_BYTES = 64 * 1024
-# Of PyTorch (its own, and CUDA's error passed on), the driver, cuBLAS, cuDNN, and XLA.
+# The messages of PyTorch (its own, and CUDA's error passed on), the driver, cuBLAS, cuDNN, and XLA.
 _REFUSED = re.compile(
     rb"torch\.(cuda\.)?OutOfMemoryError|CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     rb"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory"
@@ -17,7 +17,7 @@ _REFUSED = re.compile(
 
 
 def ran_out(output: Path) -> bool:
-    """Whether the end of this log says so. A log that cannot be read says nothing."""
+    """Return whether the end of this log reports that; False if the log cannot be read."""
     try:
         descriptor = os.open(output, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""Starts the job's processes, and says in one line why one cannot be started."""
+"""Start the job's processes, and say in one line why one cannot be started."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 from ebbtide_agent.supervisor.workdir import MagicLink
 
-# Of exec: they say that this program, or these arguments, cannot be executed anywhere.
+# Errors of exec which mean that the program, or these arguments, cannot be executed on any node.
 _BAD_COMMAND = {
     errno.ENOENT: "not found",
     errno.ENOTDIR: "not found",
@@ -43,11 +43,11 @@ class Rank:
 
     @property
     def is_warm(self) -> bool:
-        """Whether it was held ready and went on with what it had imported."""
+        """Whether this process was a standby that went on with what it had imported."""
         return self._standby is not None and self._standby.is_warm()
 
     def ended(self, returncode: int) -> None:
-        """To be told how the process ended by whoever reaped it."""
+        """Note how the process ended; the caller has reaped it."""
         if self._standby is not None:
             self._standby.process.returncode = returncode
 
@@ -68,11 +68,11 @@ def start(
 ) -> Rank:
     """Start one process in a process group of its own, with the output file as stdout and stderr. Raises Refused.
 
-    Without a `stdin` that is empty.
+    Without a `stdin` the standard input is empty.
 
-    `standby` is one that is held ready for it, and takes its place if it can. It runs as `account` (None: as this
-    process does), and has besides the lock the descriptors that are to be `inherited`. `wait` returns when its program
-    runs, or cannot, and raises Refused if nobody can wait for that; the process may live then.
+    `standby` is a process that is held ready, and is used if it can be. The process runs as `account` (None: the
+    account of this process), and inherits the lock and the `inherited` descriptors. `wait` returns when the program
+    runs, or cannot run, and raises Refused if that takes too long; the process may be alive then.
     """
     if not command:
         raise Refused("the command is empty", RefusalCause.BAD_JOB)
@@ -102,14 +102,14 @@ def start(
 
 
 def _rank(local_rank: int, pid: int, standby: Standby | None = None) -> Rank:
-    # Nobody has reaped it, so it is still there even if it has ended.
+    # The process is not reaped yet, so its entry in /proc exists even if it has ended.
     stat = procfs.read_stat(pid)
     assert stat is not None
     return Rank(local_rank, Identity(boot_id(), pid, stat.starttime), standby)
 
 
 def stop_signal(name: str) -> int:
-    """Number of the signal with this name; SIGTERM for an empty one. Raises Refused."""
+    """Return the number of the signal with this name; SIGTERM for an empty name. Raises Refused."""
     try:
         return signal.Signals[name or "SIGTERM"]
     except KeyError:
@@ -117,10 +117,10 @@ def stop_signal(name: str) -> int:
 
 
 def rendezvous_port(intent: Intent) -> int:
-    """The port that the attempt's ranks meet on: the one that its first node chose, or a free one of this node.
+    """Return the port at which the attempt's ranks meet: the first node's choice, or a free port of this node.
 
-    Attempts begin to look in different places, so that two that start at once do not take the same. Raises Refused if
-    all are taken.
+    Attempts search from different ports, so that two that start at once do not choose the same one. Raises Refused if
+    all ports are taken.
     """
     if intent.master_port:
         return intent.master_port
@@ -136,7 +136,7 @@ def rendezvous_port(intent: Intent) -> int:
 
 def _is_free(port: int, host: str) -> bool:
     with socket.socket() as probe:
-        # Without it a port counts as taken for a minute after its last user, whom nobody waits for.
+        # Without this option a port counts as taken for a minute after its last user has closed it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -146,7 +146,7 @@ def _is_free(port: int, host: str) -> bool:
 
 
 def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str]:
-    """Why the command cannot be executed, and the cause; with the rights that it was to be executed with."""
+    """Return why the command cannot be executed, and the cause. It is called with the rights of the job's process."""
     if isinstance(error, NotEntered):
         return [f"its account cannot be taken on, or may not enter {workdir}", RefusalCause.NODE]
     if not isinstance(error, OSError):

@@ -1,6 +1,6 @@
-"""Asking an attempt's processes to leave: those that take part through the SDK, and the others by the signal.
+"""Ask an attempt's processes to leave: through the SDK those that take part in it, and the others by the signal.
 
-Which process is asked when is decided by `processes.asking`, and when all are killed, by `ending`.
+`processes.asking` decides which process is asked when, and `ending` decides when all are killed.
 """
 
 import math
@@ -27,7 +27,8 @@ from ebbtide_agent.supervisor.status import Exit
 
 
 class LeaveRequest:
-    """Passes the request on, and notes who was asked, who of these could do something about it, and how they ended."""
+    """Passes the request on, and notes which processes were asked, which of these could act on it, and how they ended.
+    """
 
     def __init__(
         self,
@@ -41,8 +42,11 @@ class LeaveRequest:
         participants: socket.socket,
         own: Callable[[], list[int]],
     ) -> None:
-        """`ranks` are the launched processes that run, by pid; `own` lists the children of this process, without those
-        that are none of the attempt's, or hear of its end otherwise."""
+        """`ranks` are the running launched processes by pid.
+
+        `own` lists the children of this process, except those that are not the attempt's, or that learn of its end in
+        another way.
+        """
         self._intent = intent
         self._signum = signum
         self._ranks = ranks
@@ -54,29 +58,30 @@ class LeaveRequest:
         self._me = os.getpid()
         self._participants = Participants(selector, participants, self._join)
         self._asking: Asking | None = None  # once the request to leave was passed on
-        # Who was asked to leave and can do it by itself, and with which return code it did, where that is known.
+        # Processes that were asked to leave and can do so by themselves, with their return codes as far as they are
+        # known.
         self._handlers: dict[Identity, int | None] = {}
-        self._awaited: dict[Identity, int] = {}  # these and others that were asked, with descriptors that tell the end
-        self._ended: set[int] = set()  # because all below them had left
-        self._drivers: set[Identity] = set()  # that are kept, though no shells
+        self._awaited: dict[Identity, int] = {}  # all processes that were asked, each with a pidfd that shows its end
+        self._ended: set[int] = set()  # pids of parents that were ended because all processes below them had left
+        self._drivers: set[Identity] = set()  # processes that are kept although they are no shells
         self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
         self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
 
     @property
     def next_at(self) -> float:
-        """When somebody's turn to be asked comes next, on the monotonic clock."""
+        """When the next process has to be asked, on the monotonic clock."""
         return math.inf if self._asking is None else self._asking.next_at()
 
     def prepare(self, grace_s: float) -> None:
-        """Find out what is in the checkpoint directory before anybody is asked, while no shell begins anything more."""
+        """List the checkpoint directory before any process is asked, and keep shells from starting anything more."""
         if grace_s == 0.0:
-            return  # nobody is to write anything any more
+            return  # no process may write anything any more
         self._keep()
         with suppress(OSError):
             self._look.begin(grace_s, process_tree.interpreters(self._own()))
 
     def begin(self) -> None:
-        """Pass the request to leave on to those who are to know."""
+        """Pass the request to leave on to the processes that should get it."""
         now = time.monotonic()
         if self._intent.signal_target is SignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self._ending.kill_at - now))
@@ -91,9 +96,9 @@ class LeaveRequest:
             self._exit.delivered = reached and LEADER in self._ending.running
 
     def go_on(self, now: float, *, over: bool) -> None:
-        """Ask those whose turn has come: somebody who was asked has ended, or has had time for it.
+        """Ask the next processes, if one that was asked has ended or has had its time.
 
-        Nobody is, once it is `over` with all of them.
+        Ask none once the attempt is being killed (`over`).
         """
         ended = self._note_ended()
         if self._asking is None or over or not (ended or now >= self._asking.next_at()):
@@ -101,7 +106,7 @@ class LeaveRequest:
         if self._keeps:
             candidates = self._asking.may_be_drivers(self._tree())
             self._drivers |= process_tree.keep_drivers(self._me, candidates, self._signum)
-        while time.monotonic() < self._ending.kill_at:  # a job may have as many new handlers as it likes
+        while time.monotonic() < self._ending.kill_at:  # a bound, because a job may start new handlers without end
             tree = self._tree()
             if self._note_ended():
                 continue  # to end the parent of a process that has just left would be to lose how that ended
@@ -110,22 +115,24 @@ class LeaveRequest:
             self._perform(step, others_left=True)
 
     def handlers_live(self) -> bool:
-        """Whether processes that were asked, and can leave by themselves, still run, and no launched one does."""
+        """Return whether processes that were asked, and can leave by themselves, still run while no launched process
+        does."""
         return not self._ending.running and any(process.is_alive() for process in self._handlers)
 
     def rank_ended(self, process: Identity, returncode: int) -> int:
-        """Note how a launched process ended; the return code that counts."""
+        """Note how a launched process ended, and return the return code that counts."""
         self._note_left(process, returncode)
         return (
             ended_after_others(returncode, self._left_with, self._signum) if process.pid in self._ended else returncode
         )
 
     def failed_to_save(self) -> bool:
-        """Whether all who were asked, parents of those aside, ended with an exit code that says that they failed."""
+        """Return whether all processes that were asked, except ended parents, ended with an exit code that says
+        failure."""
         return all_failed([code for process, code in self._handlers.items() if process.pid not in self._ended])
 
     def note_killing(self, handlers_live: bool) -> None:
-        """Those who are left will die: note whether that is early, and what they are writing."""
+        """Note, before the remaining processes are killed, whether that is early, and what they are writing."""
         if self._ending.stop_requested_at is None:
             return
         died = bool(self._ending.running or handlers_live)
@@ -135,13 +142,13 @@ class LeaveRequest:
         self.cut_short |= self._look.being_written(descendants(self._me), not died)
 
     def close(self) -> None:
-        """Hear of nobody any more."""
+        """Close the connections of participants and stop watching processes."""
         self._participants.close()
         for process in list(self._awaited):
             self._forget(process)
 
     def _signal_exactly(self) -> bool:
-        """Signal whom the user named; whether that reached anybody."""
+        """Signal the processes that the user named, and return whether the signal reached any."""
         launched = [rank.identity.pid for rank in self._ranks.values()]
         tree = self._tree()
         named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
@@ -155,7 +162,8 @@ class LeaveRequest:
         return reached
 
     def _note_ended(self) -> bool:
-        """Note how those have ended that were asked, as far as nobody has buried them; whether any has."""
+        """Note the return codes of asked processes that have ended and are not reaped yet; return whether any has
+        ended."""
         ended = [process for process in self._awaited if not process.is_alive()]
         for process in ended:
             if (returncode := procfs.returncode(process.pid)) is not None:
@@ -170,12 +178,16 @@ class LeaveRequest:
             self._handlers[process] = returncode
 
     def _join(self, pid: int) -> None:
-        """A process has said that it answers; it was asked already, if anybody was."""
+        """Note that a process now answers through the SDK; it was asked already if the request to leave has been passed
+        on."""
         if self._asking is not None:
             self._perform(self._asking.joined(self._tree(), pid, time.monotonic()))
 
     def _perform(self, step: StopStep, *, others_left: bool = False) -> bool:
-        """Whether it reached anybody. Who is to be told was told: all who take part are, at once."""
+        """Carry the step out, and return whether it reached any process.
+
+        Participants have been asked all at once before.
+        """
         dying = [pid for pid in (*step.signal, *step.kill) if pid not in step.handlers]
         self.cut_short |= self._look.being_written(dying, others_left)
         asked = [process for pid in step.tell if (process := Identity.of(pid)) is not None]
@@ -193,7 +205,7 @@ class LeaveRequest:
         return bool(asked)
 
     def _await(self, process: Identity) -> None:
-        """Look as soon as it has ended, whoever buries it."""
+        """Wake the selector when the process has ended, whichever process reaps it."""
         if process not in self._awaited:
             with suppress(ProcessLookupError):
                 self._awaited[process] = descriptor = os.pidfd_open(process.pid)
@@ -209,7 +221,7 @@ class LeaveRequest:
         return process_tree.tree(self._own(), self._signum, answering, self._look.arguments, self._drivers)
 
     def _keep(self) -> None:
-        """Shells and drivers are to begin nothing more: they are released by those who are asked, or by the end."""
+        """Keep shells and drivers from starting anything more, until the asked processes or the end release them."""
         if self._keeps:
             self._drivers |= process_tree.keep(self._me, self._own, self._signum)
 

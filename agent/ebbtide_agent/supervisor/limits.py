@@ -1,7 +1,8 @@
-"""How much of its node's CPUs and memory an attempt may use: the kernel sees to it where the attempt's group lets it.
+"""Limit how much of its node's CPUs and memory an attempt uses; the kernel enforces that where the attempt's group
+allows it.
 
-Elsewhere nobody keeps an attempt from using more CPUs than it asked for, and its memory is looked at now and then. Who
-did not ask for an amount has no limit.
+Elsewhere nothing keeps an attempt from using more CPUs than it requested, and its memory is measured at intervals. A
+job that requested no amount has no limit.
 """
 
 import math
@@ -18,45 +19,46 @@ from ebbtide_agent.processes import cgroup, procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 
 EVERY_S: Final = 1.0
-_SHARE_OF_TIME: Final = 0.02  # that looking may take
-_RAREST_S: Final = 10.0  # whatever it takes
+_SHARE_OF_TIME: Final = 0.02  # of time that measuring may take
+_RAREST_S: Final = 10.0  # the longest interval, however long a measurement takes
 _WEIGHING_S: Final = 10.0
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
 
 
 def cpus_are() -> str:
-    """What becomes of a job's CPUs on this node: `enforced`, or only `booked`."""
+    """Say how a job's CPUs are limited on this node: `enforced`, or only `booked`."""
     return "enforced" if cgroup.CPU in cgroup.limited() else "booked"
 
 
 def memory_is() -> str:
-    """What becomes of a job's memory on this node: `enforced`, or `watched`."""
+    """Say how a job's memory is limited on this node: `enforced`, or `watched`."""
     return "enforced" if cgroup.MEMORY in cgroup.limited() else "watched"
 
 
 def enforce(intent: Intent, group: ControlGroup | None) -> bool:
-    """Have the kernel limit what the job asked for; False if its memory has to be watched."""
+    """Have the kernel limit what the job requested; return False if the memory has to be watched."""
     if group is not None and intent.cpus:
         group.limit_cpus(intent.cpus)
     return not intent.mem_bytes or (group is not None and group.limit_memory(allowed_bytes(intent)))
 
 
 def allowed_bytes(intent: Intent) -> int:
-    """Of host memory; what is moved there from its GPU comes on top, as it does where that is booked."""
+    """Return the host memory that the attempt may use; GPU memory that is swapped to the host is added, as in the
+    books."""
     return intent.mem_bytes + (sum(gpu.mem_bytes for gpu in intent.gpus) if intent.swaps else 0)
 
 
 def failure(intent: Intent) -> str:
-    """That an attempt used too much memory, in words."""
+    """Say that an attempt used too much memory."""
     unit, name = (_GIB, "GiB") if intent.mem_bytes >= _GIB else (_MIB, "MiB")
     return f"it used more than its --mem {intent.mem_bytes / unit:.4g} {name}"
 
 
 def kernel_failure(intent: Intent, group: ControlGroup | None) -> str:
-    """Why the kernel killed processes of the attempt for want of memory, in words; empty if it did not.
+    """Say why the kernel killed processes of the attempt for lack of memory; empty if it did not.
 
-    What happened to a group that the job made and limited itself is its own business.
+    Kills in a group that the job made and limited itself are the job's own business, and do not count.
     """
     killed, at_limit, below = (0, False, False) if group is None else group.memory_kills()
     if not killed or below:
@@ -65,30 +67,30 @@ def kernel_failure(intent: Intent, group: ControlGroup | None) -> str:
 
 
 class MemoryWatch:
-    """Looks whether an attempt uses more memory than it may, where the kernel does not.
+    """Checks whether an attempt uses more memory than it may, where the kernel does not enforce that.
 
-    What its processes have is added up, which costs little; they may share some of it, so only when that is too much
-    it is weighed who shares what, which may take long, and is done by a process that can be lost.
+    First it adds up the memory of all processes, which is cheap. They may share pages, so if the sum is too large, a
+    process that can be given up weighs each page once, which may take long.
     """
 
     def __init__(
         self, intent: Intent, enforced: bool, selector: selectors.BaseSelector, pids: Callable[[], Sequence[int]]
     ) -> None:
-        """`pids` are the processes of the attempt now."""
+        """`pids` returns the processes of the attempt now."""
         self._allowed_bytes = allowed_bytes(intent)
         self._selector = selector
         self._pids = pids
         self._weighing: Errand[int] | None = None
-        self._began = 0.0  # when it looked last
+        self._began = 0.0  # when the last measurement began
         self._next_at = math.inf if enforced else time.monotonic() + EVERY_S
 
     @property
     def next_at(self) -> float:
-        """When it is to look again, by the monotonic clock."""
+        """When to measure again, on the monotonic clock."""
         return self._next_at if self._weighing is None else self._weighing.deadline
 
     def finds_too_much(self, now: float) -> bool:
-        """Look if it is time for that; whether the attempt uses more than it may."""
+        """Measure if it is time to, and return whether the attempt uses more than it may."""
         if self._weighing is not None:
             return self._hear(self._weighing)
         if now < self._next_at:
@@ -104,7 +106,7 @@ class MemoryWatch:
         return False
 
     def close(self) -> None:
-        """Nothing is to be watched any more."""
+        """Stop watching."""
         self._next_at = math.inf
         if self._weighing is not None:
             self._end(self._weighing).drop()
@@ -122,13 +124,14 @@ class MemoryWatch:
         return weighing
 
     def _pause(self) -> None:
-        """A look that takes long is not made as often."""
+        """Choose the time of the next measurement: the longer one takes, the fewer are made."""
         now = time.monotonic()
         self._next_at = now + min(_RAREST_S, max(EVERY_S, (now - self._began) / _SHARE_OF_TIME))
 
 
 def weigh(pids: Sequence[int]) -> int:
-    """Bytes of memory that these processes have together, each page once; for a helper's process, as it may hang."""
+    """Return the bytes of memory that these processes have together, each page once; runs in a helper's process, as it
+    may hang."""
     return sum(procfs.proportional_bytes(pid) for pid in pids)
 
 

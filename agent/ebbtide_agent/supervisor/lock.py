@@ -1,8 +1,8 @@
-"""The job's lock on this node: two attempts of one job never run here at the same time, whatever state was lost.
+"""Lock the job on this node: two attempts of one job never run here at the same time, whatever state was lost.
 
 Every process of the job inherits the lock, so it outlives even a supervisor that is killed. The file holds the highest
-attempt that ever held it: an order that was overtaken by a newer one is refused for good. It names its job, too:
-whoever has it open is the job's, wherever the file is by then.
+attempt that ever held the lock, so an order that a newer one has overtaken is refused for good. The file also names its
+job: a process that has it open belongs to that job, wherever the file was moved.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ def hold(path: Path, attempt: int) -> Iterator[int]:
     ever held it, or if the file cannot be used.
     """
     with refusing("cannot open the job's lock"):
-        # Whoever inherits it can hold the lock, and not write.
+        # A process that inherits this descriptor can hold the lock, but not write the file.
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with refusing("cannot lock the job"):
@@ -38,7 +38,7 @@ def hold(path: Path, attempt: int) -> Iterator[int]:
 
 
 def make_durable(descriptor: int, path: Path) -> None:
-    """Have the fence outlive a crash of the machine, too. Raises OSError."""
+    """Make the fence outlive a crash of the machine, too. Raises OSError."""
     os.fsync(descriptor)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -55,7 +55,7 @@ def _acquire(descriptor: int, path: Path, attempt: int) -> None:
     highest = _read(descriptor)
     if attempt <= highest:
         raise Refused(f"attempt {highest} of the job was already started here")
-    # Of fixed width and in place: no moment exists in which the file is empty.
+    # The line has a fixed width and is written in place, so that the file is never empty.
     writable = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(writable, b"%0*d\n%s\n" % (_WIDTH, attempt, os.fsencode(path.stem)), 0)
@@ -65,5 +65,5 @@ def _acquire(descriptor: int, path: Path, attempt: int) -> None:
 
 def _read(descriptor: int) -> int:
     content = os.pread(descriptor, _WIDTH, 0)
-    # Damaged content fences nothing any more, but holding the lock still proves that no attempt lives.
+    # A damaged file fences no old attempt any more, but holding the lock still proves that no attempt is alive.
     return int(content) if content.isdigit() else 0

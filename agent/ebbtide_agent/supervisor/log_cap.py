@@ -1,7 +1,7 @@
-"""Keeps what an attempt prints from filling the disk: of a log that is too long, the beginning and the end are kept.
+"""Keep an attempt's output from filling the disk: of a log that is too long, only the beginning and the end are kept.
 
-The job writes its log itself and is never made to wait. What lies between is given back to the disk behind its back:
-the file keeps its length, and gets a hole. Where the filesystem cannot do that, logs are kept whole.
+The job writes its log itself and never waits. This module frees the blocks in the middle: the file keeps its length,
+and gets a hole. Where the filesystem cannot punch holes, logs are kept whole.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from ebbtide_agent.processes.linux import punch_hole
 
 _BLOCK = 64 * 1024
-# However little room there is, so much of a log is kept.
+# The part of a log that is always kept, however little room there is.
 _LEAST_BYTES = 8 * _BLOCK
 
 
@@ -20,18 +20,18 @@ _LEAST_BYTES = 8 * _BLOCK
 class _File:
     path: Path
     size: int = 0
-    begin: int = -1  # of the hole; -1: there is none
+    begin: int = -1  # of the hole; -1: no hole yet
     end: int = 0
 
 
 def _room(descriptor: int) -> int:
-    """Bytes that the disk has left for this user."""
+    """Return the bytes that are left on the disk for this user."""
     found = os.fstatvfs(descriptor)
     return found.f_bavail * found.f_frsize
 
 
 class LogCap:
-    """The files of one attempt, which together take so many bytes of the disk at most, but for what a moment brings."""
+    """Keeps the files of one attempt within a number of bytes on disk together, except for short bursts."""
 
     def __init__(self, files: Sequence[Path], limit_bytes: int, room: Callable[[int], int] = _room) -> None:
         self._files = [_File(path) for path in files]
@@ -39,7 +39,7 @@ class LogCap:
         self._room = room
 
     def look(self, *, final: bool = False) -> bool:
-        """Give up what is too much; whether they grow so fast that the next look should come soon."""
+        """Free what is too much; return whether a file grows so fast that the next look should come soon."""
         grown = [self._look_at(file) for file in self._files]
         return any(grown)
 
@@ -50,7 +50,7 @@ class LogCap:
             return False
         try:
             return self._shorten(file, descriptor)
-        except OSError:  # the filesystem cannot do that
+        except OSError:  # the filesystem cannot punch holes
             return False
         finally:
             os.close(descriptor)
@@ -58,7 +58,7 @@ class LogCap:
     def _shorten(self, file: _File, descriptor: int) -> bool:
         found = os.fstat(descriptor)
         taken, before, file.size = found.st_blocks * 512, file.size, found.st_size
-        # With little room left a log may take half of what there is for it: others print, too.
+        # With little room left a log may take half of what it could have: other logs grow, too.
         most = min(self._each, max(_LEAST_BYTES, (taken + self._room(descriptor)) // 2))
         if taken > most:
             begin, end = _aligned(most // 4), _aligned(file.size - most // 2)
