@@ -50,7 +50,7 @@ def _note_overdue(watch: Watch, place: AttemptDir) -> None:
 
 
 def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> Settled:
-    """Return what a process with the user's rights finds and does in the checkpoint directory, if it answers in time."""
+    """Return what a process with the user's rights finds and does in the checkpoint directory, if it answers."""
     with suppress(OSError, ValueError):
         watch.leaving.cut_short |= place.cut_short()  # when the agent killed what this process did not
     remains = Remains(
@@ -75,7 +75,7 @@ def _failed(outcome: Exit) -> bool:
 
 
 def _left(watch: Watch, returncode: int) -> bool:
-    """Return whether a launched process ended as it intended: many handlers end by sending themselves the stop signal."""
+    """Return whether a launched process ended as it intended: many handlers send themselves the stop signal."""
     return returncode >= 0 or (watch.exit.caught and returncode == -watch.signum)
 
 
@@ -88,7 +88,7 @@ def _failed_to_leave(watch: Watch) -> bool:
 
 
 def _complete(watch: Watch, intent: Intent) -> Exit:
-    """Set the return code and the failed rank: a failed rank counts before the leader, which was stopped because of it."""
+    """Set the return code and the failed rank, which counts before the leader: that was stopped because of it."""
     outcome = watch.exit
     failed_rank = watch.ending.failed_rank
     outcome.set_return_code(watch.returncodes[LEADER if failed_rank is None else failed_rank])

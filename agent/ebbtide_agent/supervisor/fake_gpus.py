@@ -1,4 +1,4 @@
-"""Register the job's processes with the fake driver, which cannot see by itself which process uses which of its GPUs."""
+"""Register the job's processes with the fake driver, which cannot see by itself which process uses which GPU."""
 
 import os
 from pathlib import Path

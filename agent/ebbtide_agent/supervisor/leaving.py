@@ -27,7 +27,7 @@ from ebbtide_agent.supervisor.status import Exit
 
 
 class LeaveRequest:
-    """Passes the request on, and notes which processes were asked, which of these could act on it, and how they ended."""
+    """Passes the request on, and notes which processes were asked, which could act on it, and how they ended."""
 
     def __init__(
         self,
