@@ -134,7 +134,9 @@ def test_a_shell_that_waits_says_why_and_ctrl_c_gives_it_up(cluster: Cluster) ->
 
 @pytest.mark.slow
 def test_a_notebook_is_reached_through_its_tunnel_by_many_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    path, cluster.environment["PATH"] = cluster.environment["PATH"], "/usr/bin:/bin"  # where no jupyter is
     failed = cluster.ebb("notebook", code=1)
+    cluster.environment["PATH"] = path
     assert "jupyter is not installed in the job's environment" in failed.err
     (tmp_path / "jupyter").write_text(JUPYTER)
     (tmp_path / "jupyter").chmod(0o755)

@@ -1,9 +1,11 @@
 """The cases of an experiment, run side by side in processes of this machine."""
 
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from ebbtide_sim.experiments import Progress
@@ -22,11 +24,12 @@ class Run:
 
 
 def run_all(runs: Sequence[Run], jobs: int, progress: Progress) -> list[Any]:
-    """What the calls return, in the order of ``runs``; the first error ends all of them."""
+    """Return what the calls return, in the order of ``runs``; the first error, or an interrupt, ends all of them."""
     results: list[Any] = [None] * len(runs)
     whole, done = sum(run.weight for run in runs), 0.0
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        places = {pool.submit(run.call): place for place, run in enumerate(runs)}
+        with _without_interrupts():
+            places = {pool.submit(run.call): place for place, run in enumerate(runs)}
         try:
             for future in as_completed(places):
                 run = runs[places[future]]
@@ -34,6 +37,21 @@ def run_all(runs: Sequence[Run], jobs: int, progress: Progress) -> list[Any]:
                 done += run.weight
                 progress(run.label, min(1.0, done / whole))
         except BaseException:
+            for process in active_children():
+                process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
     return results
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Have processes that are started here never see an interrupt, which a terminal sends to them, too.
+
+    They would break the pool, and that would be reported in the place of the interrupt.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
