@@ -37,7 +37,7 @@ class MoldableEquipartition(Policy):
     """Divides what is free equally among the waiting jobs; who runs keeps what they have (Moldable Equipartition)."""
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -68,7 +68,7 @@ class MalleableEquipartition(Policy):
         return stays_by_itself(job, 0.0, now)
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def ranking(self, state: PoolState) -> Ranking:
