@@ -1,1 +1,1 @@
-"""A world of simulated nodes and jobs that drives the very cluster that the master runs."""
+"""Simulates nodes and jobs for the same scheduling core that the master runs."""

@@ -1,4 +1,4 @@
-"""Pictures of simulations, as PNG. matplotlib takes a second to load, and is only needed here."""
+"""Draws the results of simulations as PNG files. matplotlib takes a second to load, so only this module uses it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from ebbtide_core.model.types import JobClass
 from ebbtide_sim.metrics import Report, Tally
 
 COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#000000")
-"""Told apart by people who do not see all colours (Okabe and Ito)."""
+"""Colours that colour-blind people can tell apart (Okabe and Ito)."""
 
 
 @contextmanager
 def drawn(path: Path, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
-    """An empty figure that needs no display, and that is written to ``path`` once the block has drawn it."""
+    """Yield an empty figure that needs no display, and write it to ``path`` at the end of the block."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -24,7 +24,7 @@ def drawn(path: Path, width: float, height: float, dpi: int = 120) -> Iterator[A
 
 
 def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:
-    """How slowdowns and flow times are distributed, by class."""
+    """Draw the distributions of slowdown and flow time by class."""
     with drawn(path, 9, 4) as figure:
         figure.suptitle(title)
         done = [tally for tally in tallies if tally.ended is not None]
@@ -46,7 +46,7 @@ def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:
 
 
 def draw_sweep(results: Sequence[tuple[Mapping[str, str], Report]], metric: str, path: Path) -> None:
-    """One bar for each combination: ``metric``, a path into the report such as ``slowdown.te.p95``."""
+    """Draw one bar of ``metric``, a path into the report such as ``slowdown.te.p95``, for each combination."""
     with drawn(path, 9, 0.35 * len(results) + 1.5) as figure:
         axes = figure.subplots()
         labels = [", ".join(f"{name}={value}" for name, value in parameters.items()) for parameters, _ in results]
@@ -59,7 +59,7 @@ def draw_sweep(results: Sequence[tuple[Mapping[str, str], Report]], metric: str,
 
 
 def value_of(report: Report, metric: str) -> float | None:
-    """The number at ``metric`` in the report; ``KeyError`` if there is none."""
+    """Return the number at ``metric`` in the report; raise ``KeyError`` if there is none."""
     value: Any = report.to_json()
     for name in metric.split("."):
         value = value[name]

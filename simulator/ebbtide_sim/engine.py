@@ -1,8 +1,9 @@
-"""The simulator: a heap of what happens next, driving the very `Cluster` that the master runs.
+"""A discrete-event simulator that drives the same `Cluster` that the master runs.
 
-Nothing here decides anything. Facts go into ``Cluster.handle``; what comes back is carried out by a world in which
-attempts start at once (or after the restart cost), compute as `ebbtide_sim.physics` says, and step aside within their
-grace period. Facts of the same moment are handed in together, and one scheduling pass follows, as in the live master.
+Nothing here makes scheduling decisions. The simulator passes events to ``Cluster.handle`` and carries out the commands
+that it returns, in a world in which attempts start at once (or after the restart cost), compute as
+`ebbtide_sim.physics` says, and step aside within their grace period. All events of one moment are passed in together,
+and one scheduling pass follows, as in the live master.
 """
 
 import heapq
@@ -41,27 +42,27 @@ DEFAULT_GPU_MEM: Final = 80 * GIB
 COMPLETED: Final = ExitFacts()
 SAVED_NOTHING: Final = ExitFacts(
     signal=15, stop_requested=True, delivered=True, checkpointed=Checkpointed.NO
-)  # it does not catch the signal
+)  # the job does not catch the signal
 
 _PASS: Final = e.SchedulingDue()
 MOST_PASSES: Final = 1000
-"""Passes at one moment, without a job that comes or ends, after which a policy is taken for one that never rests."""
+"""The most passes at one moment without a job that arrives or ends; a policy that needs more is taken to loop."""
 
 _HEARD, _DONE, _ENDED, _WAKE = range(4)
-"""What a heap entry is: an attempt that starts to compute, a run whose work is done, an attempt that stepped aside, or
-a time for which the cluster asked."""
+"""Kinds of heap entries: an attempt starts to compute, a run finishes its work, an attempt has stepped aside, or the
+cluster asked for a pass at that time."""
 
 _NOBODY: Final = JobId("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedWorld:
-    """What the simulated world is like.
+    """The properties of the simulated world.
 
-    ``restart_cost_s``: from the launch of a later attempt to when it computes again. ``resumable``: whether work
-    survives a preemption; if not, a job starts again from nothing. ``max_nodes``: over how many a gang may be spread.
-    ``requested``: whether policies are told how long a job's user asked for, if that is known, instead of how long it
-    takes.
+    ``restart_cost_s``: seconds from the launch of a later attempt until it computes again. ``resumable``: whether work
+    survives a preemption; if not, a job starts again from nothing. ``max_nodes``: the most nodes over which a gang may
+    be spread. ``requested``: whether policies see the run time that a job's user asked for, if known, instead of the
+    real one.
     """
 
     speedup: Speedup = LINEAR
@@ -72,34 +73,34 @@ class SimulatedWorld:
 
 
 class RunObserver(Protocol):
-    """Is told what happens."""
+    """An observer of a simulation, called for each event."""
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
-        """``job`` came, with ``work`` to do in seconds on one GPU."""
+        """``job`` was submitted, with ``work`` to do in seconds on one GPU."""
 
     def dropped(self, now: float, job: str, reason: str) -> None:
         """``job`` will not run (again)."""
 
     def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
-        """An attempt computed for ``seconds`` and did ``work``, which was ``kept`` or lost."""
+        """An attempt computed for ``seconds`` and did ``work`` (seconds on one GPU), which was ``kept`` or lost."""
 
     def recorded(self, now: float, event: Event) -> None:
-        """The cluster took note of ``event``."""
+        """The cluster recorded ``event``."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What the world knows of a job, and the cluster does not."""
+    """What the simulated world knows of a job and the cluster does not; ``left`` is work, in seconds on one GPU."""
 
     sim: SimJob
     left: float
     run: SimulatedAttempt | None = None
     starting: int = 0
-    """The attempt that was launched and does not compute yet, 0 if none."""
+    """The number of the attempt that was launched and does not compute yet; 0 if none."""
 
 
 class Simulation:
-    """One cluster, one policy, one source of jobs."""
+    """A simulation of one cluster under one policy with one source of jobs."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Simulation:
         keep_jobs: bool = False,
     ) -> None:
         self.world = world or SimulatedWorld()
-        # What the papers know nothing of: whether a job can suspend.
+        # The papers assume that every job can suspend, so the cluster trusts all jobs.
         self.cluster = Cluster(policy, self.world.speedup, trusting=True)
         self._pool = self.cluster.state.pools[DEFAULT_POOL]
         self.now = 0.0
@@ -126,7 +127,7 @@ class Simulation:
         self._order = 0
         self._jobs: dict[JobId, _Job] = {}
         self._up: list[tuple[JobId, int]] = []
-        """Attempts that compute at once; without a restart cost, all that were launched."""
+        """Attempts that start to compute at once; without a restart cost, all launched ones."""
         self._ended: list[JobId] = []
         self._changed = False
         self._passes = 0
@@ -136,7 +137,7 @@ class Simulation:
     # --- time ---
 
     def run(self, progress: Callable[[float, int], None] | None = None, every: int = 5000) -> None:
-        """Simulate until nothing more happens; ``progress`` is told the time and the count of events now and then."""
+        """Simulate until no event is left; call ``progress`` with the time and event count after ``every`` events."""
         due = every
         with rarely_collected():
             while (time := self._next_time()) is not None:
@@ -154,7 +155,7 @@ class Simulation:
         return time if arrival is None or time < arrival else arrival
 
     def _moment(self) -> None:
-        """All that happens now: facts first, then one pass, again until nothing follows from it any more."""
+        """Handle all events of this moment, then run one pass; repeat until the passes change nothing."""
         self._passes = 0
         while True:
             woken = self._due()
@@ -169,7 +170,7 @@ class Simulation:
             self._tell(_PASS)
 
     def _due(self) -> bool:
-        """Carry out what is due; whether a wake-up was among it."""
+        """Carry out the heap entries that are due; return whether one was a wake-up."""
         heap, now, woken = self._heap, self.now, False
         while heap and heap[0][0] <= now:
             _, _, what, job, attempt, run = heapq.heappop(heap)
@@ -191,13 +192,13 @@ class Simulation:
         self._order += 1
         heapq.heappush(self._heap, (time, self._order, what, job, attempt, run))
 
-    # --- facts ---
+    # --- events ---
 
     def _tell(self, event: Event) -> None:
-        """Hand ``event`` to the cluster, and carry out what it asks for."""
+        """Pass ``event`` to the cluster, and carry out the commands that it returns."""
         self.events += 1
         for command in self.cluster.handle(event, self.now):
-            if type(command) is Record:  # most are
+            if type(command) is Record:  # most commands are
                 for observer in self._observers:
                     observer.recorded(self.now, command.event)
                 if type(command.event) is e.JobHeld:
@@ -250,7 +251,7 @@ class Simulation:
             time_auto=job.time_auto,
         )
 
-    # --- orders ---
+    # --- commands ---
 
     def _launch(self, order: Launch) -> None:
         job = self._jobs[order.job]
@@ -262,7 +263,7 @@ class Simulation:
             self._up.append((order.job, order.attempt))
 
     def _compute(self, id: JobId, attempt: int) -> None:
-        """An attempt is up: it computes from here on."""
+        """Start the attempt, which computes from now on."""
         job = self._jobs[id]
         if job.starting != attempt:
             return
@@ -287,7 +288,7 @@ class Simulation:
         self._report_end(run.job, run.attempt, COMPLETED)
 
     def _stop(self, order: Stop) -> None:
-        """The attempt stops computing, and takes what grace it needs to save."""
+        """Stop an attempt's computing, and let it exit once it has saved, within its grace period."""
         job = self._jobs[order.job]
         saves = self.world.resumable and job.run is not None
         if job.run is not None:
@@ -297,7 +298,7 @@ class Simulation:
         elif job.starting == order.attempt:
             job.starting = 0
         else:
-            return  # asked again
+            return  # the stop was requested before
         delay = min(job.sim.steps_aside_s, order.grace_s) if saves else 0.0
         self._later(self.now + delay, _ENDED, order.job, order.attempt)
 
@@ -324,20 +325,20 @@ class Simulation:
             self._end(id)
 
     def _drop(self, event: e.JobHeld) -> None:
-        """What the system holds, nobody will release here."""
+        """Drop a job that the system holds, because no user releases it in a simulation."""
         for observer in self._observers:
             observer.dropped(self.now, event.job, event.reason)
         self._ended.append(event.job)
 
     def _end(self, id: JobId) -> None:
-        """The job is over as far as the world is concerned."""
+        """End the job in the simulated world."""
         self._passes = 0
         self._source.ended(self._jobs[id].sim)
         job = self.cluster.state.jobs[id]
         if job.ending is not None and not self._keep_jobs:
             del self._jobs[id]
             self.events += 1
-            self.cluster.replay(e.JobRetired(id), self.now)  # nothing follows from it
+            self.cluster.replay(e.JobRetired(id), self.now)  # retiring a job leads to no commands
 
 
 def _saved(seconds: float) -> ExitFacts:
@@ -353,7 +354,7 @@ def _saved(seconds: float) -> ExitFacts:
 
 
 def registration(node: SimNode) -> e.NodeRegistered:
-    """How a simulated node registers."""
+    """Return the registration event of a simulated node."""
     memory = node.gpu_mem_bytes or DEFAULT_GPU_MEM
     return e.NodeRegistered(
         node=NodeId(node.name),

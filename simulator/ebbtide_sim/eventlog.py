@@ -1,4 +1,4 @@
-"""What happened, one JSON line per event: enough to check a simulation without trusting it."""
+"""Writes one JSON line per event, with enough facts to check a simulation independently."""
 
 import json
 from typing import Any, Final, TextIO
@@ -15,7 +15,7 @@ GIB: Final = 2**30
 class EventLog:
     """Writes ``{t, event, job, gpus, cpus, mem_gib}`` per line to ``out``; the same run writes the same bytes.
 
-    ``event`` is ``submit``, ``start``, ``preempt`` (at the request), ``suspend`` (when what it held is free),
+    ``event`` is ``submit``, ``start``, ``preempt`` (at the request), ``suspend`` (when its allocation is free),
     ``resume``, ``resize`` (a start with another share than before), ``finish`` or ``drop``. ``gpus`` lists
     ``[node, gpu, share]`` of the new allocation, or of the released one for ``suspend`` and ``finish``.
     """
@@ -25,18 +25,18 @@ class EventLog:
         self._allocations: dict[str, Allocation] = {}
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
-        """A job came."""
+        """Write that ``job`` was submitted."""
         self._write(now, "submit", job.id, None)
 
     def dropped(self, now: float, job: str, reason: str) -> None:
-        """It will not run (again)."""
+        """Write that ``job`` will not run (again)."""
         self._write(now, "drop", job, None)
 
     def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
-        """The events tell as much."""
+        """Write nothing, because the other events imply this."""
 
     def recorded(self, now: float, event: Event) -> None:
-        """Write what ``event`` means, if it changes who holds what."""
+        """Write a line for ``event`` if it is about a job's allocation or its preemption."""
         match event:
             case e.AttemptPlaced(job=job, allocation=allocation):
                 before = self._allocations.get(job)
@@ -45,7 +45,7 @@ class EventLog:
                 self._write(now, kind, job, allocation)
             case e.StopRequested(job=job, cause=StopCause.PREEMPTED):
                 self._write(now, "preempt", job, None)
-            case e.AttemptExited(job=job, exit=exit) if exit.stop_requested:  # the simulator's are freed at once
+            case e.AttemptExited(job=job, exit=exit) if exit.stop_requested:  # the simulator frees the room at the exit
                 self._write(now, "suspend", job, self._allocations[job])
             case e.AttemptExited(job=job):
                 self._write(now, "finish", job, self._allocations.pop(job))

@@ -1,4 +1,4 @@
-"""Garbage collection that does not slow down what makes millions of objects."""
+"""Makes garbage collection rare, so that it does not slow down code that creates millions of objects."""
 
 import gc
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 RARELY: Final = (200_000, 50, 1000)
-"""Objects made and not freed before the youngest generation is looked at; how often the older ones are."""
+"""The thresholds of `gc.set_threshold`: new objects per collection, and the periods of the older generations."""
 
 
 @contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Look for garbage in cycles rarely: simulations and readers make none, and reference counting frees the rest."""
+    """Collect cycles rarely in the block; simulations and readers make none, and reference counts free the rest."""
     before = gc.get_threshold()
     gc.set_threshold(*RARELY)
     try:

@@ -1,11 +1,11 @@
-"""What came of a simulation, in the measures of the papers.
+"""The measures of a simulation, as the papers define them.
 
 - *flow time*: from arrival to completion (seed 001 §III-C);
 - *stretch*: flow time over volume, the run time alone on one GPU (seed 001 §III-C);
 - *slowdown*: 1 + waiting over execution time (seed 000 §3); waiting is all of the flow time in which a job did not
-  compute, grace periods and restarts included; work that was lost did not count as computing;
-- *utilisation*: volume of all jobs over GPUs and makespan (seed 001); sharing GPUs may take it beyond 1. *busy* is the
-  part of all GPU time in which a job held them;
+  compute, grace periods and restarts included; lost work does not count as computing;
+- *utilisation*: volume of all jobs over GPUs x makespan (seed 001); it may exceed 1 if jobs share GPUs. *busy* is the
+  fraction of all GPU time in which a job held the GPU;
 - *re-schedule interval*: from the request to preempt a job to its next start.
 """
 
@@ -21,7 +21,7 @@ from ebbtide_core.model.types import WHOLE, JobClass, StopCause
 from ebbtide_sim.workload import SimJob
 
 Summary = dict[str, float | None]
-"""Statistics by name; None where there is nothing to sum up."""
+"""Statistics by name; None where there are no values."""
 
 FULL: Final = ("mean", "p50", "p95", "p99", "max")
 TAIL: Final = ("p50", "p95", "p99")
@@ -36,14 +36,14 @@ _STATISTICS: Final[Mapping[str, Callable[[Any], float]]] = {
 
 
 def summarise(values: Iterable[float], statistics: Sequence[str]) -> Summary:
-    """The ``statistics`` of ``values``; percentiles are interpolated linearly."""
+    """Return the ``statistics`` of ``values``; percentiles are interpolated linearly."""
     array = np.fromiter(values, float)
     return {name: _STATISTICS[name](array) if array.size else None for name in statistics}
 
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What happened to one job. Times in seconds of the simulation, GPU time in GPU-seconds, work on one GPU."""
+    """The record of one job: times in simulated seconds, GPU time in GPU-seconds, work in seconds on one GPU."""
 
     job: SimJob
     work: float
@@ -63,24 +63,24 @@ class Tally:
 
     @property
     def flow_s(self) -> float:
-        """From arrival to completion."""
+        """Seconds from arrival to completion."""
         assert self.ended is not None
         return self.ended - self.job.submit_s
 
     @property
     def slowdown(self) -> float:
-        """1 + waiting over execution time."""
+        """1 + waiting over execution time, as flow time over computing time."""
         return self.flow_s / self.computed_s if self.computed_s > 0 else 1.0
 
     @property
     def stretch(self) -> float:
-        """Flow time over volume."""
+        """Flow time over volume; 1 for a job without work."""
         return self.flow_s / self.work if self.work > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The measures of one simulation; see the module. Times in seconds, fractions as numbers."""
+    """The measures of one simulation, as defined above; times in seconds, fractions as numbers."""
 
     policy: str
     jobs: int
@@ -105,7 +105,7 @@ class Report:
     per_class: dict[str, dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report as ``--json`` prints it; ``per_job`` only for bags of tasks, ``per_class`` for priorities."""
+        """Return what ``--json`` prints; ``per_job`` only for bags of tasks, ``per_class`` for several priorities."""
         names = (name for name in self.__slots__ if getattr(self, name) is not None)
         return {name: dict(value) if isinstance(value := getattr(self, name), Mapping) else value for name in names}
 
@@ -118,15 +118,15 @@ class Metrics:
     intervals: list[float] = field(default_factory=list)
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
-        """Start its tally."""
+        """Start the tally of ``job``."""
         self.tallies[job.id] = Tally(job, work)
 
     def dropped(self, now: float, job: str, reason: str) -> None:
-        """It does not count as finished."""
+        """Mark ``job`` as dropped."""
         self.tallies[job].dropped = True
 
     def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
-        """Add up what it computed, and what was lost of it."""
+        """Add up what ``job`` computed, or what it lost."""
         tally = self.tallies[job]
         if kept:
             tally.computed_s += seconds
@@ -136,7 +136,7 @@ class Metrics:
             tally.lost_work += work
 
     def recorded(self, now: float, event: Event) -> None:
-        """Take note of an event about a job."""
+        """Count an event about a job."""
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, now, event)
@@ -162,13 +162,13 @@ class Metrics:
         tally = self.tallies[event.job]
         if not event.exit.stop_requested:
             tally.ended = now
-        # The simulator's attempts are freed at once.
+        # The simulator frees an attempt's room at its exit.
         tally.held_gpu_s += (now - tally.since) * tally.share / WHOLE
 
     # --- the report ---
 
     def report(self, policy: str, gpus: int, skipped: Mapping[str, int], wall_s: float, events: int) -> Report:
-        """Sum up; ``gpus`` is how many the cluster has, ``wall_s`` how long the simulation took."""
+        """Sum up the tallies; ``gpus`` is the cluster's GPU count, ``wall_s`` the real time of the run in seconds."""
         tallies = list(self.tallies.values())
         done = [tally for tally in tallies if tally.ended is not None]
         first = min((tally.job.submit_s for tally in tallies), default=0.0)
@@ -217,7 +217,7 @@ def _slowdowns(done: Sequence[Tally]) -> dict[str, Summary]:
 
 
 def per_bag(done: Iterable[Tally]) -> dict[str, Summary]:
-    """Flow time and stretch of bags of tasks, the "jobs" of seed 001: from the first arrival to the last completion."""
+    """Return flow time and stretch of bags of tasks (seed 001's "jobs"), from first arrival to last completion."""
     bags: dict[str, list[Tally]] = {}
     for tally in done:
         bags.setdefault(tally.job.bag or f"job {tally.job.id}", []).append(tally)
@@ -231,7 +231,7 @@ def per_bag(done: Iterable[Tally]) -> dict[str, Summary]:
 
 
 def per_class(done: Iterable[Tally]) -> dict[str, dict[str, Any]]:
-    """By priority (seed 004's class): response times of those once evicted and of the others, use of sticky slots."""
+    """Return by priority (seed 004's class) the response times, with and without evictions, and sticky slot use."""
     classes: dict[int, list[Tally]] = {}
     for tally in done:
         classes.setdefault(tally.job.priority, []).append(tally)

@@ -1,4 +1,4 @@
-"""How fast simulated jobs get on: what the cluster's decisions are played out against."""
+"""Models of how fast simulated jobs compute with the allocations that the cluster gives them."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
@@ -10,9 +10,9 @@ from ebbtide_core.model.types import Allocation, JobId, NodeId
 
 @dataclass(slots=True, eq=False)
 class SimulatedAttempt:
-    """One attempt that computes. ``work`` is what it has left at its start, in seconds on one GPU (or one core).
+    """An attempt that computes. ``work`` is what it has left at its start, in seconds on one GPU (or one core).
 
-    ``ends`` is when it is known to end; None while another run of its server ends first.
+    ``ends`` is when it will end, if nothing changes; None while another run of its server ends first.
     """
 
     job: JobId
@@ -25,33 +25,33 @@ class SimulatedAttempt:
 
 
 class Physics(Protocol):
-    """Tells when runs end."""
+    """A model that predicts when runs end."""
 
     def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
-        """``run`` starts to compute; returns the runs whose ``ends`` has changed."""
+        """Start ``run``; return the runs whose ``ends`` has changed."""
         ...
 
     def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
-        """``run`` computes no more; returns the work that it did, and the runs whose ``ends`` has changed."""
+        """Stop ``run``; return the work that it did, and the runs whose ``ends`` has changed."""
         ...
 
 
 class Dedicated:
-    """Every run has its share of GPUs to itself, and ``speedup`` of it (seed 001 §III: f(v, p)).
+    """A model in which a run's speed is the ``speedup`` of its own share of GPUs (seed 001 §III: f(v, p)).
 
-    What co-running costs is in the curve: at 1/n of a GPU a job is as fast as beside n - 1 others.
+    The curve includes the cost of co-running: at 1/n of a GPU a job is as fast as beside n - 1 others.
     """
 
     def __init__(self, speedup: Callable[[int], float]) -> None:
         self._speedup = speedup
 
     def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
-        """It ends when its work is done at the speed of its share."""
+        """Start ``run``, which ends when its work is done at the speed of its share."""
         run.ends = now + run.work / self._speed(run)
         return (run,)
 
     def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
-        """Nobody else is affected."""
+        """Stop ``run``; no other run is affected."""
         if run.ends is not None and now >= run.ends:
             return run.work, ()
         return min(run.work, (now - run.started) * self._speed(run)), ()
@@ -63,7 +63,7 @@ class Dedicated:
 
 @dataclass(slots=True)
 class Server:
-    """A server whose cores are shared equally by what runs there; ``clock`` counts the work that each of them got."""
+    """A server whose tasks share its cores equally; ``clock`` is the work that each task got, in CPU seconds."""
 
     capacity: float
     cores: int
@@ -75,7 +75,7 @@ class Server:
     """The run whose end was predicted last."""
 
     def advance(self, now: float) -> None:
-        """Let time pass: every task gets C / max(N_c, N_r) (seed 004 §2.2)."""
+        """Advance the clock to ``now``: every task gets C / max(N_c, N_r) (seed 004 §2.2)."""
         if self.running:
             self.clock += (now - self.at) * self.rate
         self.at = now
@@ -87,7 +87,7 @@ class Server:
 
 
 class SharedServers:
-    """HYBRID's response-time model (seed 004 §2.2): tasks of a server share its cores, at most one core each.
+    """HYBRID's response-time model (seed 004 §2.2): the tasks of a server share its cores, at most one core each.
 
     All tasks of a server advance at the same rate, so they end in the order of server clock + work: one prediction per
     server is enough, and a change of the rate costs one heap operation instead of one per task.
@@ -99,7 +99,7 @@ class SharedServers:
         self._order = 0
 
     def start(self, run: SimulatedAttempt, now: float) -> Iterable[SimulatedAttempt]:
-        """It joins those of its server, and slows them down if there are more than cores."""
+        """Start ``run``, which slows down the other runs of its server if there are more runs than cores."""
         server = self._server(run)
         server.advance(now)
         server.running += 1
@@ -109,7 +109,7 @@ class SharedServers:
         return self._next(server, now)
 
     def stop(self, run: SimulatedAttempt, now: float) -> tuple[float, Iterable[SimulatedAttempt]]:
-        """It leaves them, and they get faster."""
+        """Stop ``run``; the other runs of its server may get faster."""
         server = self._server(run)
         server.advance(now)
         server.running -= 1
@@ -126,7 +126,7 @@ class SharedServers:
         while server.queue and server.queue[0][2].stopped:
             heapq.heappop(server.queue)
         if server.expected is not None:
-            server.expected.ends = None  # it may have been overtaken, and what was predicted is over
+            server.expected.ends = None  # another run may end first now, and the predicted end is out of date
             server.expected = None
         if not server.queue:
             return ()

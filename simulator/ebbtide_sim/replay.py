@@ -1,4 +1,4 @@
-"""What a live cluster did, from its journal; and the same jobs as a workload, to be tried under another policy."""
+"""Reads a live cluster's journal: its measures, and its jobs as a workload to simulate under another policy."""
 
 import json
 import sqlite3
@@ -24,11 +24,11 @@ from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.nodes import SimNode
 
 SCHEMA_VERSION: Final = 1
-"""Of the journal; newer ones are refused."""
+"""The schema version of the journal; newer ones are refused."""
 SQLITE: Final = b"SQLite format 3\0"
-"""What a journal begins with."""
+"""The first bytes of a journal file."""
 COMPUTING: Final = 1e-3
-"""Seconds that a job computes at least, so that it can be simulated."""
+"""The least computing time of a job, in seconds, so that it can be simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RecordedEvent:
 
 
 def read_journal(path: Path) -> Iterator[RecordedEvent]:
-    """The events of a master's journal, which is only read; `WorkloadError` if it is none."""
+    """Yield the events of a master's journal, opened read-only; raise `WorkloadError` if the file is not one."""
     if not path.is_file():
         raise WorkloadError(f"{path}: there is no journal")
     try:
@@ -57,7 +57,7 @@ def read_journal(path: Path) -> Iterator[RecordedEvent]:
 
 
 def read_export(path: Path) -> Iterator[RecordedEvent]:
-    """The events of an export, one JSON object ``{sequence, time, kind, body}`` per line."""
+    """Yield the events of an export, one JSON object ``{sequence, time, kind, body}`` per line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +71,7 @@ def read_export(path: Path) -> Iterator[RecordedEvent]:
 
 
 def read_either(path: Path) -> Iterator[RecordedEvent]:
-    """The events of a journal or of an export, whichever ``path`` is."""
+    """Yield the events of a journal or of an export, whichever ``path`` is."""
     try:
         with path.open("rb") as file:
             is_journal = file.read(len(SQLITE)) == SQLITE
@@ -91,7 +91,7 @@ def _body(text: str, where: str) -> Any:
 
 
 def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
-    """Write what `read_export` reads."""
+    """Write events as `read_export` reads them."""
     for line in lines:
         entry = {"sequence": line.sequence, "time": line.time, "kind": line.kind, "body": line.body}
         out.write(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -99,7 +99,7 @@ def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPast:
-    """What happened: the nodes, the jobs as a workload, what a restart cost (seconds), and the live measures."""
+    """What a journal tells: nodes, jobs as a workload, the median restart cost in seconds, and the live measures."""
 
     nodes: tuple[SimNode, ...]
     workload: Workload
@@ -108,10 +108,10 @@ class RecordedPast:
 
 
 def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
-    """Fold a journal, and read off what each job was and how long it took.
+    """Fold a journal, and derive each job's requests and run time; raise `WorkloadError` if it has no jobs or nodes.
 
-    A rigid job's run time is what it computed; an elastic one's is its work, seconds on one GPU if speed grows with
-    GPUs. Jobs that did not finish count with what they computed until then; jobs that never ran are left out.
+    A rigid job's run time is the time that it computed. An elastic job's is its work in seconds on one GPU, if speed
+    grows linearly with GPUs. Jobs that did not finish count with what they computed; jobs that never ran are left out.
     """
     state, end = _folded(lines)
     if not state.jobs:
@@ -152,7 +152,7 @@ def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
 
 
 def _folded(lines: Iterable[RecordedEvent]) -> tuple[ClusterState, float]:
-    """The state at the end of a journal, with the jobs that were forgotten since, and the time of its last event."""
+    """Return the state at the end of a journal, with retired jobs kept, and the time of the last event."""
     cluster, time = Cluster(Fifo()), 0.0
     for line in lines:
         event = read_event(line)
@@ -163,7 +163,7 @@ def _folded(lines: Iterable[RecordedEvent]) -> tuple[ClusterState, float]:
 
 
 def read_event(line: RecordedEvent) -> Event:
-    """The event of a line; `WorkloadError` if it cannot be read."""
+    """Decode the event of a line; raise `WorkloadError` if it cannot be read."""
     try:
         return decode_event(line.kind, line.body)
     except (UnknownEventError, KeyError, TypeError, ValueError):
@@ -211,7 +211,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
 
 
 def _computed(attempt: Attempt, end: float) -> float:
-    """How long an attempt computed: until it was asked to stop, ended, or the journal ends."""
+    """Return how many seconds an attempt computed: until its stop request, its exit, or the end of the journal."""
     if attempt.started is None:
         return 0.0
     until = attempt.stop.requested if attempt.stop is not None else attempt.exited

@@ -1,4 +1,4 @@
-"""What a user asks to be simulated, in plain values that travel between processes, and the scenario it stands for."""
+"""A simulation request as plain values, which can be sent between processes, and the scenario that it describes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,16 @@ from ebbtide_sim.workloads.nodes import MAX_NODES, SimNode, read_cluster
 
 GIB: Final = 2**30
 RIGID: Final = frozenset(name for name, kind in POLICIES.items() if kind.rigid)
-"""Policies that give a job what it asks for or nothing: bounds for elastic jobs do not concern them."""
+"""Policies that give a job what it asks for or nothing, so ``elastic`` bounds are ignored for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One simulation, in words and numbers. ``nodes`` is ``NODESxGPUS``; ``elastic`` is ``MIN-MAX`` GPUs, or empty.
+    """One simulation as plain values. ``nodes`` is ``NODESxGPUS``; ``elastic`` is ``MIN-MAX`` GPUs, or empty.
 
-    ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` are of each node and GPU, unless a ``cluster`` file says
-    it all. ``limit`` keeps the first jobs of the workload only. ``times`` that policies know are ``exact``, or those
-    that the jobs' users ``requested``.
+    ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` apply to each node and GPU; a ``cluster`` file replaces all
+    of these. ``limit`` is how many of the workload's first jobs are kept. ``times`` says whether policies know
+    ``exact`` run times or those that the jobs' users ``requested``.
     """
 
     workload: str = "bags"
@@ -51,7 +51,7 @@ class Setup:
     seed: int = 0
 
     def scenario(self) -> Scenario:
-        """What it stands for; `WorkloadError` or `PolicyError`, in one line, if there is no such thing."""
+        """Build the scenario; raise `WorkloadError` or `PolicyError`, in one line, if a value is invalid."""
         create_policy(self.policy, self.options)
         workload = _loaded(self.workload, self.seed, self.limit, self.arrival)
         speedup = load_speedup(self.speedup)
@@ -84,7 +84,7 @@ class Setup:
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, seed: int, limit: int | None, arrival: str) -> Workload:
-    """A workload is read once per process, however many simulations run there."""
+    """Load a workload, only once per process however many simulations run there."""
     return load_workload(name, seed, jobs=limit, arrival=arrival)
 
 
@@ -95,7 +95,7 @@ def _requested(times: str) -> bool:
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """Read ``84x8``: 84 nodes with 8 GPUs each."""
+    """Parse a text such as ``84x8``, which means 84 nodes with 8 GPUs each."""
     count, times, gpus = text.partition("x")
     if not (times and count.isdecimal() and gpus.isdecimal()) or len(text) > 20:
         raise WorkloadError(f"--nodes: {text[:40]!r} is not NODESxGPUS, such as 84x8")
@@ -105,7 +105,7 @@ def parse_nodes(text: str) -> tuple[int, int]:
 
 
 def parse_elastic(text: str) -> tuple[int, int]:
-    """Read ``1/4-4``: from a quarter of a GPU to four, in parts."""
+    """Parse a text such as ``1/4-4``, which means from a quarter of a GPU to four; return both in parts."""
     low, dash, high = text.partition("-")
     try:
         if not dash or len(text) > 20:

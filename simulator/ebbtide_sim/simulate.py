@@ -1,4 +1,4 @@
-"""One simulation from start to end."""
+"""Runs one simulation from start to end."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from ebbtide_sim.workload import Workload
 from ebbtide_sim.workloads.nodes import SimNode
 
 Progress = Callable[[float, int], None]
-"""Is told the simulated time, and how many events there were, now and then."""
+"""A callback that is called now and then with the simulated time (seconds) and the number of events so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ def simulate(
     progress: Progress | None = None,
     metrics: Metrics | None = None,
 ) -> Report:
-    """Run ``scenario``; its event log goes to ``events``, tallies of its jobs to ``metrics``.
+    """Run ``scenario``; write its event log to ``events``, and the tallies of its jobs to ``metrics``.
 
-    `PolicyError` for a policy that there is not.
+    Raise `PolicyError` for an unknown policy or option.
     """
     metrics = metrics or Metrics()
     observers: list[RunObserver] = [metrics]

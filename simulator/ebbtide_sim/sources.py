@@ -1,4 +1,4 @@
-"""Where simulated jobs come from: a recorded list, or users who keep the cluster at a certain load."""
+"""Sources of simulated jobs: a recorded list, or users who keep the cluster at a certain load."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,34 +11,34 @@ from ebbtide_sim.workloads.nodes import SimNode
 
 
 class JobSource(Protocol):
-    """Submits jobs."""
+    """A source that submits jobs to a simulation."""
 
     def next_time(self) -> float | None:
-        """When the next job comes by itself; None if none does."""
+        """Return when the next job arrives by itself; None if none does."""
         ...
 
     def take(self, now: float) -> Iterable[SimJob]:
-        """The jobs that come at ``now``; asked after everything else that happens then."""
+        """Return the jobs that arrive at ``now``; called after all other events of that moment."""
         ...
 
     def ended(self, job: SimJob) -> None:
-        """``job`` is done, or was dropped."""
+        """Note that ``job`` is done, or was dropped."""
         ...
 
 
 class Recorded:
-    """Jobs that come when they came."""
+    """Jobs that arrive at their recorded times."""
 
     def __init__(self, jobs: Iterable[SimJob]) -> None:
         self._jobs = iter(jobs)
         self._next = next(self._jobs, None)
 
     def next_time(self) -> float | None:
-        """When the next one was submitted."""
+        """Return when the next job was submitted."""
         return None if self._next is None else self._next.submit_s
 
     def take(self, now: float) -> Iterable[SimJob]:
-        """Those submitted by now."""
+        """Return the jobs submitted by ``now``."""
         return () if self._next is None or self._next.submit_s > now else self._submitted(now)
 
     def _submitted(self, now: float) -> Iterator[SimJob]:
@@ -47,15 +47,15 @@ class Recorded:
             yield job
 
     def ended(self, job: SimJob) -> None:
-        """Their users do not care."""
+        """Do nothing, because arrivals do not depend on the end of jobs."""
 
 
 class ClosedLoop:
     """Users who submit the next of ``jobs`` as soon as the load falls below ``load``.
 
     Load is the demand of all jobs that wait or run, over the capacity of ``nodes``: the largest of the ratios of GPUs,
-    CPUs and memory. FitGpp's "load kept at 2.0" (seed 000 §3) has a steady state only so. ``recorded`` are the jobs
-    with the times at which they came, to be replayed under other policies.
+    CPUs and memory. FitGpp's "load kept at 2.0" (seed 000 §3) has a steady state only with such arrivals. ``recorded``
+    holds the jobs with their arrival times, so that they can be replayed under other policies.
     """
 
     def __init__(self, jobs: Iterable[SimJob], nodes: Iterable[SimNode], load: float) -> None:
@@ -72,11 +72,11 @@ class ClosedLoop:
         self.recorded: list[SimJob] = []
 
     def next_time(self) -> float | None:
-        """The first jobs come at once; all others when something else happens."""
+        """Return 0 for the first jobs, then None, because later jobs arrive when other events happen."""
         return None if self.recorded or self._next is None else 0.0
 
     def take(self, now: float) -> Iterator[SimJob]:
-        """As many as the load asks for."""
+        """Yield jobs until the load is reached."""
         while self._next is not None and self._current() < self._load:
             job = replace(self._next, submit_s=now)
             self._next = next(self._jobs, None)
@@ -85,7 +85,7 @@ class ClosedLoop:
             yield job
 
     def ended(self, job: SimJob) -> None:
-        """Its demand is gone."""
+        """Subtract the demand of ``job`` from the load."""
         self._count(job, -1)
 
     def _current(self) -> float:

@@ -1,4 +1,4 @@
-"""How much faster a job is on more GPUs, or slower on a share of one: the curves that there are."""
+"""Speed-up curves: how much faster a job is on more GPUs, or slower on a share of one."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ __all__ = ["CURVES", "DL_SUBLINEAR", "LINEAR", "POLLUX_BERT", "POLLUX_RESNET18",
 
 
 def curve(points: Iterable[tuple[int, float]]) -> Speedup:
-    """The speed-up that goes in straight lines from (0, 0) through ``points`` (parts, speed), then stays as it is.
+    """Make the speed-up of straight lines from (0, 0) through ``points`` (parts, speed), constant after the last.
 
-    ``ValueError`` unless parts increase, speeds do not fall, and the speed at one GPU is 1.
+    Raise ``ValueError`` unless parts increase, speeds do not fall, and the speed at one GPU is 1.
     """
     known = tuple(points)
     for (low, slow), (high, fast) in pairwise(((0, 0.0), *known)):

@@ -1,4 +1,4 @@
-"""Many simulations that differ in a few parameters, side by side: in processes here, or on a Dask cluster."""
+"""Runs many simulations that differ in a few parameters in parallel: in local processes, or on a Dask cluster."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,25 +15,25 @@ from ebbtide_sim.simulate import simulate
 from ebbtide_sim.workload import WorkloadError
 
 PARAMETERS: Final = ("policy", "nodes", "seed", "restart-cost", "elastic")
-"""What can be varied beside the options of policies."""
+"""The parameters that can be varied beside the options of policies."""
 Engine = Callable[[Sequence[Setup]], Iterable[tuple[int, Report]]]
-"""Runs simulations anywhere and anyhow; gives each report with its place, in any order."""
+"""Runs simulations and yields each report with the index of its setup, in any order."""
 Parameters = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSweep:
-    """The combinations that make sense, and why the others do not."""
+    """The valid combinations, and the reasons why others are skipped."""
 
     runs: tuple[tuple[Parameters, Setup], ...]
     skipped: tuple[str, ...]
 
 
 def combine(base: Setup, axes: Sequence[tuple[str, Sequence[str]]]) -> SimulationSweep:
-    """All combinations of the values of ``axes`` on top of ``base``.
+    """Combine all values of ``axes`` on top of ``base``.
 
-    A combination that gives a policy an option that it lacks is left out, once; if no policy has an option,
-    `PolicyError`. Every combination is checked before any is run.
+    An option that a combination's policy lacks is ignored, so that such combinations run only once; raise `PolicyError`
+    if no policy has an option. Every combination is checked before any is run.
     """
     runs: dict[tuple[Any, ...], tuple[Parameters, Setup]] = {}
     skipped: dict[str, None] = {}
@@ -56,7 +56,7 @@ def _check_options(axes: Sequence[tuple[str, Sequence[str]]], policies: Sequence
 
 
 def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
-    """``base`` with what is ``wanted``; and the options that its policy does not have."""
+    """Return ``base`` with the ``wanted`` values, and the names of those that its policy does not have."""
     setup, dropped = base, []
     if "policy" in wanted:
         setup = replace(setup, policy=wanted["policy"], options=_own(base, wanted["policy"]))
@@ -82,7 +82,7 @@ def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
 
 
 def _own(base: Setup, policy: str) -> dict[str, str]:
-    """The options given for all that ``policy`` knows."""
+    """Return the options of ``base`` that ``policy`` has."""
     if policy not in POLICIES:
         return {}
     return {name: value for name, value in base.options.items() if name in option_names(policy)}
@@ -99,12 +99,12 @@ def _number(name: str, value: str, kind: type[int] | type[float]) -> Any:
 
 
 def run_setup(setup: Setup) -> Report:
-    """One simulation of a sweep."""
+    """Run one simulation of a sweep."""
     return simulate(setup.scenario())
 
 
 def in_processes(jobs: int) -> Engine:
-    """Runs simulations in ``jobs`` processes of this machine; they end with the one who waits for them."""
+    """Return an engine that runs simulations in ``jobs`` local processes, which end with the calling process."""
 
     def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
         # A pool's exit terminates its workers, so an interrupted sweep leaves nothing behind.
@@ -123,7 +123,7 @@ def _numbered(job: tuple[int, Setup]) -> tuple[int, Report]:
 
 
 def on_dask(scheduler: str) -> Engine:
-    """Runs simulations on the workers of the Dask cluster whose scheduler listens at ``scheduler``."""
+    """Return an engine that runs simulations on the Dask cluster whose scheduler listens at ``scheduler``."""
 
     def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
         from distributed import Client, as_completed

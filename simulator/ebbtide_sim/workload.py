@@ -1,4 +1,4 @@
-"""What a workload is: jobs with arrival times and lengths, and the changes that experiments make to all of them."""
+"""Workloads: jobs with arrival times and run times, and the changes that experiments make to all jobs of one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from ebbtide_core.model.types import WHOLE, JobClass
 
 
 class WorkloadError(ValueError):
-    """Something that cannot be read or made; one line, ``FILE:LINE: field: what is wrong and the limit``."""
+    """Raised for input that cannot be read or made; one line, ``FILE:LINE: field: what is wrong and the limit``."""
 
 
 @frozen(kw_only=True)
@@ -20,12 +20,13 @@ class SimJob:
     """One job of a workload; times in seconds from the workload's start, GPU counts in parts.
 
     ``runtime_s`` is at one GPU for elastic jobs and at the requested count (``gpus_max``) for rigid ones. So is
-    ``requested_s``, the run time that its user asked for, None if that is not known; it is no limit. ``bag`` is the bag
-    of tasks that it belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, 0 meaning its
-    share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period that it was promised, ``save_s`` how
-    long it really takes to step aside; None if that is all of its grace. Lower ``priority`` is more urgent.
-    After ``time_limit_s`` of running it is ended; with ``time_auto`` it reserves by what its ``script`` took before.
-    With ``nodes`` above 1 it runs on exactly so many; with ``max_nodes``, on so many at most where no node has room.
+    ``requested_s``, the run time that the job's user asked for, None if unknown; it is not enforced. ``bag`` is the bag
+    of tasks that the job belongs to ("job" in seed 001's words), "" for none. ``gpu_mem_bytes`` is per GPU, where 0
+    means that of its share; ``cpus`` and ``mem_bytes`` are per node. ``grace_s`` is the grace period, and ``save_s``
+    how long the job really takes to step aside, None if all of the grace period. A lower ``priority`` is more urgent.
+    The job is ended after running for ``time_limit_s``; with ``time_auto`` it reserves by its ``script``'s earlier
+    runs. With ``nodes`` above 1 the job runs on exactly so many nodes; with ``max_nodes`` above 1, on at most so many
+    if no single node has room.
     """
 
     id: str
@@ -53,7 +54,7 @@ class SimJob:
 
     @property
     def steps_aside_s(self) -> float:
-        """How long it takes to step aside, in seconds: no longer than its grace period."""
+        """How long the job takes to step aside, in seconds: at most its grace period."""
         return self.grace_s if self.save_s is None else min(self.save_s, self.grace_s)
 
     @property
@@ -66,8 +67,8 @@ class SimJob:
 class Workload:
     """Jobs sorted by submission, ties in the order of their source.
 
-    ``skipped`` says why jobs of the source were left out, and how many; ``notes`` what had to be assumed, in words.
-    Both are to be shown to the user.
+    ``skipped`` counts the jobs of the source that were left out, by reason; ``notes`` are the assumptions, in words.
+    The user must see both.
     """
 
     name: str
@@ -85,7 +86,7 @@ def elastic(workload: Workload, low_parts: int, high_parts: int, speedup: Speedu
     """Let every job that uses GPUs have from ``low_parts`` to ``high_parts`` of them.
 
     A rigid job's run time at the count it asked for becomes its work at one GPU: run time x ``speedup`` of that count.
-    `WorkloadError` if the bounds are none that a job may have. Jobs without GPUs stay as they are, with a note.
+    Raise `WorkloadError` if no job may have these bounds. Jobs without GPUs stay as they are, with a note.
     """
     try:
         check_gpu_range(low_parts, high_parts)
@@ -109,5 +110,5 @@ def _with_bounds(job: SimJob, low: int, high: int, speedup: Speedup, final: floa
 
 
 def offline(workload: Workload) -> Workload:
-    """The same jobs in the same order, all submitted at 0."""
+    """Return the same jobs in the same order, all submitted at 0."""
     return replace(workload, jobs=[replace(job, submit_s=0.0) for job in workload.jobs])

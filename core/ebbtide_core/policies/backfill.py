@@ -1,11 +1,13 @@
-"""EASY backfill: who comes later may start now if the first job that has to wait does not start later for it.
+"""EASY backfill: a later job may start now if that does not delay the head, the first job that has to wait.
 
-From Lifka's EASY scheduler (1995). When do those that run leave, at the latest? After enough of them have, there is
-room for the head of the line: that is its *shadow time*, and the room is set aside for it. A later job may start if it
-leaves by then, or does not touch that room. Only the head is protected; who waits behind it may be passed.
+This is the rule of Lifka's EASY scheduler (1995). From the latest times at which running jobs leave follows when enough
+of them have left for the head to start: its *shadow time*. The room that it will have then is set aside for it. A later
+job may start if it leaves by the shadow time, or does not use that room. Only the head is protected; jobs that wait
+behind it may be passed.
 
-Room is what `Trial` says it is, per GPU and node, not a sum. If nobody knows when there will be room for the head,
-nobody passes it. A job's own estimate does not bound it: only its time limit, its reservation or what it declared does.
+Room is found by `Trial`, per GPU and node, not as a sum. If it is unknown when there will be room for the head, no job
+passes it. An estimate does not bound how long a job runs; only its time limit, its reservation or its declared work
+does.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -30,19 +32,20 @@ from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Snapshot
 
 STEPS: Final = ((600.0, 10.0), (3600.0, 60.0), (86_400.0, 600.0))
-"""Below which time (seconds) times that were asked for count as alike if they round up to the same multiple of what."""
+"""Pairs (bound, step) in seconds: requested times below the bound are rounded up to multiples of the step."""
 LONGEST_STEP: Final = 3600.0
+"""The step, in seconds, for longer times."""
 
 GivesWay = Callable[[Job, Job], bool]
-"""Whether a job whose reservation ends will then wait behind another, the head of the line."""
+"""Whether a job (the first argument) will wait behind the head of the queue (the second) when its reservation ends."""
 ALL: Final = limits.MAX_GPUS * WHOLE
-"""More than any job asks for: whoever waits is offered a turn, to block others if nothing else."""
+"""More than any job asks for: with this bound every waiting job is offered a turn, even if only to block others."""
 
 
 def admit_in_order(draft: Draft, leaving: ExpectedReleases, gives_way: GivesWay, resize_after_s: float) -> None:
-    """Place the waiting jobs until one has to wait, then those behind that do not delay it; then grow.
+    """Place waiting jobs until one has to wait, then later jobs that do not delay it; then grow elastic jobs.
 
-    ``gives_way`` is asked about a job whose reservation ends, and the head of the line.
+    ``gives_way`` is called with a job whose reservation ends, and the head of the queue.
     """
     backfill: Backfill | None = None
 
@@ -67,15 +70,15 @@ def admit_in_order(draft: Draft, leaving: ExpectedReleases, gives_way: GivesWay,
 
 
 def stands_behind(queue: Queue) -> GivesWay:
-    """A job whose reservation ends waits in its own place of ``queue``."""
+    """Make the rule by which a job whose reservation ends waits in its own place of ``queue``."""
     return lambda job, head: queue.order(job) > queue.order(head)
 
 
 def shape_in_time(job: Job) -> Hashable:
-    """What makes jobs alike for backfill: where they fit, and for how long they ask.
+    """Return what makes jobs alike for backfill: where they fit, and how long they may run.
 
-    Were every time a shape of its own, a pass would have to go over all jobs that wait. So times are rounded; if one of
-    two alike may not pass the head, the other is not tried in the same pass.
+    Times are rounded, because with exact times a pass would have to try every waiting job. If one of two jobs that are
+    alike may not pass the head, the other is not tried in the same pass.
     """
     spec, limit, asks_again = job.spec, None, None
     if spec.time_auto:
@@ -94,11 +97,11 @@ def _rounded(seconds: float) -> float:
 
 @dataclass(slots=True)
 class Shadow:
-    """When and where the head of the line can start. Unix seconds.
+    """When and where the head of the queue can start.
 
-    ``future`` is what is in use at ``time``, the head's ``room`` included. ``makers`` are the jobs on its nodes that
-    leave by then, and ``last`` the last of all that do, if any has to. ``certain`` says that it is not later, if nodes
-    stay and nobody comes before the head.
+    ``time`` is in Unix seconds. ``future`` is what is in use then, the head's ``room`` included. ``makers`` are the
+    jobs on the nodes of ``room`` that leave by then; ``last`` is the last job that has to leave, None if none has to.
+    ``certain`` says that the head starts no later, if nodes stay and no job comes before it.
     """
 
     time: float
@@ -112,8 +115,8 @@ class Shadow:
 class Backfill:
     """One pass behind ``head``, for which there is no room in ``draft``.
 
-    ``preempted`` are those that will be preempted once that makes room for the head: they are not in its way. The
-    shadow is worked out when it is first needed, if at all: not if nobody fits into what is free.
+    ``preempted`` are the jobs that will be preempted once that makes room for the head, so they are not in its way. The
+    shadow is computed when it is first needed; if no job fits into what is free, it never is.
     """
 
     def __init__(
@@ -129,14 +132,14 @@ class Backfill:
         self._kept: Allocation | None = None
         self._kept_for = (-1, -1)
         self._nowhere: set[Hashable] = set()
-        """For which demands there is no room in this pass, which only gets fuller."""
+        """Shapes for which there is no room in this pass; room only shrinks during a pass."""
         self._not_beside: set[Hashable] = set()
-        """For which there is none that the head will not need."""
+        """Shapes for which there is no room beside that of the head."""
 
-    # --- who may pass ---
+    # --- jobs that may pass ---
 
     def admit(self, job: Job) -> bool:
-        """Start ``job`` in room that is free now, if that does not delay the head."""
+        """Start ``job`` in room that is free now if that does not delay the head; return whether it starts."""
         draft, shape = self.draft, shape_of(job)
         if shape in self._nowhere or job.gpus_min > draft.trial.most:
             return False
@@ -163,7 +166,7 @@ class Backfill:
         return held is not None and _starts(job, snapshot.now) + held <= shadow.time
 
     def _beside(self, job: Job, room: Allocation, shadow: Shadow) -> Allocation | None:
-        """Room for ``job`` that the head will not need: ``room`` if it is, else as much elsewhere."""
+        """Return room for ``job`` that the head will not need: ``room`` itself, or as much elsewhere; None if none."""
         if set(shadow.room.node_ids).isdisjoint(room.node_ids):
             return room
         kept, trial = self._kept_room(shadow), self.draft.trial
@@ -173,7 +176,7 @@ class Backfill:
         return room_beside
 
     def _kept_room(self, shadow: Shadow) -> Allocation:
-        """What is free on the head's nodes now, and will not be at the shadow time."""
+        """Return what is free on the head's nodes now, and will be in use at the shadow time."""
         draft = self.draft
         state = (len(draft.placements), len(draft.evictions))
         if self._kept is None or self._kept_for != state:
@@ -183,9 +186,9 @@ class Backfill:
         return self._kept
 
     def finish(self, resize_after_s: float) -> None:
-        """Tell the head whom it waits for, and let elastic jobs grow into what it will not need.
+        """Name the job that the head waits for, and let elastic jobs grow into what the head will not need.
 
-        Those that it waits for keep their size, and so leave when they should.
+        The jobs that the head waits for keep their size, so that they leave at the time that was computed.
         """
         self._tell()
         draft = self.draft
@@ -198,7 +201,7 @@ class Backfill:
     # --- the shadow ---
 
     def shadow(self) -> Shadow | None:
-        """When and where the head can start; None if nothing tells."""
+        """Return when and where the head can start; None if that is unknown."""
         if not self._known:
             self._known = True
             self._shadow = self._cast()
@@ -228,7 +231,7 @@ class Backfill:
         return Shadow(now if last is None else max(now, last.time), room, future, makers, last, certain)
 
     def _out_of_the_way(self, room: Allocation, future: Trial) -> Allocation:
-        """As much room on the same nodes that leaves most of what is free now to others."""
+        """Return as much room on the same nodes, on the GPUs that leave most of what is free now to other jobs."""
         nodes, trial, head = self.draft.snapshot.nodes, self.draft.trial, self.head
         pieces = [
             _out_of_the_way(piece, nodes[piece.node], head, trial.use(piece.node), future.use(piece.node))
@@ -243,7 +246,7 @@ class Backfill:
         future: Trial,
         gone: dict[JobId, ExpectedRelease],
     ) -> None:
-        """Those that leave at the same time as ``last`` are gone, too."""
+        """Release the jobs that leave at the same time as ``last``, too."""
         for leave, allocation in leaving:
             if leave.time > last.time:
                 del gone[leave.job.id]
@@ -251,7 +254,7 @@ class Backfill:
             future.give(allocation)
 
     def _today(self) -> Trial:
-        """The draft's trial once more, to be changed."""
+        """Return a copy of the draft's trial that may be changed."""
         draft = self.draft
         trial = Trial(draft.snapshot.books)
         for id in dict.fromkeys(chain(draft.evictions, draft.placements)):
@@ -262,7 +265,7 @@ class Backfill:
         return trial
 
     def _leave(self, gone: dict[JobId, ExpectedRelease]) -> Iterator[tuple[ExpectedRelease, Allocation]]:
-        """Who leaves, in order of time, and what that frees; they are entered in ``gone``."""
+        """Yield the jobs that leave, in order of time, and what each frees; enter each in ``gone``."""
         draft, changed = self.draft, self.draft.placements.keys() | self.draft.evictions.keys()
         soon = [self._leave_from_now(job) for job in self._leaving.starting.values() if job.id not in changed]
         soon += [self._leave_from_now(draft.snapshot.job(id)) for id in draft.placements]
@@ -281,7 +284,7 @@ class Backfill:
                 yield leave, allocation
 
     def _leave_from_now(self, job: Job) -> ExpectedRelease | None:
-        """When ``job``, which starts now, leaves at the latest."""
+        """Return when ``job``, which starts now, leaves at the latest; None if unknown."""
         snapshot, allocation = self.draft.snapshot, self.draft.allocation(job)
         assert allocation is not None
         reserved_s = _reservation(snapshot, job) if self._gives_way(job, self.head) else None
@@ -291,7 +294,7 @@ class Backfill:
         )
 
     def _tell(self) -> None:
-        """Tell the head; what it was told before still holds while who was named runs, and then costs nothing."""
+        """Set the head's wait reason. The last one is reused while the job that it names runs, to save computing it."""
         waits, head, told = self.draft.waits, self.head.id, self._leaving.told
         if head not in waits:
             return
@@ -306,17 +309,17 @@ class Backfill:
 
 
 def _reservation(snapshot: Snapshot, job: Job) -> float | None:
-    """The end of the reservation of ``job``, in running time: that with which it was placed, or will be."""
+    """Return the end of the reservation with which ``job`` was or will be placed, in seconds of running time."""
     return job.attempts[-1].reserved_s if job.running else snapshot.reservation(job)
 
 
 def _starts(job: Job, now: float) -> float:
-    """When an attempt that is placed now will run: its restart may take a while."""
+    """Return when an attempt that is placed now will run, after its expected restart cost."""
     return now + (job.restart_cost_s or 0.0)
 
 
 def _needed(node: Node, now: NodeUse, future: Trial) -> NodeAllocation:
-    """What of ``node`` is in use in the ``future``, and not ``now``."""
+    """Return what of ``node`` is in use in the ``future`` but not ``now``."""
     then = future.use(node.id)
     slices = [piece for whole in node.slices.values() if (piece := _more(whole, now, then)) is not None]
     cpus, memory = max(0.0, then.cpus - now.cpus), max(0, then.mem_bytes - now.mem_bytes)
@@ -324,7 +327,7 @@ def _needed(node: Node, now: NodeUse, future: Trial) -> NodeAllocation:
 
 
 def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: NodeUse, then: NodeUse) -> NodeAllocation:
-    """``piece`` on those GPUs, with the memory that ``job`` gets, that leave most of what is free ``now`` to others."""
+    """Move ``piece`` to the GPUs of ``node`` that suit ``job`` and leave most of what is free ``now`` to others."""
     alike = len(node.models) <= 1 and (node.topology is None or len(piece.gpus) == 1)
     if not piece.gpus or piece.gpus == node.entire.gpus or not alike:
         return piece
@@ -338,7 +341,7 @@ def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: NodeUse, t
 
 
 def _more(whole: GpuSlice, now: NodeUse, then: NodeUse) -> GpuSlice | None:
-    """As much of a GPU as is in use then, and not now."""
+    """Return the part of a GPU that is in use ``then`` but not ``now``; None if there is none."""
     id = whole.gpu
     used = now.share(id)
     if used == WHOLE or then.share(id) == 0:

@@ -1,6 +1,6 @@
-"""Shares of GPUs: each job to the GPU with the fewest, each GPU divided equally among its jobs (seed 001, §IV-A).
+"""Shares of GPUs: each job chooses the GPU with the fewest jobs, and each GPU is divided equally (seed 001, §IV-A).
 
-A job that has a place keeps it, unless another GPU would have at least two fewer.
+A job that has a place keeps it, unless another GPU would have at least two jobs fewer.
 """
 
 from collections import Counter
@@ -20,12 +20,15 @@ from ebbtide_core.resources.eligibility import may_use
 from ebbtide_core.resources.gpu_selection import memory_of
 
 Now = Mapping[JobId, Allocation]
-"""What jobs have that may be changed."""
+"""The present allocations of the jobs that may be changed."""
 
 
 @dataclass(slots=True)
 class GpuPlace:
-    """One GPU, what of it is free, in parts and bytes, and the jobs that chose it beside ``others`` that stay."""
+    """One GPU with what is ``free`` of it (parts) and its free ``memory`` (bytes), and the jobs that chose it.
+
+    ``others`` counts the jobs on the GPU that cannot be changed.
+    """
 
     books: Books
     node: Node
@@ -40,16 +43,16 @@ class GpuPlace:
 
     @property
     def count(self) -> int:
-        """How many would share it."""
+        """The number of jobs that would share the GPU."""
         return self.others + len(self.jobs)
 
     def share(self, count: int) -> int:
-        """The equal share of so many jobs: the greatest 1/n of a GPU of which there is one for each; 0 if none is."""
+        """Return the equal share of ``count`` jobs: the greatest 1/n of a GPU that each can have; 0 if none."""
         n = -(-WHOLE * count // self.free) if self.free else MOST_SHARING + 1
         return WHOLE // n if 0 < n <= MOST_SHARING else 0
 
     def takes(self, job: Job) -> bool:
-        """Whether ``job`` may choose it: nobody gets less than their smallest size, and memory lasts."""
+        """Return whether ``job`` may choose the GPU: no job gets less than its smallest size, and memory suffices."""
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
@@ -60,31 +63,31 @@ class GpuPlace:
         return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
 
     def add(self, job: Job) -> None:
-        """Let ``job`` choose it."""
+        """Add ``job`` to the jobs that chose the GPU."""
         self.jobs.append(job)
         self.least = max(self.least, job.gpus_min)
 
     def last(self, pinned: AbstractSet[JobId]) -> Job | None:
-        """The latest of its jobs that may go elsewhere."""
+        """Return the latest of the jobs that may move to another GPU; None if all are ``pinned``."""
         return next((job for job in reversed(self.jobs) if job.id not in pinned), None)
 
     def drop(self, job: Job) -> None:
-        """Take ``job`` out."""
+        """Remove ``job``."""
         self.jobs.remove(job)
         self.least = max((each.gpus_min for each in self.jobs), default=0)
 
     def needs(self, job: Job, share: int) -> int:
-        """The memory that ``job`` needs with that share, in bytes."""
+        """Return the GPU memory that ``job`` needs with ``share``, in bytes."""
         return memory_of(job, size_at_most(job, share), self.gpu)
 
     def allocations(self, now: Now) -> Iterator[tuple[Job, Allocation]]:
-        """What each of its jobs gets: what it has now if that is the same."""
+        """Yield what each job of the GPU gets; that is its present allocation if nothing changes."""
         share = self.share(len(self.jobs))
         for job in self.jobs:
             has, size = now.get(job.id), size_at_most(job, share)
             if has is not None and has.share == size and has.nodes[0].gpus[0].gpu == self.gpu.gpu:
                 yield job, has
-            elif size:  # it is 0 only for some that may not go elsewhere yet
+            elif size:  # only a job that may not move yet can have size 0
                 yield job, self._allocation(job, size)
 
     def _allocation(self, job: Job, size: int) -> Allocation:
@@ -95,10 +98,10 @@ class GpuPlace:
 def balanced(
     draft: Draft, jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]
 ) -> list[tuple[Job, Allocation | None]]:
-    """Where each of ``jobs``, in order of arrival, should be; None for those that have to wait.
+    """Return the allocation that each of ``jobs``, in order of arrival, should have; None for a job that has to wait.
 
-    ``now`` says what some of them have; ``draft`` is thrown away. Of these, the ``pinned`` ones stay on their GPU in
-    any case. Those that need whole GPUs get as many as they need, and choose first.
+    ``now`` holds the present allocations; of these jobs, the ``pinned`` ones stay on their GPU in any case. Jobs that
+    need whole GPUs get as many as they need, and choose first. The ``draft`` is changed and cannot be used afterwards.
     """
     in_order = sorted(jobs, key=lambda job: job.id not in pinned)
     found = _whole(draft, in_order, now)
@@ -108,7 +111,7 @@ def balanced(
     if stay:
         _even_out(seats, pinned)
     found |= {job.id: allocation for seat in seats for job, allocation in seat.allocations(now)}
-    # Most stay as they are, which needs no look at whether that fits.
+    # Most jobs stay as they are, so only the changed ones have to be checked for whether they fit.
     changed = [job for job in jobs if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
     for job in jobs:
         if job.id in draft.lifted and job.gpus_min < WHOLE and found.get(job.id) is now.get(job.id):
@@ -124,7 +127,10 @@ def balanced(
 
 
 def _whole(draft: Draft, jobs: Sequence[Job], now: Now) -> dict[JobId, Allocation | None]:
-    """What those get that need whole GPUs, as if nobody else had any; all are lifted unless that changes nothing."""
+    """Return what jobs that need whole GPUs get, as if no others had any.
+
+    All ``jobs`` are lifted, unless every job of whole GPUs keeps what it has.
+    """
     whole = [job for job in jobs if job.gpus_min >= WHOLE]
     if all(job.id in now and now[job.id].share == job.gpus_min for job in whole):
         return {job.id: now[job.id] for job in whole}
@@ -149,7 +155,7 @@ def _take(draft: Draft, allocation: Allocation | None) -> None:
 
 
 def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
-    """The GPUs of which something is free, or held by those that share and may be changed, in order."""
+    """Return, in order, the GPUs of which a part is free or held by sharing jobs that may be changed."""
     trial, shares, memory = draft.trial, Counter[GpuId](), Counter[GpuId]()
     for id, has in now.items():
         if id not in draft.lifted and draft.snapshot.job(id).gpus_min < WHOLE:
@@ -170,13 +176,13 @@ def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
 
 
 def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
-    """The GPU that ``job`` shares with others."""
+    """Return the GPU of which ``job`` has a part; None if it has no part of a single GPU."""
     allocation = draft.allocation(job)
     return allocation.nodes[0].gpus[0].gpu if allocation is not None and 0 < allocation.share < WHOLE else None
 
 
 def _keep(seats: list[GpuPlace], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
-    """Leave jobs where they are, as far as that is possible."""
+    """Leave ``jobs`` on their GPUs where possible; return the ids of those that stay."""
     by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
     for job in jobs:
         seat = by_gpu.get(now[job.id].nodes[0].gpus[0].gpu)
@@ -187,7 +193,7 @@ def _keep(seats: list[GpuPlace], jobs: Sequence[Job], now: Now, pinned: Abstract
 
 
 def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:
-    """Let each job choose the GPU with the fewest of those that take it."""
+    """Let each job choose the GPU with the fewest jobs among those that take it."""
     heap = [(seat.count, seat.order) for seat in seats]
     heapify(heap)
     for job in jobs:
@@ -204,10 +210,11 @@ def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:
 
 
 def _even_out(seats: list[GpuPlace], pinned: AbstractSet[JobId]) -> None:
-    """Move jobs, the latest first, from GPUs with many to GPUs with at least two fewer that take them.
+    """Move jobs, the latest first, from GPUs with many jobs to GPUs with at least two fewer that take them.
 
-    Every move makes the numbers more equal. So this comes to an end even if it is repeated with others of the jobs, as
-    it is when attempts start that had to be left alone: choosing anew would have jobs change places forever.
+    Every move makes the numbers more equal. So the moves come to an end even over several passes with different
+    ``pinned`` jobs, as when attempts start that had to be left alone. If all jobs chose anew in each pass, they could
+    change places forever.
     """
     takers = [(seat.count, seat.order) for seat in seats]
     heapify(takers)

@@ -1,7 +1,7 @@
-"""The paper's baselines for FitGpp: victims by longest remaining time (LRTP, from Big-C), or at random (seed 000 §3).
+"""FitGpp's baselines: victims by longest remaining time (LRTP, from Big-C), or at random (RAND; seed 000 §3).
 
 Both take victims from the whole cluster, one after the other, until the trial-and-error job fits somewhere, as the
-paper's appendix says. They are here to be compared with: they preempt many jobs whose room helps nobody.
+paper's appendix says. They serve only for comparison: they preempt many jobs whose room no other job can use.
 """
 
 from bisect import bisect_left, insort
@@ -26,27 +26,27 @@ from ebbtide_core.snapshot import Plan, Snapshot
 class Lrtp(Policy):
     """Preempts the best-effort job with the longest remaining time first.
 
-    Remaining time is what its submitter declared, its progress, earlier runs or its time limit tell, in this order;
-    jobs of which nothing is known come last. ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
+    The remaining time is estimated from the declared work, the progress, earlier runs or the time limit, in this order;
+    jobs for which it is unknown come last. ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As for its class."""
+        """Apply the rule by class."""
         return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """Trial-and-error jobs first."""
+        """Order trial-and-error jobs before best-effort ones."""
         return Queue(by_class)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Running best-effort jobs by when they would end."""
+        """Index the best-effort jobs with room by expected end."""
         return Ends(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Admit in order; preempt for trial-and-error jobs."""
+        """Admit jobs in order, and preempt best-effort jobs for trial-and-error ones."""
         draft = Draft(snapshot)
         ends: Ends = snapshot.ranking
 
@@ -61,7 +61,7 @@ class Lrtp(Policy):
 class Rand(Policy):
     """Preempts running best-effort jobs at random.
 
-    ``seed``: which random order; the paper averages four of them. ``min_run_s``: as for `FitGpp`. ``resize_after_s``:
+    ``seed``: seeds the random order; the paper averages four runs. ``min_run_s``: as for `FitGpp`. ``resize_after_s``:
     as for `Fifo`.
     """
 
@@ -70,15 +70,15 @@ class Rand(Policy):
     resize_after_s: float = 60.0
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As for its class."""
+        """Apply the rule by class."""
         return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """Trial-and-error jobs first."""
+        """Order trial-and-error jobs before best-effort ones."""
         return Queue(by_class)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Admit in order; preempt for trial-and-error jobs."""
+        """Admit jobs in order, and preempt best-effort jobs for trial-and-error ones."""
         draft = Draft(snapshot)
 
         def preempt_for(draft: Draft, job: Job) -> bool:
@@ -88,7 +88,7 @@ class Rand(Policy):
         return draft.plan()
 
     def _shuffled(self, draft: Draft, job: Job) -> Iterator[Job]:
-        """The jobs with room in an order that depends on nothing but the seed, the job, and how often it was tried."""
+        """Yield the best-effort jobs with room in an order that depends only on the seed, ``job`` and the time."""
         jobs = [other for other in draft.snapshot.planned() if best_effort(other)]
         state = mix(self.seed, job.sequence, int(draft.snapshot.now * 1000))
         while jobs:
@@ -99,7 +99,7 @@ class Rand(Policy):
 
 
 class Ends:
-    """The best-effort jobs with room by when they would end, the last first; unknown ones at the end."""
+    """The best-effort jobs with room by expected end, the latest first; jobs of unknown end come last."""
 
     def __init__(self, state: PoolState) -> None:
         self._state = state
@@ -107,7 +107,7 @@ class Ends:
         self._sorted: list[tuple[float, bool, int, Job]] = []
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         entry = None
         if job.planned is not None and best_effort(job):
             end = expected_end(job, self._state.history, self._state.speedup)
@@ -123,12 +123,12 @@ class Ends:
             self._known[job.id] = entry
 
     def __iter__(self) -> Iterator[Job]:
-        """The jobs, the one that would end last first."""
+        """Yield the jobs, the one with the latest expected end first."""
         return (entry[3] for entry in self._sorted)
 
 
 def _preempt_until_it_fits(draft: Draft, job: Job, victims: Iterator[Job], min_run_s: float) -> bool:
-    """Evict one victim after the other until ``job`` has room; nobody if all of them are not enough."""
+    """Evict one victim after the other until ``job`` has room; none if all together make no room."""
     chosen: list[Job] = []
     room, nodes = None, None
     gang = draft.trial.is_gang(job)

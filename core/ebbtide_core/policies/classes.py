@@ -1,7 +1,7 @@
-"""Trial-and-error jobs before best-effort ones: what FitGpp and its baselines share (seed 000 §2.1).
+"""Places trial-and-error jobs before best-effort ones, for FitGpp and its baselines (seed 000 §2.1).
 
-Trial-and-error jobs wait in line before all best-effort jobs, and while one waits, nobody grows into what it will need.
-A policy of this family only says how to make room for a trial-and-error job at the cost of best-effort ones.
+Trial-and-error jobs come before all best-effort jobs in the queue, and while one waits, no job grows into what it will
+need. A policy of this family only decides how to make room for a trial-and-error job at the cost of best-effort ones.
 """
 
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.resources.eligibility import holds_up
 
 Preempt = Callable[[Draft, Job], bool]
-"""Makes room for a job and places it there; False, with nothing changed, if that cannot be done."""
+"""Makes room for a job and places it there; returns False, with nothing changed, if that is impossible."""
 
 _NOT_FOR_BEST_EFFORT: Final = Stay("only trial-and-error jobs preempt others")
 _TRIAL_AND_ERROR: Final = Stay("trial-and-error, which nobody preempts")
 
 
 def by_class(job: Job) -> QueueKey:
-    """Trial-and-error first; of one class, those that were preempted first, then by submission."""
+    """Order trial-and-error jobs first; within a class, preempted jobs first, then by submission."""
     return (job.spec.job_class is JobClass.BEST_EFFORT, not job.returns, job.sequence, job.gpus_min, job.gpus_max)
 
 
 def best_effort(job: Job) -> bool:
-    """Whether a trial-and-error job may take its place."""
+    """Return whether a trial-and-error job may take the place of ``job``."""
     return job.spec.job_class is JobClass.BEST_EFFORT
 
 
 def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *, moves: bool = False) -> None:
-    """Place the waiting jobs until one has to wait: trial-and-error jobs by preemption if need be; then grow.
+    """Place waiting jobs until one has to wait, trial-and-error jobs by preemption if need be; then grow elastic jobs.
 
-    With ``moves``, others are moved for the first that would have to wait (see `defragment`).
+    With ``moves``, other jobs are moved for the first job that would have to wait (see `defragment`).
     """
     fit_ranges(draft)
     turns = draft.snapshot.queue.turns()
@@ -56,14 +56,14 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *,
 
 
 def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
-    """Whether ``job`` is best-effort and may be asked to step aside now; if only later, look again then."""
+    """Return whether ``job`` is best-effort and may be preempted now; if only later, request a pass for then."""
     if not best_effort(job) or not job.preemptible or job.id in draft.evictions:
         return False
     return not draft.spared(job, min_run_s)
 
 
 def stays_in_class(job: Job, waiting: Job, min_run_s: float, now: float) -> Stay | None:
-    """Why ``job`` is not preempted for ``waiting`` under a policy of this family; None if it may be."""
+    """Return why ``job`` is not preempted for ``waiting`` under a policy of this family; None if it may be."""
     if best_effort(waiting):
         return _NOT_FOR_BEST_EFFORT
     return stays_by_itself(job, min_run_s, now) if best_effort(job) else _TRIAL_AND_ERROR

@@ -1,15 +1,15 @@
-"""Room that exists only in pieces: jobs are moved elsewhere so that the one who waits has it in one.
+"""Defragmentation: running jobs move so that scattered free GPUs become one allocation for a waiting job.
 
-A job is moved as one is resized: it saves, and goes on on GPUs that are free already. So nobody is suspended for longer
-than a restart takes. This is the last thing that a policy tries for the first job in line, after shrinking and
-preemption; room over several nodes is not made in this way.
+A job is moved as if it were resized: it saves, and goes on on GPUs that are free already. So no job is suspended for
+longer than a restart takes. This is the last thing that a policy tries for the first job in the queue, after shrinking
+and preemption. It makes no room over several nodes.
 
-Moved are jobs that may be preempted, on one node each, and only those of which it was measured what a restart costs
-them: whoever was never suspended has not shown that it comes back. One that was moved, or started for any other reason,
-is left alone for `STAY_S`, or ten times what its restart cost. Jobs that lie in host memory when they are suspended can
-go nowhere else. Of all nodes, the one is chosen where the restarts cost least: of the cheapest job alone that makes
-room, or of the cheapest together, less those that are not needed. And that must be less than the time until there would
-be room anyway; where nobody knows when that is, `UNKNOWN_WAIT_S`.
+Only jobs that may be preempted, run on one node and have a measured restart cost are moved, because a job that was
+never suspended has not shown that it comes back. An attempt is left alone until it has run for `STAY_S`, or ten times
+the job's restart cost if that is longer. Jobs that are swapped to host memory when they are suspended cannot move. The
+node is chosen where the restarts cost least: that of the cheapest job that alone makes room, or those of the cheapest
+jobs that together do, without the ones not needed. The cost must be less than the time until there would be room
+anyway; if that is unknown, less than `UNKNOWN_WAIT_S`.
 """
 
 from collections.abc import Iterator
@@ -27,18 +27,18 @@ from ebbtide_core.resources.expected_releases import ExpectedRelease, Gone, firs
 from ebbtide_core.resources.placing import Trial
 
 STAY_S: Final = 300.0
-"""An attempt runs at least so long before it is moved."""
+"""The least time, in seconds, that an attempt runs before it is moved."""
 UNKNOWN_WAIT_S: Final = 600.0
-"""How long one who waits is taken to wait on if nothing tells."""
+"""The assumed remaining wait of a job, in seconds, if it is unknown."""
 MOST_NODES: Final = 8
-"""Nodes from which moves are tried in one pass."""
+"""The most nodes from which moves are tried in one pass."""
 MOST_ASKED: Final = 32
-"""Nodes whose jobs are asked when they end, those with most idle GPUs first: more would make a pass slow."""
+"""The most nodes whose jobs' ends are estimated, those with most idle GPUs first; more would make a pass slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """Who goes where, so that there is room on ``node``; ``cost_s`` is what their restarts cost."""
+    """The moves that make room on ``node``; ``cost_s`` is the sum of the restart costs, in seconds."""
 
     node: NodeId
     rooms: tuple[tuple[Job, Allocation], ...]
@@ -46,9 +46,9 @@ class _Moves:
 
 
 def defragment(draft: Draft, job: Job, resize_after_s: float) -> bool:
-    """Move jobs out of the way of ``job``, for which there is room in pieces only, and place it there.
+    """Move jobs out of the way of ``job``, for which there is only scattered room, and place it there.
 
-    False, with nothing changed, if that cannot be done, or costs more than it gains.
+    Return False, with nothing changed, if that cannot be done, or costs more than it gains.
     """
     trial = draft.trial
     if not draft.snapshot.came_back or not job.gpus_min or job.pinned_allocation is not None or trial.is_gang(job):
@@ -79,7 +79,7 @@ def _carry_out(draft: Draft, job: Job, moves: _Moves) -> None:
 
 
 def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
-    """The nodes where there might be room without those who can be moved, and these, the cheapest first."""
+    """Yield the nodes that might have room without the jobs that can be moved, and these jobs, the cheapest first."""
     snapshot = draft.snapshot
     for node in _nodes(draft, job):
         here = [snapshot.came_back[id] for id in snapshot.nodes[node].planned if id in snapshot.came_back]
@@ -89,7 +89,7 @@ def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[Nod
 
 
 def _nodes(draft: Draft, job: Job) -> Iterator[NodeId]:
-    """Where there are pieces: those with most idle GPUs first, but for one GPU or less, those where GPUs are shared."""
+    """Return nodes with free pieces, most idle GPUs first; for one GPU or less, nodes with shared GPUs come first."""
     room = draft.trial.room
     emptiest = [node for count in sorted(room.idle, reverse=True) if count for node in room.idle[count]]
     pieces = (room.shared, emptiest) if job.gpus_min <= WHOLE else (emptiest, room.shared)
@@ -97,7 +97,7 @@ def _nodes(draft: Draft, job: Job) -> Iterator[NodeId]:
 
 
 def _movable(draft: Draft, job: Job, stay_s: float) -> Allocation | None:
-    """What ``job`` has, if it may be moved from there."""
+    """Return the allocation of ``job`` if it may be moved; else None."""
     room = job.planned
     if room is None or not job.running or job.spec.suspend is not SuspendMode.CHECKPOINT or not room.share:
         return None
@@ -117,7 +117,7 @@ def _moves_from(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Mov
 
 
 def _elsewhere(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Moves | None:
-    """Where ``movers`` would go on if ``job`` had its room on ``node``, the largest first; None if one could not."""
+    """Return the moves of ``movers``, the largest first, if ``job`` has room on ``node``; None if one has none."""
     trial = draft.trial
     before = [mover.planned for mover in movers if mover.planned is not None]
     for allocation in before:
@@ -145,7 +145,7 @@ def _cost(job: Job) -> float:
 
 
 def _wait_s(draft: Draft, job: Job) -> float:
-    """In how many seconds there would be room for ``job`` without any move; `UNKNOWN_WAIT_S` if nobody knows."""
+    """Return in how many seconds there would be room for ``job`` without moves; `UNKNOWN_WAIT_S` if unknown."""
     snapshot = draft.snapshot
     trial = Trial(snapshot.books)
     for id in (*draft.placements, *draft.evictions):
@@ -158,7 +158,7 @@ def _wait_s(draft: Draft, job: Job) -> float:
 
 
 def _leaving(draft: Draft, job: Job) -> list[Gone]:
-    """Those who run on where they are, and when they end as far as one can tell."""
+    """Return the jobs that stay where they run and have an estimated end, with these ends."""
     snapshot, gone = draft.snapshot, list[Gone]()
     nodes = islice(dict.fromkeys(chain(_nodes(draft, job), snapshot.nodes)), MOST_ASKED)
     for id in {id for node in nodes for id in snapshot.nodes[node].planned}:
@@ -166,7 +166,7 @@ def _leaving(draft: Draft, job: Job) -> list[Gone]:
         room, left = draft.allocation(other), snapshot.remaining(other)
         if room is None or id in draft.placements or not other.running or left is None:
             continue
-        # That one runs for longer than its earlier runs tells nothing of when it ends.
+        # For a job that has run for longer than its earlier runs, these do not predict the end.
         if left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS:
             end = snapshot.now + left.work_s / snapshot.speedup(room.share)
             gone.append((ExpectedRelease(end, other.sequence, False, False, other), room))

@@ -1,4 +1,4 @@
-"""A plan in the making: the moves that policies share."""
+"""The draft of a plan, with the steps that all policies share."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,15 +14,15 @@ from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
-"""Nodes of one allocation that a reason lists."""
+"""The most nodes of one allocation that a reason lists."""
 JOBS_NAMED = 4
-"""Jobs that a reason lists."""
+"""The most jobs that a reason lists."""
 CROWDED_OUT = "no room is left beside the jobs that came earlier"
-"""Why a job is suspended whom no other one in particular replaces."""
+"""Why a job is suspended that no single other job replaces."""
 
 
 class Draft:
-    """A trial over the snapshot, and what it would take to get there."""
+    """A trial allocation over the snapshot, and the placements and evictions that lead to it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -34,20 +34,23 @@ class Draft:
         self.holds: dict[JobId, str] = {}
         self.recheck_at: float | None = None
         self.sparing: dict[JobId, Job] = {}
-        """Who was spared when the job that is now looked at asked for their room."""
+        """The jobs that were spared when the job that is now considered asked for their room."""
         self.may_have_room: Callable[[Job, Sequence[Job]], bool] | None = None
-        """Whether a job may have room once others have gone, as far as it is not a matter of room; None: it may."""
+        """Whether rules other than free room (such as slots) let a job start once the given victims have left.
+
+        None means that there are no such rules.
+        """
 
     def plan(self) -> Plan:
-        """What it has come to."""
+        """Return the plan that the draft amounts to."""
         return Plan(self.placements, self.evictions, self.waits, self.holds, self.recheck_at)
 
     def recheck(self, time: float) -> None:
-        """Look again at ``time`` at the latest."""
+        """Request another pass at ``time`` (Unix seconds) at the latest."""
         self.recheck_at = time if self.recheck_at is None else min(time, self.recheck_at)
 
     def allocation(self, job: Job) -> Allocation | None:
-        """Where ``job`` would run."""
+        """Return where ``job`` would run by this draft; None if it would not."""
         if job.id in self.evictions:
             return None
         placement = self.placements.get(job.id)
@@ -56,13 +59,13 @@ class Draft:
         return None if job.id in self.lifted else job.planned
 
     def lift(self, job: Job) -> None:
-        """Take up what ``job`` has, to `settle` it anew once others are."""
+        """Free what ``job`` has in the trial, so that `settle` can place it anew after other jobs."""
         if job.planned is not None:
             self.trial.give(job.planned)
             self.lifted.add(job.id)
 
     def settle(self, job: Job, allocation: Allocation | None, reason: str) -> None:
-        """Have a waiting or lifted ``job`` run on ``allocation``, or not at all. What it has already is no change."""
+        """Place a waiting or lifted ``job`` on ``allocation``, or let it wait (None); its present room is no change."""
         if allocation is not None and allocation == job.planned:
             self.trial.take(allocation)
             self.lifted.discard(job.id)
@@ -76,7 +79,7 @@ class Draft:
     def place(
         self, job: Job, allocation: Allocation, reason: str, claim: bool = False, *, sticky: bool = False
     ) -> None:
-        """Have ``job`` run on ``allocation``, wherever it was to run before."""
+        """Place ``job`` on ``allocation`` instead of where it would have run before."""
         before = self.allocation(job)
         if before is not None:
             self.trial.give(before)
@@ -85,7 +88,7 @@ class Draft:
         self.placements[job.id] = Placement(allocation, reason, claim, sticky)
 
     def evict(self, job: Job, reason: str, for_job: JobId | None) -> None:
-        """Have ``job`` not run."""
+        """Take ``job`` off its room; ``for_job`` is the job that gets it, if a single one does."""
         before = self.allocation(job)
         if before is not None:
             self.trial.give(before)
@@ -93,11 +96,11 @@ class Draft:
         self.evictions[job.id] = Eviction(reason, for_job)
 
     def hold(self, job: Job, reason: str) -> None:
-        """Have ``job`` not start again until somebody releases it."""
+        """Hold ``job``, so that it does not start again until a user releases it."""
         self.holds[job.id] = reason
 
     def spared(self, job: Job, min_run_s: float) -> bool:
-        """Whether ``job`` resumed too recently to be preempted again; if so, see to it that the policy looks again."""
+        """Return whether ``job`` resumed too recently to be preempted; if so, request a pass for when that ends."""
         until = spared_until(job, min_run_s)
         if until is None or until <= self.snapshot.now:
             return False
@@ -106,7 +109,7 @@ class Draft:
         return True
 
     def admit(self, job: Job) -> bool:
-        """Place ``job`` at its smallest size where there is room."""
+        """Place ``job`` at its smallest size; return False if there is no room."""
         allocation = self.trial.find(job, job.gpus_min)
         if allocation is None:
             return False
@@ -114,7 +117,7 @@ class Draft:
         return True
 
     def planned_on(self, node: NodeId) -> list[Job]:
-        """The jobs that would run on ``node``."""
+        """Return the jobs that would run on ``node``."""
         here = {job.id: job for job in self.snapshot.planned_on(node) if job.id not in self.evictions}
         for id, placement in self.placements.items():
             if node in placement.allocation.node_ids:
@@ -122,13 +125,13 @@ class Draft:
         return list(here.values())
 
     def elastic(self) -> list[Job]:
-        """The jobs that would run and whose GPU count may vary."""
+        """Return the elastic jobs that would run."""
         planned = {job.id: job for job in self.snapshot.elastic() if job.id not in self.evictions}
         placed = {id: job for id in self.placements if (job := self.snapshot.job(id)).elastic}
         return list((planned | placed).values())
 
     def wait(self, job: Job, share: int | None = None) -> None:
-        """Say why ``job`` waits for ``share`` parts of GPUs, by default for its smallest size."""
+        """Record why ``job`` waits for ``share`` parts of GPUs; the default is its smallest size."""
         need = "GPU" if job.pinned_allocation is not None else need_text(job, job.gpus_min if share is None else share)
         if job.gpu_mem_bytes and job.pinned_allocation is None:
             need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
@@ -136,7 +139,7 @@ class Draft:
         self.sparing.clear()
 
     def _obstacle(self, job: Job) -> str:
-        """What more than the lack of free GPUs is in the way, in words."""
+        """Return in words what keeps ``job`` from starting beside the lack of free GPUs; empty if nothing does."""
         books = self.snapshot.books
         if not books.usable:
             drained = any(node.reachable for node in books.nodes.values())
@@ -164,7 +167,7 @@ class Draft:
         return _foreign(books) if books.foreign and job.gpus_min else ""
 
     def _spared_for(self, job: Job) -> str:
-        """That ``job`` would have room but for those that were spared, in words; empty if it would not."""
+        """Return in words which spared jobs keep ``job`` from having room; empty if they do not."""
         if not self.sparing or job.pinned_allocation is not None:
             return ""
         given = [room for other in self.sparing.values() if (room := self.allocation(other)) is not None]
@@ -181,7 +184,7 @@ class Draft:
         return f": job {', '.join(spared[:JOBS_NAMED])}{more}, resumed lately, is spared for now (min_run_s)"
 
     def _pinned(self, job: Job) -> str:
-        """Which nodes are left to a job whose checkpoint only they can read, in words; empty if all can."""
+        """Return in words which nodes can read the checkpoint of ``job``; empty if all can."""
         books = self.snapshot.books
         reaching = sorted(node.id for node in books.usable.values() if reads_checkpoint(job, node, books))
         if len(reaching) == len(books.usable):
@@ -194,12 +197,12 @@ class Draft:
 
 
 def _has_of(room: Allocation, wanted: set[str]) -> bool:
-    """Whether one of these GPUs or nodes is of ``room``."""
+    """Return whether ``room`` includes one of the ``wanted`` GPUs or nodes."""
     return any(id in wanted for id in (*room.gpu_ids, *room.node_ids))
 
 
 def _foreign(books: Books) -> str:
-    """Which GPUs are used by processes of no job, in words: the first, and how many more."""
+    """Return in words which GPUs foreign processes use: the first one, and how many more."""
     used = [(node, gpu) for node in books.foreign.values() for gpu in node.foreign]
     node, gpu = used[0]
     more = f", and {len(used) - 1} more by others" if len(used) > 1 else ""
@@ -207,7 +210,7 @@ def _foreign(books: Books) -> str:
 
 
 def need_text(job: Job, share: int) -> str:
-    """What ``job`` needs to have ``share`` parts of GPUs, in words: ``2 GPUs on 2 nodes``."""
+    """Return in words what ``job`` needs to have ``share`` parts of GPUs, such as ``2 GPUs on 2 nodes``."""
     spec = job.spec
     if spec.spread and share > WHOLE:
         return f"{count_text(share)} on {spec.max_nodes} nodes or fewer"
@@ -215,7 +218,7 @@ def need_text(job: Job, share: int) -> str:
 
 
 def count_text(share: int) -> str:
-    """A GPU count in words: ``2 GPUs``, ``1/4 GPU``, ``CPUs only``."""
+    """Return a GPU count in words: ``2 GPUs``, ``1/4 GPU``, ``CPUs only``."""
     if share == 0:
         return "CPUs only"
     if share % WHOLE == 0:
@@ -224,12 +227,12 @@ def count_text(share: int) -> str:
 
 
 def count_range(low: int, high: int) -> str:
-    """A range of GPU counts in words."""
+    """Return a range of GPU counts in words."""
     return count_text(low) if low == high else f"{count_text(low)} to {count_text(high)}"
 
 
 def where(allocation: Allocation) -> str:
-    """An allocation in words: ``2 GPUs of node a``."""
+    """Return an allocation in words: ``2 GPUs of node a``."""
     nodes = allocation.node_ids
     more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
     return f"{count_text(allocation.share)} of node {', '.join(nodes[:NODES_NAMED])}{more}"

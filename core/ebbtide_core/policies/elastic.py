@@ -1,10 +1,10 @@
-"""The elastic stage that follows every rigid policy.
+"""The stage that resizes elastic jobs; every rigid policy ends its pass with it.
 
-Elastic jobs are admitted at their smallest size; what is left is shared out among them; their surplus is taken back
-before anybody is preempted. A resize costs a restart, so an attempt is resized only once it has run for
-``resize_after_s``, or ten times what a restart of the job has cost; and it grows only if even the first step of that
-ends it sooner by more than a restart costs, once that was measured. It never grows beyond the size that is of use to
-it, by the speed that was measured of its script.
+Elastic jobs are admitted at their smallest size, what is left is shared out among them, and their surplus is taken back
+before any job is preempted. A resize costs a restart, so an attempt is resized only once it has run for
+``resize_after_s``, or ten times the job's measured restart cost if that is longer. Once that cost is known, a job grows
+only if already the first step up ends it sooner by more than a restart costs. A job never grows beyond the largest size
+of use to it, by the measured speed of its script.
 """
 
 from collections.abc import Collection
@@ -17,14 +17,14 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.staying import RUNS_PER_RESTART
 
 HORIZON_S: Final = 3600.0
-"""How long a job of which nothing is known is taken to run on."""
+"""The assumed remaining run time, in seconds, of a job of unknown work."""
 
 _Shrink = tuple[Job, Allocation, Allocation]
-"""Who shrinks, what it has, and what it would have then."""
+"""A job that shrinks, its allocation before, and its allocation after."""
 
 
 def fit_ranges(draft: Draft) -> None:
-    """Resize running jobs to the range that their users gave them since."""
+    """Resize running jobs whose users changed their range so that the present size is outside of it."""
     for job in draft.snapshot.out_of_range():
         current = draft.allocation(job)
         if current is None or _starting(job):
@@ -40,9 +40,10 @@ def fit_ranges(draft: Draft) -> None:
 
 
 def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: list[Job] | None = None) -> bool:
-    """Make room for ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink.
+    """Place ``job`` on the node where the fewest elastic jobs (of those ``among``) have to shrink for it.
 
-    For a gang, they shrink on all nodes, those with the greatest surplus first.
+    For a gang, jobs on all nodes may shrink, those with the greatest surplus first. Return False, with nothing changed,
+    if that makes no room.
     """
     best: tuple[list[Job], NodeId | None] | None = None
     shrinkable = _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among)
@@ -67,7 +68,7 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
 
 
 def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:
-    """Those of the elastic ``jobs`` with a surplus on each node, those with the most first."""
+    """Return, by node, the ``jobs`` with a surplus that may shrink now, the greatest surplus first."""
     found: dict[NodeId, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: (job.gpus_min - _share(draft, job), job.sequence)):
         current = draft.allocation(job)
@@ -81,7 +82,7 @@ def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[No
 
 
 def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]) -> list[Job] | None:
-    """Which of ``victims`` to shrink so that ``job`` fits on ``node`` (None: anywhere); None if all are not enough."""
+    """Return which ``victims`` must shrink for ``job`` to fit on ``node`` (None: anywhere); None if it cannot."""
     done: list[_Shrink] = []
     room = None
     for victim in victims:
@@ -106,7 +107,7 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]
 
 
 def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
-    """Those of ``done`` without which a gang would not fit; the others, often on other nodes, are undone."""
+    """Return the shrinks of ``done`` that a gang needs to fit; undo the others, which are often on other nodes."""
     needed = []
     for shrink in done:
         _, before, smaller = shrink
@@ -120,7 +121,7 @@ def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
 
 
 def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:
-    """Share out what is left, a step at a time to the elastic job with the fewest GPUs; some ``keep`` their size."""
+    """Share out what is left, one step at a time to the elastic job with the fewest GPUs, except those in ``keep``."""
     growing = {
         job.id: job
         for job in draft.elastic()
@@ -143,9 +144,9 @@ def _share(draft: Draft, job: Job) -> int:
 
 
 def _smaller(draft: Draft, job: Job, before: Allocation, node: NodeId | None) -> Allocation | None:
-    """Room for ``job``, which had ``before``, to shrink to so that ``node`` (None: any of its nodes) has more left.
+    """Return room of the smallest size for ``job``, which had ``before``, that leaves more of ``node`` free.
 
-    One that is spread goes on beside that node if it can.
+    None as ``node`` means any of the job's nodes. A job that may be spread leaves that node entirely if it can.
     """
     find, size, own = draft.trial.find, job.gpus_min, before.node_ids
     if not job.spec.spread:
@@ -154,9 +155,9 @@ def _smaller(draft: Draft, job: Job, before: Allocation, node: NodeId | None) ->
 
 
 def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = None) -> bool:
-    """Give ``job`` another size on its own nodes, if it fits there; one that may be spread grows wherever it fits.
+    """Give ``job`` another size on its own nodes if it fits there; return whether it does.
 
-    Who is spread and shrinks leaves the node to ``avoid`` if it can.
+    A job that may be spread grows wherever it fits, and leaves the node to ``avoid`` if it can when it shrinks.
     """
     before = draft.allocation(job)
     assert before is not None
@@ -177,19 +178,19 @@ def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = 
 
 
 def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
-    if job.id in draft.placements:  # it is (re)started anyway: a bigger size costs nothing more
+    if job.id in draft.placements:  # the job is (re)started anyway, so a bigger size costs nothing more
         return True
     return job.running and job.preemptible and may_resize(draft, job, resize_after_s) and _is_worth_it(draft, job)
 
 
 def _is_worth_it(draft: Draft, job: Job) -> bool:
-    """Whether the next size up ends the job sooner by more than a restart costs; of unknown work, in an hour."""
+    """Return whether the next size up saves more than a restart costs; unknown work is assumed to last an hour."""
     if not job.restart_cost_s:
         return True
     share, speedup = _share(draft, job), draft.snapshot.speedup_of(job)
     bigger = next((size for size in job.sizes() if size > share), share)
     left = draft.snapshot.remaining(job)
-    # One that has run for longer than its earlier runs shows that these tell nothing of it.
+    # A job that has run for longer than its earlier runs shows that they do not predict it.
     known = left is not None and (left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS)
     counted_by = job.attempts[-1].speedup or draft.snapshot.speedup
     left_s = left.work_s / counted_by(share) if left is not None and known else HORIZON_S
@@ -197,7 +198,7 @@ def _is_worth_it(draft: Draft, job: Job) -> bool:
 
 
 def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
-    """Whether the running attempt has lasted long enough; if not, see to it that the policy looks again."""
+    """Return whether the running attempt has run long enough to resize; if not, schedule another pass for then."""
     live = job.live
     if live is None or live.started is None:
         return False

@@ -1,19 +1,20 @@
-"""Equipartition: equal shares for all, without a look at how long anybody runs (seed 001, §IV-A).
+"""Equipartition: equal shares for all jobs, however long they run (seed 001, §IV-A).
 
 Four cases, by what the pool has and needs. p_min and p_max are the ends of a job's range, and a job cannot have more
 than its node has:
 
-1. p_min of all is as much as there is, or more: p_min each, in order of arrival, as far as it goes.
-2. p_max of all is no more than the vacant GPUs: p_max each.
-3. There is a vacant GPU for each (or as many as it needs at least): one each, the others by D'Hondt with p_max votes.
-4. Else jobs share GPUs: each chooses the GPU with the fewest, and a GPU is divided equally among those that chose it.
+1. The sum of p_min is all that is available, or more: each job gets p_min, in order of arrival, while there is room.
+2. The sum of p_max is no more than the vacant GPUs: each job gets p_max.
+3. The vacant GPUs suffice for one per job (or the whole GPUs of its p_min): each job gets these, and the remaining GPUs
+   are given out by D'Hondt with p_max votes.
+4. Else jobs share GPUs: each chooses the GPU with the fewest jobs, and a GPU is divided equally among those on it.
 
-Of a script whose speed was measured at several sizes (see `ebbtide_core.estimates.curves`), p_max is the greatest one
+For a script whose speed was measured at several sizes (see `ebbtide_core.estimates.curves`), p_max is the greatest size
 of use.
 
-Where the paper is silent: of equal D'Hondt quotients, the job that came first wins. What an equal share means in case
-3 for a job that cannot have a whole GPU is p_max. In case 4 a GPU is passed over if somebody there would be left with
-less than p_min. If the GPUs of a case cannot be had in one piece, a job gets the next smaller size that can.
+Where the paper is silent: of equal D'Hondt quotients, the job that came first wins. In case 3, a job that cannot have a
+whole GPU gets p_max. In case 4, a job does not choose a GPU where a job would be left with less than p_min. If a job's
+GPUs are not free in one piece, it gets the next smaller size that is.
 """
 
 from collections.abc import Sequence
@@ -34,10 +35,10 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class MoldableEquipartition(Policy):
-    """Divides what is free equally among the waiting jobs; who runs keeps what they have (Moldable Equipartition)."""
+    """Divides what is free equally among the waiting jobs; running jobs keep theirs (Moldable Equipartition)."""
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -47,13 +48,13 @@ class MoldableEquipartition(Policy):
 
 @dataclass(frozen=True, slots=True)
 class MalleableEquipartition(Policy):
-    """Divides all GPUs equally among running and waiting jobs, again and again (Malleable Equipartition).
+    """Divides all GPUs equally among running and waiting jobs, anew in each pass (Malleable Equipartition).
 
     ``min_work_s``: only jobs with more work left than this, in seconds on one GPU, are resized or suspended; the others
-    keep what they have and leave the pool (paper: 300). Jobs of unknown work are taken for longer.
+    keep what they have and leave the pool (paper: 300). Jobs of unknown work are assumed to have more.
     ``resize_after_s``: an attempt is resized or suspended only after it has run this long, in seconds (paper: 0).
-    ``gain_restarts``: a job grows only if that ends it sooner by more than so many times what its restart cost,
-    measured (paper: 0).
+    ``gain_restarts``: a job grows only if that ends it sooner by more than this many times its measured restart cost
+    (paper: 0).
     """
 
     min_work_s: float = 300.0
@@ -64,15 +65,15 @@ class MalleableEquipartition(Policy):
         check_rules(self)
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """What shares come to is another matter."""
+        """Apply only the rules of the job itself; how GPUs are divided is not decided here."""
         return stays_by_itself(job, 0.0, now)
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Those that have room, in order of arrival."""
+        """Index the jobs that have room, in order of arrival."""
         return Members(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -81,7 +82,7 @@ class MalleableEquipartition(Policy):
 
 
 def divide_equally(draft: Draft, jobs: Sequence[Job], here: Supply) -> Wanted | None:
-    """Cases 2 and 3; None in case 4."""
+    """Divide the GPUs by cases 2 and 3; return None in case 4."""
     most = [reach(job, draft.snapshot) for job in jobs]
     if (all_of_it := enough_for_all(jobs, most, here, draft.snapshot.has_curves)) is not None:
         return all_of_it

@@ -1,17 +1,18 @@
 """Fair shares, as in Determined (seed 003): GPUs in proportion to demand and weight.
 
-A group is the jobs that name the same one, else a job alone; or all jobs of a user. Its demand is the GPUs that its
-waiting and running jobs ask for at most. All GPUs are divided in proportion to demand x weight; nobody gets more than
-their demand, and what is over goes to the others. What runs and cannot be preempted is part of its group's share; where
-it is more than that, the others divide what is left.
+A group is all jobs with the same group name, a job without a group name, or all jobs of a user. Its demand is the
+GPUs that its waiting and running jobs ask for at most. All GPUs are divided in proportion to demand x weight; no group
+gets more than its demand, and the surplus goes to the other groups. Running jobs that cannot be preempted count towards
+their group's share; where they exceed it, the other groups divide what is left.
 
 Where the seed is silent: shares are turned into whole jobs by the largest remainder, in terms of each group's next job;
-the oldest group goes first among equals. A small demand is not drowned by large ones: a group's share is at least its
-first job, if that is no more than an equal share by weight. No job takes the place of another unless its group lacks
-more than the other's by a whole job. With one exception: smaller jobs may pass one that is too large for what is free,
-if its group has nothing else, but they give way once it would fit without those whose turn is later (`Turn`). Whoever
-should not run is preempted, the newest first, when the room is needed; if free GPUs are in pieces, so are smaller jobs
-whose turn is later. What the shares leave over goes to any job that could be preempted again.
+among equals the oldest group goes first. So that large demands do not crowd out a small one, a group's share is at
+least its first job, if that is no more than an equal share by weight. A job takes the place of another only if its
+group lacks more than the other's by a whole job, with one exception: smaller jobs may pass a job that is too large for
+the free GPUs if its group has no other job, but they give way once it would fit without the jobs whose turn is later
+(`Turn`). Jobs that should not run are preempted, the newest first, when their room is needed; if the free GPUs are
+scattered, smaller jobs whose turn is later are preempted too. What the shares leave over goes to any job that could be
+preempted again.
 """
 
 import math
@@ -37,19 +38,19 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 SAME: Final = 9
-"""Shares that are the same to this many digits are equal."""
+"""Shares that agree to this many decimal places count as equal."""
 LOOK_AHEAD: Final = 32
-"""Jobs of a group that are looked at where the next is too large."""
+"""How many further jobs of a group are tried when its next job is too large."""
 Turn = tuple[int, float, int]
-"""Who need not give way: the group that lacks most jobs, rounded up; then the heaviest, then the oldest."""
+"""A group's rank; the lower one need not give way: it lacks more jobs (rounded up), is heavier, or is older."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairShare(Policy):
     """Weighted fair shares.
 
-    ``per``: shares of groups, or of users. ``half_life_s``: with ``per=user``, weights are divided by 1 + the GPUs that
-    the user had lately, an average in which what is this many seconds past counts half; none for no such memory.
+    ``per``: whether groups or users get shares. ``half_life_s``: with ``per=user``, weights are divided by 1 + the GPUs
+    that the user had lately, an average in which use this many seconds ago counts half; None ignores past use.
     ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
@@ -66,19 +67,19 @@ class FairShare(Policy):
             raise ValueError(f"half_life_s is more than 0, not {self.half_life_s}")
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """Whether it has more than its share is another matter."""
+        """Apply only the rules of the job itself; whether its group has more than its share is not decided here."""
         return stays_by_itself(job, self.min_run_s, now)
 
     def queue(self) -> ShapedQueue:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return ShapedQueue(by_arrival, _shape)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """The jobs of each group."""
+        """Index the jobs by group."""
         return Groups(self.per, self.half_life_s)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Say who should run, and see to it."""
+        """Divide the GPUs among the groups, then start and preempt jobs accordingly."""
         draft = Draft(snapshot)
         fit_ranges(draft)
         turns = _Pass(self, draft)
@@ -91,9 +92,9 @@ class FairShare(Policy):
 
 @dataclass(frozen=True, slots=True)
 class SizeStep:
-    """A size that a job may have: the ``parts`` more than before, and whether it ``has`` them already.
+    """One step in a job's size: ``parts`` are added, and ``has`` says whether the job has them already.
 
-    By such a step a job starts, or ``grows``.
+    By such a step a job starts, or ``grows`` if that is set.
     """
 
     job: Job
@@ -104,10 +105,10 @@ class SizeStep:
 
 @dataclass(slots=True, eq=False)
 class ShareClaim:
-    """What a group may have in one pass, in parts: from ``least`` to ``demand``, of which ``left`` is not granted yet.
+    """What a group may have in one pass, in parts: from ``least`` to ``demand``; ``left`` is not granted yet.
 
-    ``bound`` is what it has that cannot be preempted. A claim stands for ``count`` groups of one kind: for the oldest,
-    until that has its first job or cannot have it, then for the ``others``.
+    ``bound`` is what the group's jobs have that cannot be preempted. A claim stands for ``count`` groups of one kind:
+    for the oldest group until that has its first job or cannot have it, then for the ``others``.
     """
 
     group: ShareGroup
@@ -124,7 +125,7 @@ class ShareClaim:
 
 
 def divide(capacity: int, claims: list[ShareClaim]) -> None:
-    """Set the shares of all: demand x weight x a common factor, but no more than the demand, nor less than least."""
+    """Set each claim's share: demand x weight x a common factor, at most its demand, and at least its ``least``."""
     factor = common_factor(capacity, claims, [claim.least for claim in claims])
     for claim in claims:
         claim.left = _share_by(factor, claim, claim.least)
@@ -135,7 +136,7 @@ def _share_by(factor: float, claim: ShareClaim, least: int) -> float:
 
 
 def common_factor(capacity: int, claims: list[ShareClaim], leasts: list[int]) -> float:
-    """By which demand x weight is to be multiplied so that the shares, at least ``leasts``, fill ``capacity``."""
+    """Return the factor of demand x weight with which the shares, at least ``leasts``, fill ``capacity``."""
     turns: list[tuple[float, float]] = []  # factors at which the slope of the sum of all shares changes, and how
     for claim, least in zip(claims, leasts, strict=True):
         slope = claim.demand * claim.weight
@@ -152,12 +153,13 @@ def common_factor(capacity: int, claims: list[ShareClaim], leasts: list[int]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Balance:
-    """How fairly GPUs are shared: which parts of its share each group has, all jobs at their smallest size.
+    """How fairly GPUs are shared: which parts of its share each group has, with all jobs at their smallest size.
 
-    A part is ranked by what its group would lack without it, in terms of its smallest job and rounded up, then by
-    weight and age, as in `Turn`. Of two ways to share GPUs, the fairer one has the first part in which they differ; of
-    two in which groups have the same, the one with the oldest job. That is an order: neither the shares nor the ranks
-    depend on which jobs run. So a policy that preempts only towards what is fairer comes to rest.
+    A part is ranked by what its group would lack without it, in terms of the group's smallest job and rounded up, then
+    by weight and age, as in `Turn`. Of two divisions of the GPUs, the fairer one has the first part in which they
+    differ; if the groups have the same in both, the one with the oldest job is fairer. This is an order, because
+    neither the shares nor the ranks depend on which jobs run. So a policy that preempts only for a fairer division
+    does not preempt forever.
     """
 
     groups: Groups
@@ -166,7 +168,7 @@ class _Balance:
     units: dict[str, int] = field(default_factory=dict)
 
     def is_fairer(self, job: Job, victims: list[Job]) -> bool:
-        """Whether it is fairer that ``job`` runs in the place of ``victims``."""
+        """Return whether it is fairer that ``job`` runs instead of ``victims``."""
         own, more = self.groups.key(job), Counter[str]()
         more[own] += job.gpus_min
         for victim in victims:
@@ -177,7 +179,7 @@ class _Balance:
         return not lost and all(job.sequence < victim.sequence for victim in victims)
 
     def _rank(self, key: str, parts: int) -> Turn:
-        """The rank of the next part of a group that has ``parts``."""
+        """Return the rank of the next part of a group that has ``parts``."""
         claim, share = self.shares[key]
         if key not in self.units:
             self.units[key] = min(job.gpus_min for _, job in claim.group.jobs)
@@ -185,7 +187,7 @@ class _Balance:
 
 
 class _Pass:
-    """One pass: ``grants`` says who should run, and how large."""
+    """One pass of the policy: ``grants`` maps the jobs that should run to their sizes, in parts."""
 
     def __init__(self, policy: FairShare, draft: Draft) -> None:
         self.policy = policy
@@ -196,17 +198,17 @@ class _Pass:
         self.all_here = len(nodes) == len(draft.snapshot.books.nodes)
         self.grants: dict[JobId, int] = {}
         self.newcomers: list[Job] = []
-        """Those of them who wait, in the order in which they were granted theirs."""
+        """The waiting jobs among ``grants``, in the order in which they were granted their room."""
         self.turns: dict[JobId, tuple[Turn, SizeStep]] = {}
-        """The turns and first steps of those of them whom others may ask to wait."""
+        """The turns and first steps of the granted jobs that may have to give way to others."""
         self.claims: list[ShareClaim] = []
-        """Those among which all is divided: they stand for all groups."""
+        """The claims among which the GPUs are divided; they stand for all groups."""
         self.others: list[ShareClaim] = []
-        """Those of the `_other` groups of a kind."""
+        """The claims that `_other` made for further groups of a kind."""
         self.weights = 0.0
-        """Of all groups together."""
+        """The sum of the weights of all groups."""
         self.shares: dict[str, tuple[ShareClaim, float]] = {}
-        """The `_lasting_shares` once they were asked for."""
+        """The `_lasting_shares`, computed when first needed."""
         self._grant_all()
 
     def _grant_all(self) -> None:
@@ -227,11 +229,11 @@ class _Pass:
                 self.draft.waits[claim.next.job.id] = reason
 
     def _least(self, claim: ShareClaim, first: int) -> int:
-        """The least share of a group the first job of which needs ``first``; 0 if that is more than an equal share."""
+        """Return the least share of a group whose first job needs ``first``; 0 if that exceeds an equal share."""
         return first if first * self.weights <= self.capacity * claim.weight else 0
 
     def _claims(self) -> list[ShareClaim]:
-        """The claims of all groups; where nobody has room and nobody had any, those of one kind have one."""
+        """Return the claims of all groups; groups of one kind without room share one if past use is ignored."""
         groups = self.groups
         claims = [claim for group in groups.with_room.values() if (claim := self._claim(group)) is not None]
         for line in groups.waiting.values():
@@ -243,7 +245,7 @@ class _Pass:
         return claims
 
     def _claim(self, group: ShareGroup) -> ShareClaim | None:
-        """What ``group`` may have; None if all of it is on nodes that are away."""
+        """Return what ``group`` may have; None if all of its jobs are on nodes that are away."""
         bound, demand = 0, sum(group.demand.values())
         weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
         here = demand
@@ -260,11 +262,11 @@ class _Pass:
         return claim
 
     def _is_here(self, job: Job) -> bool:
-        """Whether no node of the room that is promised to ``job`` is away."""
+        """Return whether all nodes of the room promised to ``job`` are connected."""
         return self.all_here or all(node in self.draft.snapshot.nodes for node in nodes_of(job))
 
     def _steps(self, group: ShareGroup) -> Iterator[SizeStep]:
-        """What the jobs may have that can be preempted: first the smallest size of each, then what they may grow."""
+        """Yield the steps of the jobs that can be preempted: first each one's smallest size, then their growth."""
         elastic = []
         for (where, _, _), job in group.jobs:
             if where != BOUND and self._is_here(job):
@@ -277,7 +279,7 @@ class _Pass:
                 yield SizeStep(job, larger - smaller, larger <= has, grows=True)
 
     def _had_lately(self, group: ShareGroup) -> float:
-        """The GPUs that the user had on average, what they have now included."""
+        """Return the average number of GPUs that the user had lately, present ones included."""
         half_life_s, now = self.policy.half_life_s, self.draft.snapshot.now
         if half_life_s is None:
             return 0.0
@@ -297,9 +299,9 @@ class _Pass:
         claim.granted = claim.bound
 
     def _grant_by_remainder(self, claims: list[ShareClaim]) -> None:
-        """Give room to the group that lacks most of its share, in terms of its next job, again and again.
+        """Repeatedly grant the next step of the group that lacks most of its share, in terms of its next job.
 
-        For a job that runs it counts as one more: it stays, unless another group lacks more by a whole job.
+        A running job counts as one more job lacked, so it stays unless another group lacks more by a whole job.
         """
         heap = [_by_remainder(claim, claim.next) for claim in claims if claim.next] if self.room > 0 else []
         heapify(heap)
@@ -325,7 +327,7 @@ class _Pass:
                 heappush(heap, _by_remainder(other, _first(other)))
 
     def _passes_over(self, claim: ShareClaim) -> bool:
-        """Go on to one of the next jobs that fits, and could be preempted: the one whose turn it is, is too large."""
+        """Skip the group's next job, which is too large, for a later one that fits and can be preempted."""
         for step in islice(claim.steps, LOOK_AHEAD):
             if not self._is_premature(step) and step.job.preemptible and step.parts <= self.room:
                 if (passed := _first(claim).job).queued is not None:
@@ -336,7 +338,7 @@ class _Pass:
         return False
 
     def _give_way(self, claims: list[ShareClaim]) -> None:
-        """Have smaller jobs make room for the first one of a group if it is its turn before theirs."""
+        """Revoke grants of smaller jobs for the first job of a group whose turn comes before theirs."""
         smallest = min([step.parts for _, step in self.turns.values()], default=0)
         passed = [
             (_turn(claim, first), claim)
@@ -353,7 +355,7 @@ class _Pass:
                 heappush(passed, (_turn(other, _first(other)), other))
 
     def _takes_turn(self, turn: Turn, claim: ShareClaim) -> bool:
-        """Grant the first step of ``claim`` in the place of smaller ones that come later; False if it is too large."""
+        """Grant the first step of ``claim`` instead of smaller, later ones; return False if it still does not fit."""
         first = _first(claim)
         if self._is_premature(first):
             return False
@@ -365,11 +367,11 @@ class _Pass:
         return self._grant(claim, first)
 
     def _is_premature(self, step: SizeStep) -> bool:
-        """Whether a job would grow by ``step`` that is not granted its smallest size, or no longer."""
+        """Return whether ``step`` would grow a job whose smallest size is not granted, or no longer."""
         return step.grows and step.job.id not in self.grants
 
     def _revoke(self, entries: list[tuple[Turn, SizeStep]], parts: int) -> None:
-        """Take back grants from the first of ``entries`` on until there is room, less those that are not needed."""
+        """Revoke grants from the first of ``entries`` on until ``parts`` fit, then restore those not needed."""
         revoked = []
         for entry in entries:
             if self.room < parts:
@@ -382,7 +384,7 @@ class _Pass:
                 del self.grants[id], self.turns[id]
 
     def _other(self, claim: ShareClaim, left: float) -> ShareClaim | None:
-        """The claim of the next oldest group of the same kind, with the same share."""
+        """Return the claim of the next oldest group of the same kind, with the same share; None if there is none."""
         _, group = next(claim.others or iter(()), (0, None))
         if group is None:
             return None
@@ -392,7 +394,7 @@ class _Pass:
         return other
 
     def _grant(self, claim: ShareClaim, step: SizeStep) -> bool:
-        """Grant the next step of ``claim`` if there is room."""
+        """Grant the next step of ``claim``; return False if there is no room."""
         if step.parts > self.room:
             return False
         if step.job.id not in self.grants and step.job.queued is not None:
@@ -404,17 +406,17 @@ class _Pass:
         claim.next = next(claim.steps, None)
         return True
 
-    # --- and how they get there ---
+    # --- carrying out the grants ---
 
     def start_without_gpus(self) -> None:
-        """Start jobs without GPUs in the order in which they came."""
+        """Start jobs without GPUs in order of arrival."""
         for _, job in self.groups.without_gpus:
             if not self.draft.admit(job):
                 self.draft.wait(job)
                 return
 
     def start_those_with_a_share(self) -> None:
-        """Place all who wait and should run: where there is room, else where others have more than they should."""
+        """Place all waiting jobs that have a grant: where there is room, else where others have too much."""
         first = True
         for job in self.newcomers:
             if job.id not in self.grants or self.draft.admit(job) or self._shrink_for(job) or self._preempt_for(job):
@@ -436,7 +438,7 @@ class _Pass:
         return True
 
     def _give_back(self, job: Job) -> None:
-        """Have ``job``, which shrank to its smallest size, keep what it may have: only its surplus is for others."""
+        """Let ``job``, which shrank to its smallest size, keep its grant, because only its surplus is for others."""
         draft, share, room = self.draft, self.grants.get(job.id, 0), self.draft.allocation(job)
         if room is None or room.share >= share:
             return
@@ -447,7 +449,7 @@ class _Pass:
             draft.place(job, larger, draft.placements[job.id].reason, claim=True)
 
     def _preempt_for(self, job: Job) -> bool:
-        """Take the place of jobs that should not run, the newest first; else of smaller ones whose turn is later."""
+        """Preempt jobs without a grant for ``job``, the newest first; else smaller jobs whose turn is later."""
         draft, min_run_s = self.draft, self.policy.min_run_s
         others = sorted(
             ((stand, other) for group in self.groups.with_room.values() for stand, other in group.with_room()),
@@ -460,7 +462,7 @@ class _Pass:
         choice = choose(draft, job, [over, smaller])
         if choice is None:
             return False
-        balance = self._balance()  # without it, two jobs could preempt each other for ever: see there
+        balance = self._balance()  # without this check two jobs could preempt each other forever (see `_Balance`)
         if not balance.is_fairer(job, choice[0]):
             levels = [[other for other in level if balance.is_fairer(job, [other])] for level in (over, smaller)]
             choice = choose(draft, job, levels)
@@ -470,7 +472,7 @@ class _Pass:
         return True
 
     def _balance(self) -> _Balance:
-        """What the groups have of their shares as the draft is now."""
+        """Return what each group has of its share in the current draft."""
         groups, draft = self.groups, self.draft
         has = Counter[str]()
         for key, group in groups.with_room.items():
@@ -485,7 +487,10 @@ class _Pass:
         return _Balance(groups, self.shares, has)
 
     def _lasting_shares(self) -> dict[str, tuple[ShareClaim, float]]:
-        """The shares, less what is bound, if the first job of a group were its oldest one: they last, whichever run."""
+        """Return the shares, less what is bound, with each group's oldest job as its first.
+
+        Such shares do not depend on which jobs run.
+        """
         leasts = [self._lasting_least(claim) for claim in self.claims]
         factor = common_factor(self.capacity, self.claims, leasts)
         leasts += [self._lasting_least(claim) for claim in self.others]
@@ -495,7 +500,7 @@ class _Pass:
         }
 
     def _lasting_least(self, claim: ShareClaim) -> int:
-        """The least share of a group if its first job were the oldest one that can be preempted, or waits."""
+        """Return the least share of a group whose first job is its oldest one that can be preempted or waits."""
         entries = [*claim.group.with_room()]
         entries += claim.group.jobs[len(entries) : len(entries) + 1]  # the oldest one that waits
         jobs = [job for (where, _, _), job in entries if where != BOUND and self._is_here(job)]
@@ -503,7 +508,7 @@ class _Pass:
         return max(bound, self._least(claim, min(jobs, key=_sequence).gpus_min)) if jobs else bound
 
     def _is_later(self, other: Job, job: Job) -> bool:
-        """Whether it is the turn of ``other``, which may run as well, after that of ``job``."""
+        """Return whether the turn of ``other``, which has a grant too, comes after that of ``job``."""
         if other.id not in self.turns:
             return False
         turn, theirs = self.turns[job.id][0], self.turns[other.id][0]
@@ -511,7 +516,7 @@ class _Pass:
         return other.sequence > job.sequence if same_group else theirs > turn
 
     def fill(self) -> None:
-        """Start whoever fits into what is left, and could be preempted again."""
+        """Start jobs that fit into what is left and could be preempted again."""
         queue = self.draft.snapshot.queue
         assert isinstance(queue, ShapedQueue)
         elastic = self.draft.elastic()
@@ -538,7 +543,7 @@ def _first(claim: ShareClaim) -> SizeStep:
 
 
 def _turn(claim: ShareClaim, step: SizeStep) -> Turn:
-    """When it would be the turn of ``claim``, whoever runs already."""
+    """Return the turn of ``claim``, which does not depend on the jobs that run already."""
     return _rank(claim, claim.left, step.parts)
 
 

@@ -1,4 +1,4 @@
-"""First in, first out: the head of the line blocks (strictly so, the baseline of FitGpp, seed 000 §2.1)."""
+"""First in, first out: a head of the queue that does not fit blocks the rest (FitGpp's baseline, seed 000 §2.1)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,25 +17,25 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Fifo(Policy):
-    """Places jobs in the order in which they were submitted; nobody is preempted, but see `defragment`.
+    """Places jobs in the order in which they were submitted; no job is preempted, though `defragment` may move some.
 
-    ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds. ``backfill``: who may
-    pass a job that has to wait: nobody (``off``), or whoever does not delay it (``easy``, see `Backfill`).
+    ``resize_after_s``: an elastic attempt is resized only after it has run this long, in seconds. ``backfill``: which
+    jobs may pass a job that has to wait: none (``off``), or those that do not delay it (``easy``, see `Backfill`).
     """
 
     resize_after_s: float = 60.0
     backfill: Literal["off", "easy"] = "off"
 
     def queue(self) -> Queue:
-        """In order of submission."""
+        """Order waiting jobs by submission."""
         return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival, shape_in_time)
 
     def ranking(self, state: PoolState) -> Ranking | None:
-        """For backfill, who leaves when."""
+        """Index the expected releases for backfill; None without it."""
         return None if self.backfill == "off" else ExpectedReleases(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Admit from the head of the queue until one does not fit, then whom ``backfill`` lets pass."""
+        """Admit jobs from the head of the queue until one does not fit, then those that ``backfill`` lets pass."""
         draft = Draft(snapshot)
         fit_ranges(draft)
         if self.backfill == "easy":

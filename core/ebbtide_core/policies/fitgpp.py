@@ -7,8 +7,8 @@ than P times (Eq. 2).
 
 Where the paper is silent: room is checked per GPU, not by node sums. If no single job makes room, ``fallback`` says
 whether to wait (Eq. 2 as written) or to preempt the cheapest set on one node of which every member is needed.
-Best-effort jobs that only wait for room are displaced before any running one. Of equal scores, those that never proved
-that they can suspend come last.
+Best-effort jobs that only wait for room are displaced before any running one. Of jobs with equal scores, those that
+never proved that they can suspend come last.
 """
 
 import math
@@ -30,7 +30,7 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 _Entry = tuple[float, bool, int, Job]
-"""A job by its score; of equal ones, those that never proved that they can suspend come last, then the later ones."""
+"""A job by its score; of equal ones, jobs that never proved that they can suspend come last, then later jobs."""
 
 PAPER_S: Final = 4.0
 """The weight of the grace period against size in the paper."""
@@ -40,10 +40,10 @@ PAPER_S: Final = 4.0
 class FitGpp(Policy):
     """The policy's options.
 
-    ``s``: weight of the grace period against size (paper: 4). ``p``: preemptions that one job suffers at most, none for
-    unlimited (paper: 1; live, ``min_run_s`` bounds them instead). ``fallback``: ``multi`` or ``wait`` (paper).
+    ``s``: weight of the grace period against size (paper: 4). ``p``: how often one job is preempted at most, none for
+    unlimited (paper: 1; live, ``min_run_s`` bounds this instead). ``fallback``: ``multi`` or ``wait`` (paper).
     ``min_run_s``: a resumed job is spared for this long, in seconds, or ten times its restart cost if that is longer; 0
-    spares nobody (paper). ``resize_after_s``: as for `Fifo`.
+    spares no job (paper). ``resize_after_s``: as for `Fifo`.
     """
 
     s: float = PAPER_S
@@ -57,28 +57,28 @@ class FitGpp(Policy):
             raise ValueError(f"s is at least 0, not {self.s}")
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As for its class; and one that was preempted as often as ``p`` allows."""
+        """Apply the rule by class, and keep a job that was preempted as often as ``p`` allows."""
         if self.p is not None and job.preemptions >= self.p and job.running and best_effort(job):
             return Stay(f"preempted {job.preemptions} times already, and p is {self.p}")
         return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """Trial-and-error jobs first."""
+        """Order trial-and-error jobs before best-effort ones."""
         return Queue(by_class)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """The best-effort jobs by Eq. 1."""
+        """Index the best-effort jobs by Eq. 1."""
         return Scores(self.s, state.books)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Admit trial-and-error jobs, by preemption if need be, then best-effort jobs in order, then grow."""
         draft = Draft(snapshot)
-        # In the paper's setting, which spares nobody, nobody is moved either.
+        # In the paper's setting, which spares no job, no job is moved either.
         admit_in_order(draft, self._preempt_for, self.resize_after_s, moves=self.min_run_s > 0)
         return draft.plan()
 
     def _preempt_for(self, draft: Draft, job: Job) -> bool:
-        """Preempt the cheapest job that alone makes room for ``job``; if none does, as ``fallback`` says."""
+        """Preempt the cheapest job that alone makes room for ``job``; if none does, act as ``fallback`` says."""
         choice = self._single(draft, job)
         if choice is None and self.fallback == "multi":
             choice = self._set(draft, job)
@@ -88,7 +88,7 @@ class FitGpp(Policy):
         return True
 
     def _candidates(self, draft: Draft) -> Iterator[tuple[float, Job]]:
-        """The best-effort jobs that may be preempted now by their scores, the cheapest first."""
+        """Yield the best-effort jobs that may be preempted now with their scores, the cheapest first."""
         for cost, job in draft.snapshot.ranking:
             if draft.allocation(job) is None or not may_be_preempted(draft, job, self.min_run_s):
                 continue
@@ -96,7 +96,7 @@ class FitGpp(Policy):
                 yield cost, job
 
     def _single(self, draft: Draft, job: Job) -> Choice | None:
-        """Eq. 2: the cheapest job that alone makes room on one of its nodes, or anywhere for a gang."""
+        """Return the cheapest job that alone makes room on one of its nodes, or anywhere for a gang (Eq. 2)."""
         for _, victim in self._candidates(draft):
             for nodes in _where(draft, job, victim):
                 if suffice(draft, job, [victim], nodes):
@@ -104,7 +104,7 @@ class FitGpp(Policy):
         return None
 
     def _set(self, draft: Draft, job: Job) -> Choice | None:
-        """The cheapest set of jobs on one node, or anywhere for a gang, of which each is needed."""
+        """Return the cheapest set of jobs on one node, or anywhere for a gang, of which each is needed."""
         costs: dict[JobId, float] = {}
         by_nodes: dict[Nodes, list[Job]] = {}
         for its_score, victim in self._candidates(draft):
@@ -120,14 +120,14 @@ class FitGpp(Policy):
 
 
 def _where(draft: Draft, job: Job, victim: Job) -> list[Nodes]:
-    """Where ``victim`` may make room for ``job``: on each of its nodes alone, or anywhere for a gang."""
+    """Return where ``victim`` may make room for ``job``: on each of its nodes alone, or anywhere for a gang."""
     room = draft.allocation(victim)
     assert room is not None
     return [None] if draft.trial.is_gang(job) else [(node,) for node in room.node_ids]
 
 
 def score(size: float, grace_s: float, largest: float, longest_s: float, s: float) -> float:
-    """Score(j) = |D_j| / max |D| + s · GP_j / max GP: what it costs to preempt job j.
+    """Return Score(j) = |D_j| / max |D| + s · GP_j / max GP, the cost of preempting job j.
 
     ``size`` is |D_j| and ``grace_s`` GP_j; ``largest`` and ``longest_s`` are the maxima over all jobs that could be
     preempted. Source: seed 000, §2.2, Eq. 1.
@@ -136,7 +136,7 @@ def score(size: float, grace_s: float, largest: float, longest_s: float, s: floa
 
 
 def size(room: Allocation, books: Books) -> float:
-    """|D|: the norm of what a job has of CPUs, memory and GPUs, each relative to what its node has.
+    """Return |D|: the norm of a job's CPUs, memory and GPUs, each relative to what its node has.
 
     Source: seed 000, §2.2, footnote 1; the paper does not say which norm, and this is the Euclidean one.
     """
@@ -153,14 +153,14 @@ def size(room: Allocation, books: Books) -> float:
 
 
 def _grace_s(job: Job) -> float:
-    """GP: how long ``job`` takes to step aside, as measured or else as promised; nothing if it has not started."""
+    """Return GP: the seconds in which ``job`` steps aside, measured or else its grace period; 0 before its start."""
     if not job.running:
         return 0.0
     return job.spec.grace_s if job.save_s is None else job.save_s
 
 
 class _Known(NamedTuple):
-    """What the score of a job is computed from, and whether the job has proved that it can suspend."""
+    """The inputs of a job's score, and whether the job has proved that it can suspend."""
 
     job: Job
     room: Allocation
@@ -170,10 +170,10 @@ class _Known(NamedTuple):
 
 
 class Scores:
-    """Eq. 1 for every job with room that ``counts``, kept sorted.
+    """The scores by Eq. 1 of every job with room that ``counts``, kept sorted.
 
-    All scores change when the largest size or the longest grace period does; that is rare, and they are computed again
-    when next asked for. Otherwise a job that comes or goes costs a binary search.
+    All scores change when the largest size or the longest grace period does; that is rare, and the next iteration then
+    computes them again. Otherwise adding or removing a job costs a binary search.
     """
 
     def __init__(self, s: float, books: Books, counts: Callable[[Job], bool] = best_effort) -> None:
@@ -188,9 +188,9 @@ class Scores:
         """The denominators with which ``_sorted`` was computed."""
 
     def __iter__(self) -> Iterator[tuple[float, Job]]:
-        """Scores and jobs, the cheapest first."""
+        """Yield scores and jobs, the cheapest first."""
         largest, longest = (self._sizes[-1], self._graces[-1]) if self._known else (0.0, 0.0)
-        # Where no job has a size, or none a grace period, that term is 0 for all.
+        # If no job has a size, or none has a grace period, that term is 0 for all jobs.
         largest, longest = largest or 1.0, longest or 1.0
         if (largest, longest) != (self._largest, self._longest):
             self._largest, self._longest = largest, longest
@@ -198,7 +198,7 @@ class Scores:
         return ((cost, job) for cost, _, _, job in self._sorted)
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         room = job.planned if self._counts(job) else None
         known = self._known.get(job.id)
         if known is None and room is None:

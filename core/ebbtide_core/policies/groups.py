@@ -1,4 +1,4 @@
-"""Jobs by the group or user who shares GPUs with others (`FairShare`)."""
+"""The index of jobs by group or user for `FairShare`."""
 
 import math
 from bisect import bisect_left, insort
@@ -11,20 +11,21 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
 
 BOUND, RUNS, CLAIMS, WAITS = range(4)
-"""Who cannot be preempted, who runs, who waits for room that is being freed for them, and who waits."""
+"""States of a job: bound (cannot be preempted), running, waiting for room that is being freed for it, waiting."""
 Stand = tuple[int, float, int]
-"""Where a job stands in its group: by which of these it is, then by start, then by submission."""
+"""The position of a job in its group: by its state above, then by start, then by submission."""
 
 
 Kind = tuple[Hashable, ...]
-"""All that decides which share a group has of whom nobody has room, and who of it is first."""
+"""All that decides the share and the first job of a group without room; groups of one kind are treated alike."""
 
 
 @dataclass(slots=True, eq=False)
 class ShareGroup:
     """The active jobs of a group that want GPUs.
 
-    ``number`` is when its first one came; ``demand`` is by weight; ``kind`` is its kind if nobody has room.
+    ``number`` is the sequence number of its first job, ``demand`` maps weights to parts of GPUs, and ``kind`` is None
+    if a job of the group has room.
     """
 
     number: int
@@ -34,11 +35,11 @@ class ShareGroup:
     kind: Kind | None = None
 
     def with_room(self) -> Iterator[tuple[Stand, Job]]:
-        """Those with room promised to them."""
+        """Return the entries of the jobs with room promised to them."""
         return takewhile(lambda entry: entry[0][0] != WAITS, self.jobs)
 
     def add(self, weight: float, parts: int) -> None:
-        """Change the demand with that weight."""
+        """Add ``parts`` to the demand with ``weight``."""
         demand = self.demand.get(weight, 0) + parts
         if demand:
             self.demand[weight] = demand
@@ -48,13 +49,13 @@ class ShareGroup:
 
 @dataclass(slots=True)
 class RecentUsage:
-    """The GPUs that a user had lately, as an average that fades with ``half_life_s``; ``at`` is when it was right."""
+    """A user's past GPU use as an average that fades with ``half_life_s``; ``average`` holds at time ``at``."""
 
     average: float = 0.0
     at: float = 0.0
 
     def had(self, gpus: float, since: float, until: float, half_life_s: float) -> None:
-        """Take in an attempt that has ended."""
+        """Add an attempt with ``gpus`` that has ended."""
         later = max(self.at, until)
         mine = gpus * (1.0 - faded(until - since, half_life_s)) * faded(later - until, half_life_s)
         self.average = self.average * faded(later - self.at, half_life_s) + mine
@@ -62,16 +63,16 @@ class RecentUsage:
 
 
 class Groups:
-    """All groups; those of whom no job is active are forgotten, but for what their users had.
+    """All groups with active jobs, and the past use of all users.
 
-    It is made from the jobs alone, event by event, so that a master that folds its journal has the same.
+    The index is derived from the jobs alone, event by event, so a master that folds its journal derives the same one.
     """
 
     def __init__(self, per: Literal["group", "user"], half_life_s: float | None) -> None:
         self.groups: dict[str, ShareGroup] = {}
         self.with_room: dict[str, ShareGroup] = {}
         self.waiting: dict[Kind, list[tuple[int, ShareGroup]]] = {}
-        """Those of whom nobody has room: of each kind, the oldest first."""
+        """The groups without room by kind, the oldest first."""
         self.without_gpus: list[tuple[int, Job]] = []
         self.past: dict[str, RecentUsage] = {}
         self._per = per
@@ -80,7 +81,7 @@ class Groups:
         self._live: dict[JobId, int] = {}
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         if self._half_life_s is not None:
             self._remember(job, self._half_life_s)
         stand = _stand(job)
@@ -88,7 +89,7 @@ class Groups:
         known = self._known.get(job.id)
         if entry == known:
             return
-        if entry is not None:  # before it is taken out, so that its group does not grow young
+        if entry is not None:  # added before the old entry is removed, so that the group keeps its number
             self._known[job.id] = entry
             self._add(job, entry[0], *entry[2:])
         if known is not None:
@@ -97,7 +98,7 @@ class Groups:
             self._remove(job, known[0], *known[2:])
 
     def key(self, job: Job) -> str:
-        """The name of the job's group: no group of several is named like that of a job alone."""
+        """Return the name of the job's group; the prefix keeps group names apart from the ids of single jobs."""
         if self._per == "user":
             return job.user
         return f"group {job.spec.group}" if job.spec.group else job.id
@@ -130,7 +131,7 @@ class Groups:
             del self.groups[group.key]
 
     def _take_out(self, group: ShareGroup) -> None:
-        """Have ``group`` among neither those with room nor those without while it changes."""
+        """Remove ``group`` from the index while it changes."""
         if group.kind is None:
             del self.with_room[group.key]
             return
@@ -149,7 +150,7 @@ class Groups:
             insort(self.waiting.setdefault(group.kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:
-        """Add an attempt that has ended to what its user had."""
+        """Add an attempt that has ended to its user's past use."""
         live = job.live
         if live is not None:
             self._live[job.id] = live.number
@@ -161,7 +162,7 @@ class Groups:
 
 
 def _stand(job: Job) -> Stand | None:
-    """Where ``job`` stands; None if it is not active, or waits for no GPUs at all and is not in the queue."""
+    """Return the position of ``job``; None if it is not active, or needs no GPUs and is not in the queue."""
     if not job.gpus_max:
         return None if job.queued is None else (3, 0.0, job.sequence)
     if job.ending is not None or (job.held_by is not None and not job.running):
@@ -172,5 +173,5 @@ def _stand(job: Job) -> Stand | None:
 
 
 def faded(seconds: float, half_life_s: float) -> float:
-    """What is left of an average after so many seconds."""
+    """Return the fraction of an average that is left after ``seconds``."""
     return math.exp2(-max(0.0, seconds) / half_life_s)

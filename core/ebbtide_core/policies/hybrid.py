@@ -1,17 +1,17 @@
 """HYBRID: sticky slots over preemptive priority (Çavdar, Chen and Alagöz; seed 004), and its two baselines.
 
-A slot is one GPU. Some of them are *sticky*: a label on running jobs, not on GPUs. While sticky slots are free, the
-waiting job that arrived first gets them, whatever its priority, and is never preempted (§3.1). All else is preemptive
-priority on the regular slots: by priority, then by arrival; without a free slot, the job that started last in the
-least urgent class is preempted (§3.2). Arrival is the first one: a preempted job keeps it.
+A slot is one GPU. Some slots are *sticky*, which is a label on running jobs, not on GPUs. While sticky slots are free,
+the waiting job that arrived first gets them, whatever its priority, and is never preempted (§3.1). The regular slots
+are given out by preemptive priority: by priority, then by arrival; without a free slot, the job that started last in
+the least urgent class is preempted (§3.2). A preempted job keeps its first arrival.
 
-Where the paper is silent: a job with several GPUs needs as many sticky slots, and they are kept free until it is its
-turn; jobs that need more than there are never wait for them. "The low-priority task that starts most recently" is read
-as the newest of the least urgent class that is less urgent than the one who needs its place; so are ties between
-equally powerful slots broken. A job that needs several GPUs preempts on one node, only what it needs. An elastic job
-takes as many slots as its smallest size; what it has beyond that is taken back before anybody is preempted. A job that
-is resized leaves its sticky slot. No more sticky slots are given out once it is the turn of a job that is larger than
-all regular ones together: it gets both.
+Where the paper is silent: a job with several GPUs needs as many sticky slots, which are kept free until its turn comes;
+jobs that need more sticky slots than exist never wait for them. "The low-priority task that starts most recently" is
+read as the newest job of the least urgent class below that of the job that needs its place; ties between equally
+powerful slots are broken in the same way. A job that needs several GPUs preempts on one node, and only what it needs.
+An elastic job takes as many slots as its smallest size; its surplus is taken back before any job is preempted. A job
+that is resized leaves its sticky slot. Once a job that is larger than all regular slots together has its turn, no more
+sticky slots are given out, and it gets both kinds.
 """
 
 import math
@@ -45,7 +45,7 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 PRODUCTION: Final = 3
-"""Jobs of this priority or a more urgent one are production: HYBRID's classes 9 to 11, which become 12 - class."""
+"""Jobs of at most this priority number are production: HYBRID's classes 9 to 11, read as priority 12 - class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Hybrid(Policy):
     """Sticky slots over preemptive priority.
 
     ``sticky``: how many slots are sticky; below 1, the share of all GPUs, rounded up to at least one (paper: 200 of
-    3072, 6.5%). ``seed``: which random slots jobs that are not production get. ``min_run_s``: how long a resumed job
-    is spared (paper: 0). ``resize_after_s``: as for `Fifo`.
+    3072, 6.5%). ``seed``: seeds the draw of slots for jobs that are not production. ``min_run_s``: how long a resumed
+    job is spared, in seconds (paper: 0). ``resize_after_s``: as for `Fifo`.
     """
 
     sticky: float = 0.065
@@ -68,19 +68,19 @@ class Hybrid(Policy):
             raise ValueError(f"sticky is more than 0, not {self.sticky}; without sticky slots the policy is pri")
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As by urgency."""
+        """Apply the rule by priority."""
         return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """By priority, then by arrival."""
+        """Order waiting jobs by priority, then by arrival."""
         return Queue(by_priority)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Who arrived first, and who started last."""
+        """Index the waiting jobs by arrival, and the running ones by start."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The sticky phase, then the regular one."""
+        """Run the sticky phase, then the regular one."""
         return _Pass(snapshot, self.seed, self.min_run_s, self.sticky).plan(self.resize_after_s)
 
 
@@ -94,28 +94,28 @@ class Pri(Policy):
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY})
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As by urgency."""
+        """Apply the rule by priority."""
         return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """By priority, then by arrival."""
+        """Order waiting jobs by priority, then by arrival."""
         return Queue(by_priority)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Who started last."""
+        """Index the running jobs by start."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The regular phase."""
+        """Run the regular phase."""
         return _Pass(snapshot, self.seed, self.min_run_s).plan(self.resize_after_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PriLimit(Policy):
-    """Preemptive priority that gives up on a job once it was preempted too often (the paper's PRI5).
+    """Preemptive priority that drops a job that was preempted too often (the paper's PRI5).
 
-    ``limit``: the preemption at which a job is dropped (paper: 5). Here nothing is thrown away: a live job is
-    suspended and held, with the reason. Other options as for `Hybrid`.
+    ``limit``: the number of preemptions at which a job is dropped (paper: 5). No work is thrown away here: a live job
+    is suspended and held, with the reason. Other options as for `Hybrid`.
     """
 
     limit: int = 5
@@ -129,29 +129,29 @@ class PriLimit(Policy):
             raise ValueError(f"limit is at least 1, not {self.limit}")
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As by urgency."""
+        """Apply the rule by priority."""
         return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
-        """By priority, then by arrival."""
+        """Order waiting jobs by priority, then by arrival."""
         return Queue(by_priority)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Who started last."""
+        """Index the running jobs by start."""
         return Slots()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The regular phase, with a limit."""
+        """Run the regular phase with a limit."""
         return _Pass(snapshot, self.seed, self.min_run_s, limit=self.limit).plan(self.resize_after_s)
 
 
 def by_priority(job: Job) -> QueueKey:
-    """The most urgent first, then by first arrival."""
+    """Order jobs by urgency, then by first arrival."""
     return (job.priority, job.sequence, job.gpus_min, job.gpus_max)
 
 
 class _Pass:
-    """One pass. ``sticky``: as for `Hybrid`, or 0; ``limit``: as for `PriLimit`, None for no limit."""
+    """One pass of the policy. ``sticky``: as for `Hybrid`, or 0; ``limit``: as for `PriLimit`, None for no limit."""
 
     def __init__(
         self, snapshot: Snapshot, seed: int, min_run_s: float, sticky: float = 0.0, limit: int | None = None
@@ -165,7 +165,7 @@ class _Pass:
         self.limit = limit
 
     def plan(self, resize_after_s: float) -> Plan:
-        """What should run where."""
+        """Plan the pass."""
         fit_ranges(self.draft)
         self.left.hand_out(lambda job: self._place(job, "starting on a sticky slot", sticky=True))
         self._regular_phase(resize_after_s)
@@ -187,7 +187,7 @@ class _Pass:
                     return
 
     def _admit(self, job: Job, resize_after_s: float) -> bool:
-        """Place ``job`` without preempting anybody: where it can start now, else where room is being freed."""
+        """Place ``job`` without preempting any job: where it can start now, else where room is being freed."""
         draft = self.draft
         if not self.left.suffice(job):
             return False
@@ -207,7 +207,7 @@ class _Pass:
         return room is not None
 
     def _nodes(self, job: Job) -> Iterator[NodeId]:
-        """Where ``job`` may go: production to the most powerful slots, all others to a slot drawn at random."""
+        """Return nodes to try for ``job``: the most powerful first for production, else in random order."""
         count = job.gpus_min // WHOLE
         levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count and nodes)
         if job.priority <= PRODUCTION:
@@ -216,7 +216,7 @@ class _Pass:
         return self._drawn(job, levels)
 
     def _drawn(self, job: Job, levels: list[tuple[int, dict[NodeId, None]]]) -> Iterator[NodeId]:
-        """The nodes in the order in which slots drawn at random fall on them; ``levels`` are those with idle slots."""
+        """Yield nodes in the order in which randomly drawn slots fall on them; ``levels`` group them by idle slots."""
         state = mix(self.seed, job.sequence, len(job.attempts))
         seen: set[NodeId] = set()
         while slots := sum([idle * len(ids) for idle, ids in levels]):
@@ -227,7 +227,7 @@ class _Pass:
             levels = [(idle, {id: None for id in ids if id not in seen}) for idle, ids in levels]
 
     def _preempt_for(self, job: Job) -> bool:
-        """Take the place of less urgent jobs; False if they could not make room, and then nobody is preempted."""
+        """Preempt less urgent jobs for ``job``; return False, with none preempted, if they cannot make room."""
         choice = self._choose(job) if job.gpus_min else None
         if choice is None:
             return False
@@ -240,11 +240,11 @@ class _Pass:
         return True
 
     def _choose(self, job: Job) -> Choice | None:
-        """The first candidate if it makes room alone, as in the paper; else the fewest, of any nodes for a gang."""
+        """Return the first candidate if it suffices alone, as in the paper; else the fewest."""
         gang = self.draft.trial.is_gang(job)
         for first in self._candidates(job):
             nodes = None if gang else nodes_of(first)
-            # Without a quick look: slots are drawn in the order in which rooms were tried.
+            # Without the quick check of `suffice`, because it would change the order in which slots are drawn.
             if makes_room(self.draft, job, [first], nodes):
                 return [first], nodes
             break
@@ -255,9 +255,9 @@ class _Pass:
         return cheapest_set(self.draft, job, by_nodes, len)
 
     def _candidates(self, job: Job) -> Iterator[Job]:
-        """Less urgent jobs on regular slots, the least urgent class first; of one class as the paper says.
+        """Yield the less urgent jobs on regular slots, the least urgent class first.
 
-        Of one class, those that never proved that they can suspend come last.
+        Within a class the order is the paper's, except that jobs that never proved that they can suspend come last.
         """
         powerful = job.priority <= PRODUCTION
         for priority in sorted(self.slots.regular, reverse=True):
@@ -278,7 +278,7 @@ class _Pass:
 
 
 def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId:
-    """The node with the ``slot``-th of all idle slots."""
+    """Return the node that has the ``slot``-th of all idle slots."""
     for idle, ids in levels:
         if slot < idle * len(ids):
             return next(islice(ids, slot // idle, None))
@@ -287,5 +287,5 @@ def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId
 
 
 def power(node: Node) -> float:
-    """How powerful the slots of ``node`` are: CPUs per GPU, the paper's average CPU per slot."""
+    """Return how powerful the slots of ``node`` are: CPUs per GPU, the paper's average CPU per slot."""
     return node.facts.cpus / max(1, len(node.gpus))

@@ -1,12 +1,12 @@
-"""Malleable policies: those that run are resized, suspended and resumed as others come and go (seed 001, §IV).
+"""Malleable policies resize, suspend and resume running jobs as others come and go (seed 001, §IV).
 
-The algorithms are those of the moldable policies, over the waiting and the running jobs. Who leads to the least change
-keeps what they have: a job whose size stays is not touched, one that shrinks keeps some of its GPUs, one that grows
-keeps all and gets more. Jobs move only if not everybody has room otherwise.
+The algorithms are those of the moldable policies, over the waiting and the running jobs. They change as little as they
+can: a job whose size stays is not touched, a job that shrinks keeps some of its GPUs, and a job that grows keeps all
+and gets more. Jobs move only if otherwise some would have no room.
 
-Of the running jobs, some keep what they have and leave the pool: those with little work left, those that may not be
-suspended, those that were resized a short while ago, and those on nodes or GPUs that cannot be used now. Attempts that
-have not started yet count, but are left alone until they have.
+Some running jobs keep what they have and leave the pool: jobs with little work left, jobs that may not be suspended,
+jobs that were resized a short while ago, and jobs on nodes or GPUs that cannot be used now. Attempts that have not
+started yet count, but are left alone until they have.
 """
 
 import math
@@ -37,7 +37,7 @@ class Rules(Protocol):
 
     @property
     def gain_restarts(self) -> float:
-        """How many times the cost of a restart growing must save."""
+        """How many times the measured restart cost a job must save by growing."""
 
 
 def check_rules(rules: Rules) -> None:
@@ -50,9 +50,10 @@ def check_rules(rules: Rules) -> None:
 
 @dataclass(slots=True)
 class Pool:
-    """The jobs with room that take part; ``still`` are those of them that count but are left alone.
+    """The jobs that GPUs are divided among, beside the queue.
 
-    ``returning`` are stepping aside and will wait again: they count, but cannot be placed yet.
+    ``members`` have room; those that are ``still`` count but are left alone. The ``returning`` jobs are being preempted
+    and will wait again: they count, but cannot be placed yet.
     """
 
     members: list[PlacedJob] = field(default_factory=list)
@@ -60,17 +61,17 @@ class Pool:
     returning: Sequence[Job] = ()
 
     def moving(self) -> dict[JobId, PlacedJob]:
-        """Those with room that may be changed."""
+        """Return the members whose room may be changed, by their ids."""
         return {member.job.id: member for member in self.members if member.job.id not in self.still}
 
     @property
     def smallest(self) -> int:
-        """The sum of their smallest sizes, in parts."""
+        """The sum of the smallest sizes of its jobs, in parts."""
         return sum([member.smallest for member in self.members]) + sum([job.gpus_min for job in self.returning])
 
 
 def plan_malleable(snapshot: Snapshot, divide: Divide, rules: Rules, why: Why) -> Plan:
-    """Divide all that the pool has among its jobs."""
+    """Plan a pass that divides all that the pool has among its jobs by ``divide``."""
     queue, draft = snapshot.queue, Draft(snapshot)
     assert isinstance(queue, Arrivals)
     if _only_the_queue_matters(draft, queue, snapshot.ranking):
@@ -94,10 +95,10 @@ def plan_malleable(snapshot: Snapshot, divide: Divide, rules: Rules, why: Why) -
 
 
 def _only_the_queue_matters(draft: Draft, queue: Arrivals, members: Members) -> bool:
-    """Whether everybody with room has their smallest size and came before all that wait, and these fill the rest.
+    """Return whether jobs with room have their smallest size and came before all waiting ones, which fill the rest.
 
-    Then the first case holds, and nothing changes but that waiting jobs start. It is how an overloaded cluster stays,
-    and costs no look at those that run.
+    Then the first case of the policy holds, and the pass only starts waiting jobs. An overloaded cluster stays in this
+    state, and the pass need not look at the running jobs.
     """
     if not members.even or members.returning:
         return False
@@ -112,11 +113,11 @@ def _in_order_of_arrival(pool: Pool, waiting: Sequence[Job]) -> list[Job]:
     return sorted([*jobs, *pool.returning, *waiting], key=lambda job: job.sequence)
 
 
-# --- who takes part ---
+# --- the jobs that take part ---
 
 
 def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
-    """Those that take part, beside the queue."""
+    """Return the jobs that take part, beside the queue."""
     pool, now = Pool(returning=list(members.returning.values())), draft.snapshot.now
     books = draft.snapshot.books
     reliable = len(books.usable) == len(books.nodes) and all(
@@ -143,7 +144,7 @@ def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
 
 
 def _usable(draft: Draft, member: PlacedJob) -> bool:
-    """Whether all that ``member`` has could be given to it anew."""
+    """Return whether all nodes and GPUs that ``member`` has can be used now."""
     nodes = draft.trial.nodes
     return all(
         piece.node in nodes and all(gpu.gpu in nodes[piece.node].slices for gpu in piece.gpus)
@@ -152,7 +153,7 @@ def _usable(draft: Draft, member: PlacedJob) -> bool:
 
 
 def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rules) -> set[JobId]:
-    """Those that would win less time by growing than their restart costs, so many times."""
+    """Return the jobs that would save at most ``gain_restarts`` times their restart cost by growing."""
     if not rules.gain_restarts:
         return set()
     moving, now = pool.moving(), snapshot.now
@@ -164,20 +165,21 @@ def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rule
         left = member.left(now)
         left = typical(each.left(now) for each in pool.members) if left is None else left
         if (speedup := snapshot.speedup_of(job)) is not snapshot.speedup:
-            left *= speedup(member.share) / member.speed(now)  # it was counted by what was known when it started
+            left *= speedup(member.share) / member.speed(now)  # work was counted by the speed-up at the start
         gain = left / speedup(member.share) - left / speedup(share)
         if gain <= rules.gain_restarts * (job.restart_cost_s or 0.0):
             vain.add(job.id)
     return vain
 
 
-# --- who gets what ---
+# --- what each job gets ---
 
 
 def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
-    """Who gets their smallest size, in order of arrival: all that fit beside those before them.
+    """Give jobs their smallest size in order of arrival, each one that fits beside those before it.
 
-    Those with room stay where they are if they can. If that keeps somebody out, it is tried with all of them moved.
+    Jobs with room stay where they are if they can. If that keeps a job out, the division with all of them placed anew
+    is taken if it has room for the same jobs and more.
     """
     wanted, refused = _offer(snapshot, queue, pool, anew=False)
     if refused:
@@ -188,7 +190,7 @@ def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
 
 
 def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tuple[Wanted, bool]:
-    """Who would get their smallest size, and whether somebody was refused who is no larger than what is free."""
+    """Return which jobs would get their smallest size, and whether one no larger than what is free would not."""
     draft, members = Draft(snapshot), {member.job.id: member for member in pool.members}
     for member in members.values():
         draft.lift(member.job)
@@ -218,7 +220,7 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
 
 
 def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
-    """Shares of GPUs: those that get less first, then those that get more or move, then those that start."""
+    """Share GPUs equally: change jobs that get less first, then those that get more or move, then start others."""
     trial, now = draft.trial, {member.job.id: member.planned for member in pool.members}
     places = balanced(Draft(draft.snapshot), jobs, now, pool.still)
     moving, growing = pool.moving(), []
@@ -245,7 +247,7 @@ def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
 
 
 def _carry_out(draft: Draft, queue: Arrivals, pool: Pool, wanted: Wanted, why: Why) -> Draft:
-    """Give the jobs what is wanted for them with the least change; move them if that leaves fewer without room."""
+    """Give the jobs their ``wanted`` sizes in place; place all anew if that leaves fewer jobs without room."""
     left_out = _change_little(draft, pool, wanted, why)
     if left_out:
         other = Draft(draft.snapshot)
@@ -260,7 +262,7 @@ def _carry_out(draft: Draft, queue: Arrivals, pool: Pool, wanted: Wanted, why: W
 
 
 def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
-    """Suspend, shrink, start and grow jobs where they are; returns how many are left without room."""
+    """Suspend, shrink, start and grow jobs without moving any; return how many are left without room."""
     moving = pool.moving()
     for id in moving.keys() - {job.id for job, _ in wanted}:
         draft.evict(moving[id].job, CROWDED_OUT, None)
@@ -286,7 +288,7 @@ def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
 
 
 def _place_anew(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
-    """Place all that may be changed as if none of them had room; returns how many are left without."""
+    """Place all jobs that may be changed as if none of them had room; return how many are left without room."""
     moving = pool.moving()
     for member in moving.values():
         draft.lift(member.job)
@@ -307,5 +309,5 @@ def _place_anew(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
 
 
 def _anew(draft: Draft, job: Job, share: int) -> Allocation | None:
-    """Room for ``job`` wherever it leaves the most for others."""
+    """Return room for ``job`` on the fullest nodes that fit, at a smaller size if need be; None if there is none."""
     return draft.trial.find(job, share, fullest=True) or find_at_most(draft.trial, job, share)

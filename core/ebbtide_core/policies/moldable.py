@@ -1,4 +1,4 @@
-"""Moldable policies: how many GPUs a job gets is decided when it starts, and stays so (seed 001, §IV)."""
+"""Moldable policies decide how many GPUs a job gets when it starts, and keep that number (seed 001, §IV)."""
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation
@@ -14,7 +14,7 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 
 def plan_moldable(snapshot: Snapshot, divide: Divide) -> Plan:
-    """Divide what is free among the waiting jobs. Those that run keep what they have."""
+    """Plan a pass that divides what is free among the waiting jobs; running jobs keep what they have."""
     draft = Draft(snapshot)
     fit_ranges(draft)
     queue = snapshot.queue
@@ -43,9 +43,10 @@ def _start(draft: Draft, job: Job, allocation: Allocation | None) -> None:
 
 
 def start_at_smallest(draft: Draft, queue: Arrivals) -> bool:
-    """Start waiting jobs at their smallest size, in order of arrival, wherever one fits.
+    """Start each waiting job that fits at its smallest size, in order of arrival.
 
-    Returns whether all of them found room that are no larger than all that is free, in pieces as that may be.
+    Return whether the jobs left out are all larger than the sum of what is free, so that none failed for scattered
+    GPUs.
     """
     refused: list[int] = []
 
@@ -56,14 +57,14 @@ def start_at_smallest(draft: Draft, queue: Arrivals) -> bool:
         return False
 
     queue.first_fit(fits, lambda: most_free(draft))
-    head = queue.head()  # to word it for all that wait would cost more than the pass
+    head = queue.head()  # wording the reason for every waiting job would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head)
     return not refused or min(refused) > supply(draft).available
 
 
 def start_without_gpus(draft: Draft, queue: Arrivals) -> None:
-    """Start those that need no GPUs, and say why those wait that could not run even if nobody else did."""
+    """Start jobs without GPUs, and record why jobs wait that could not run even on an idle cluster."""
     queue.first_fit(draft.admit, lambda: 0)
     for job, _ in queue.kinds():
         if not could_run(job, draft.snapshot.books):
@@ -71,18 +72,18 @@ def start_without_gpus(draft: Draft, queue: Arrivals) -> None:
 
 
 def most_free(draft: Draft) -> int:
-    """The greatest share that may be free, in parts."""
+    """Return the greatest share that may be free, in parts."""
     return draft.trial.most
 
 
 def find_at_most(trial: Trial, job: Job, share: int) -> Allocation | None:
-    """Room for the greatest size of ``job`` that fits and is at most ``share`` parts."""
+    """Return room for the greatest size of ``job`` that fits, at most ``share`` parts; None if none fits."""
     best = trial.find(job, size_at_most(job, share))
     if best is not None:
         return best
     smaller = [size for size in sizes(job.gpus_min, job.gpus_max) if size < size_at_most(job, share)]
     low, high = 0, len(smaller)
-    while low < high:  # what does not fit does not fit when it is larger
+    while low < high:  # if a size does not fit, no larger one does
         middle = (low + high) // 2
         found = trial.find(job, smaller[middle])
         if found is None:

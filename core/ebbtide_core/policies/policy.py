@@ -1,4 +1,4 @@
-"""What a policy is."""
+"""The interface of a scheduling policy."""
 
 from enum import Enum
 from typing import ClassVar, Protocol
@@ -11,44 +11,44 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 
 class JobImportance(Enum):
-    """What a user says of how much a job matters."""
+    """The ways in which a user can say how much a job matters."""
 
     PRIORITY = "priority"
     WEIGHT = "weight"
 
 
 class Policy(Protocol):
-    """Says what should run where. A frozen dataclass whose fields are its options.
+    """A policy decides which jobs should run where. It is a frozen dataclass whose fields are its options.
 
-    A policy keeps no state of its own: what it needs from pass to pass is derived from the jobs, in the queue and the
-    ranking that it defines here and finds again in its snapshot.
+    A policy keeps no state of its own. What it needs from pass to pass is derived from the jobs, in the queue and the
+    ranking that the policy defines here and finds again in its snapshot.
     """
 
     rigid: ClassVar[bool] = False
-    """Whether it gives elastic jobs their greatest size or nothing."""
+    """Whether the policy gives an elastic job its greatest size or nothing."""
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset()
-    """What it goes by of what a user says of a job."""
+    """The user's settings (priority, weight) that the policy takes into account."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide on the whole snapshot; called after every change, so it must be cheap when nothing follows.
+        """Plan the whole pool. The core calls this after every change, so it must be cheap when nothing is to change.
 
-        It is called only while a job waits in the queue or for claimed room, or one with room promised to it may get
-        another GPU count: at any other time there must be nothing that the policy wants to change.
+        The core calls it only while a job waits in the queue or for claimed room, or while a job with room promised to
+        it may get another GPU count. At any other time the policy must have nothing to change.
         """
         ...
 
     def preempts(self) -> bool:
-        """Whether one job is ever asked to step aside because another one is more urgent."""
+        """Return whether the policy ever preempts a job because another job is more urgent."""
         return True
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """Why ``job``, which has room, is not asked to step aside for ``waiting``; None if no rule forbids it."""
+        """Return why ``job``, which has room, is not preempted for ``waiting``; None if no rule forbids it."""
         return NOBODY_STEPS_ASIDE
 
     def queue(self) -> Queue:
-        """A new, empty queue in the order in which this policy wants to see waiting jobs."""
+        """Make an empty queue in the order in which this policy wants to see waiting jobs."""
         return Queue(by_arrival)
 
     def ranking(self, state: PoolState) -> Ranking | None:
-        """A new, empty index for its own use, if it needs one."""
+        """Make an empty index of the pool's jobs for the policy's own use; None if it needs none."""
         return None

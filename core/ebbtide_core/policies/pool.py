@@ -1,7 +1,8 @@
-"""What there is to divide, and among whom: the pool of moldable and malleable policies (seed 001, §IV).
+"""The GPUs that moldable and malleable policies divide, and the jobs among which they divide them (seed 001, §IV).
 
-Under a moldable policy the pool are the waiting jobs. Under a malleable one it is also those that run and may be
-resized now. Jobs without GPUs belong to none: they start where there are CPUs and memory.
+Under a moldable policy these jobs, called the pool here, are the waiting ones. Under a malleable policy the running
+jobs that may be resized now also belong to the pool. Jobs without GPUs do not: they start where there are CPUs and
+memory.
 """
 
 from bisect import bisect_left, insort
@@ -21,30 +22,33 @@ from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Snapshot
 
 Wanted = list[tuple[Job, int]]
-"""Jobs and the parts of GPUs that each is to have, those first that choose their place first."""
+"""Jobs and the parts of GPUs that each should get, in the order in which they choose their places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What a pool has: GPUs that nobody outside of it uses, and all that is free, in parts."""
+    """What a pool can divide.
+
+    ``vacant`` is the number of GPUs that no job outside the pool uses; ``available`` is all that is free, in parts.
+    """
 
     vacant: int
     available: int
 
 
 Divide = Callable[[Draft, Sequence[Job], Supply], Wanted | None]
-"""Who of the pool gets how much, if all of them can have their smallest size and more; the pool in order of arrival.
+"""Decide how much each job of the pool gets, if all can have their smallest size and more; jobs in order of arrival.
 
-None if shares of GPUs are to be given to equally many jobs per GPU (see `ebbtide_core.policies.balance`).
+None means that the jobs are to share GPUs, equally many jobs on each (see `ebbtide_core.policies.balance`).
 """
 
 
 UNKNOWN_WORK_S: Final = 3600.0
-"""What is taken for the work of a job, in seconds on one GPU, if nothing is known of any."""
+"""The assumed work of a job, in seconds on one GPU, if the work of no job is known."""
 
 
 def typical(works: Iterable[float | None]) -> float:
-    """What is taken for the work of a job of which nothing is known: the mean of the others, else an hour."""
+    """Return the work to assume for a job of unknown work: the mean of the known ``works``, else one hour."""
     known = [work for work in works if work is not None]
     return fmean(known) if known else UNKNOWN_WORK_S
 
@@ -56,30 +60,30 @@ class Arrivals(ShapedQueue):
         super().__init__(by_arrival_only)
 
     def smallest(self, books: Books) -> int:
-        """The sum of the smallest sizes of those that could run, in parts."""
+        """Return the sum of the smallest sizes of the jobs that could run, in parts."""
         return sum([job.gpus_min * count for job, count in self.kinds() if job.gpus_min and could_run(job, books)])
 
     def with_gpus(self, books: Books) -> list[Job]:
-        """Those that need GPUs and could run."""
+        """Return the jobs that need GPUs and could run."""
         return [job for job in self if job.gpus_min and could_run(job, books)]
 
 
 def by_arrival_only(job: Job) -> QueueKey:
-    """In the order in which jobs were submitted, whatever happened since; with the size, which may change."""
+    """Order jobs by submission, whatever happened to them since; the key includes the size, which may change."""
     return (job.sequence, job.gpus_min, job.gpus_max)
 
 
 def reach(job: Job, snapshot: Snapshot) -> int:
-    """The most that ``job`` could make use of, in parts: no more than its range, and no more than its node has."""
+    """Return the largest size that ``job`` can use, in parts: within its range, and within what its node has."""
     most = snapshot.most_of_use(job) if snapshot.has_curves else job.gpus_max
     on_one = largest(job, snapshot.books) * WHOLE
     return most if most <= on_one or job.spec.most_nodes > 1 else max(job.gpus_min, on_one)
 
 
 def enough_for_all(jobs: Sequence[Job], most: Sequence[int], here: Supply, measured: bool) -> Wanted | None:
-    """Each of ``jobs`` with the ``most`` that it could make use of; None if that is more than there is.
+    """Give each of ``jobs`` the ``most`` that it can use; return None if the vacant GPUs are too few for that.
 
-    If any were ``measured``, who has more already than is of use to it keeps that as long as nobody else needs it.
+    If speeds were ``measured``, a job that already has more than it can use keeps it while no other job needs it.
     """
     vacant = here.vacant * WHOLE
     if sum(most) > vacant:
@@ -95,7 +99,7 @@ def _has(job: Job) -> int:
 
 
 class PlacedJob:
-    """A job with room promised to it, and what policies ask about it again and again."""
+    """A job with room promised to it, and cached answers to what policies often ask about it."""
 
     __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
 
@@ -106,43 +110,43 @@ class PlacedJob:
         self.take(planned)
 
     def take(self, planned: Allocation) -> None:
-        """Note that ``planned`` is its room."""
+        """Record ``planned`` as the job's room."""
         self.planned, self.share, self.smallest = planned, planned.share, self.job.gpus_min
         self._known = False
 
     def forget(self) -> None:
-        """Note that what is known of its work may have changed."""
+        """Drop what was cached about the job's work, because it may have changed."""
         self._known = False
 
     @property
     def even(self) -> bool:
-        """Whether it has its smallest size."""
+        """Whether the job has its smallest size."""
         return self.share == self.smallest
 
     def left(self, now: float) -> float | None:
-        """The work that it still has to do, in seconds on one GPU; None if nothing tells.
+        """Return the work that the job still has to do, in seconds on one GPU; None if unknown.
 
-        To the last digit the same before and after a restart that took no time: else where two sizes are equally good,
-        rounding errors would have jobs resized again and again at the same moment.
+        The result is the same to the last digit before and after a restart that took no time. Otherwise, where two
+        sizes are equally good, rounding errors would make jobs resize again and again at the same moment.
         """
         if not self._known:
             self._learn(now)
         return self._left if self._since is None else max(0.0, self._running(now))
 
     def speed(self, now: float) -> float:
-        """The work that it does per second."""
+        """Return the work that the job does per second, in seconds on one GPU."""
         if not self._known:
             self._learn(now)
         return self._speed
 
     def nearly_done(self, now: float, work_s: float) -> bool:
-        """Whether, running, it has ``work_s`` or less to do. Who runs on for as long beyond the estimate is not."""
+        """Return whether the job runs and is within ``work_s`` of its estimated end, before it or after it."""
         if not self._known:
             self._learn(now)
         return self._since is not None and abs(self._running(now)) <= work_s
 
     def _running(self, now: float) -> float:
-        """The work that it still has to do while it runs, less than 0 beyond the estimate."""
+        """Return the work left of a running job; it is negative once the job has exceeded its estimate."""
         assert self._left is not None
         assert self._since is not None
         return self._left - (now - self._since) * self._speed
@@ -151,7 +155,7 @@ class PlacedJob:
         state, job = self._state, self.job
         self._known = True
         self._speed = ((job.attempts[-1].speedup if job.attempts else None) or state.speedup)(self.share)
-        # While it runs, what was left when that became known, and when; while it does not, what is left.
+        # For a running job, keep the work left at the time of the estimate, and that time; else the work left now.
         since = estimated_at(job) if job.running else None
         estimate = remaining(job, now if since is None else since, state.history, state.speedup)
         self._left = None if estimate is None else estimate.work_s
@@ -167,10 +171,10 @@ class Members:
         self._uneven: set[JobId] = set()
         self.all: list[PlacedJob] = []
         self.returning: dict[JobId, Job] = {}
-        """Those that step aside, have no room promised, and will wait again."""
+        """Jobs that are being preempted, have no room promised, and will wait again."""
 
     def left(self, job: Job, now: float) -> float | None:
-        """The work that ``job``, with room or without, has left, in seconds on one GPU; None if nothing tells."""
+        """Return the work that ``job``, with room or without, has left, in seconds on one GPU; None if unknown."""
         member = self._known.get(job.id)
         if member is not None:
             return member.left(now)
@@ -178,17 +182,17 @@ class Members:
         return None if estimate is None else estimate.work_s
 
     def share(self, job: Job) -> int:
-        """The room of ``job``, in parts; 0 if it has none."""
+        """Return the room of ``job``, in parts; 0 if it has none."""
         member = self._known.get(job.id)
         return 0 if member is None else member.share
 
     @property
     def even(self) -> bool:
-        """Whether all of them have their smallest sizes."""
+        """Whether all members have their smallest sizes."""
         return not self._uneven
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         known, planned = self._known.get(job.id), job.planned
         if planned is None or not job.gpus_max:
             if _returns(job):
@@ -217,7 +221,7 @@ class Members:
 
 
 def _returns(job: Job) -> bool:
-    """Whether ``job``, which has no room promised, waits as soon as what it held is free."""
+    """Return whether ``job``, which has no room promised, will wait again once what it holds is free."""
     if job.holding is None or job.ending is not None or job.held_by is not None or not job.gpus_max:
         return False
     stop = job.attempts[-1].stop
@@ -229,7 +233,7 @@ def _sequence(member: PlacedJob) -> int:
 
 
 def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
-    """What a pool has if ``members`` of it gave back what they have."""
+    """Return what a pool would have if its ``members`` gave back what they have."""
     idle, shared = draft.trial.room.total, _shared(draft)
     available = idle * WHOLE + sum(WHOLE - share for share in shared.values())
     for member in members:
@@ -244,7 +248,7 @@ def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
 
 
 def _shared(draft: Draft) -> dict[GpuId, int]:
-    """The healthy GPUs that are promised in part, and what of them is, in parts."""
+    """Return the healthy GPUs of which only parts are promised, with the promised parts of each."""
     trial = draft.trial
     return {
         gpu: share

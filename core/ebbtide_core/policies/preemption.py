@@ -1,6 +1,6 @@
-"""Preemption: which jobs step aside so that another one fits, and how that one claims their room.
+"""Preemption: the choice of the jobs that step aside for another, and its claim to their room.
 
-Sets of victims are tried on a draft's trial, which is left as it was; only `claim` changes the draft.
+The functions here try sets of victims on a draft's trial and leave it as it was; only `claim` changes the draft.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.resources.eligibility import may_use
 
 Nodes = tuple[NodeId, ...] | None
-"""Where the job is to fit: on these nodes, on any if None."""
+"""The nodes where the job must fit; None means any."""
 Choice = tuple[list[Job], Nodes]
-"""The victims, and where there is room without them."""
+"""The victims, and the nodes where there is room without them."""
 
 
 def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) -> list[Job]:
-    """Evict as few as possible for ``job`` because of ``reason``, and place it there; nobody if all cannot help."""
+    """Evict as few jobs as possible for ``job``, and place it in their room; return them, empty if that fails."""
     choice = choose(draft, job, levels)
     if choice is None:
         return []
@@ -27,11 +27,11 @@ def preempt(draft: Draft, job: Job, levels: Iterable[list[Job]], reason: str) ->
 
 
 def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
-    """Which jobs, as few as possible, step aside so that ``job`` fits; None if all cannot help.
+    """Choose as few jobs as possible to step aside so that ``job`` fits; return None if all together make no room.
 
-    Jobs of a later one of ``levels`` are looked at only if those before do not suffice. One victim alone is preferred,
-    the first that will do, then the fewest on one node, or on all for a gang; each of them is needed. Jobs that
-    never proved that they can suspend are the last of their level.
+    Jobs of a later level are considered only if those of the ``levels`` before it do not suffice. The first victim that
+    suffices alone is preferred, then the fewest on one node, or on all nodes for a gang; each of them is needed. Jobs
+    that never proved that they can suspend come last in their level.
     """
     levels = (sorted(level, key=_unproved) for level in levels)
     return _of_all_nodes(draft, job, levels) if draft.trial.is_gang(job) else _of_one_node(draft, job, levels)
@@ -70,7 +70,7 @@ def _unproved(job: Job) -> bool:
 
 
 def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
-    """Whether ``job``, which has room, may be asked to step aside now; if only later, look again then."""
+    """Return whether ``job``, which has room, may be preempted now; if only later, request a pass for then."""
     if not job.preemptible or job.id in draft.evictions or job.id in draft.placements:
         return False
     if any(node not in draft.snapshot.nodes for node in nodes_of(job)):
@@ -79,7 +79,7 @@ def may_be_preempted(draft: Draft, job: Job, min_run_s: float) -> bool:
 
 
 def nodes_of(job: Job) -> tuple[NodeId, ...]:
-    """Where the room promised to ``job`` is."""
+    """Return the nodes of the room promised to ``job``."""
     return job.planned.node_ids if job.planned is not None else ()
 
 
@@ -87,7 +87,7 @@ def nodes_of(job: Job) -> tuple[NodeId, ...]:
 
 
 def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool:
-    """Whether ``job`` fits on one of ``nodes`` without ``victims``."""
+    """Return whether ``job`` fits on ``nodes`` without ``victims``."""
     if draft.may_have_room is not None and not draft.may_have_room(job, victims):
         return False
     given = _rooms(draft, victims)
@@ -100,7 +100,7 @@ def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool
 
 
 def suffice(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool:
-    """As `makes_room`, after a quick look at the nodes, which rules most of them out."""
+    """Return what `makes_room` does, after a quick check of the nodes' sums, which rules most of them out."""
     given = _rooms(draft, victims) if nodes is not None else []
     if nodes is not None and not any(could_make_room(draft, job, given, node) for node in nodes):
         return False
@@ -112,7 +112,7 @@ def _rooms(draft: Draft, jobs: list[Job]) -> list[Allocation]:
 
 
 def could_make_room(draft: Draft, job: Job, given: Sequence[Allocation], id: NodeId) -> bool:
-    """A quick look at the node's sums: False only if ``job`` cannot fit there without what ``given`` holds."""
+    """Check the node's sums quickly; return False only if ``job`` cannot fit there once ``given`` is free."""
     node = draft.snapshot.nodes.get(id)
     if node is None:
         return False
@@ -130,9 +130,9 @@ def could_make_room(draft: Draft, job: Job, given: Sequence[Allocation], id: Nod
 
 
 def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Nodes) -> list[Job]:
-    """The first candidates that together make room, less those that turn out not to be needed; the last go first.
+    """Return the first candidates that together make room, without those that turn out not to be needed.
 
-    It is empty if all of them make none.
+    The last ones are dropped first. The list is empty if all candidates together make no room.
     """
     victims: list[Job] = []
     for candidate in candidates:
@@ -151,7 +151,7 @@ def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Nodes) -> 
 def cheapest_set(
     draft: Draft, job: Job, by_nodes: Mapping[Nodes, list[Job]], cost: Callable[[list[Job]], Any]
 ) -> Choice | None:
-    """The minimal set that costs least, of those on each of some nodes; of equal ones the first."""
+    """Return the cheapest of the minimal sets of each entry of ``by_nodes``, the first of equal ones; None if none."""
     sets = [
         (victims, nodes)
         for nodes, candidates in by_nodes.items()
@@ -160,13 +160,13 @@ def cheapest_set(
     return min(sets, key=lambda choice: cost(choice[0]), default=None)
 
 
-# --- and their room ---
+# --- claiming their room ---
 
 
 def claim(draft: Draft, job: Job, choice: Choice, reason: str, *, named: int = 0) -> None:
     """Evict the victims because of ``reason``, and promise their room to ``job``.
 
-    What it waits for names all of them, or only the last ``named``.
+    The wait reason of ``job`` names all victims, or only the last ``named`` ones.
     """
     victims, nodes = choice
     for victim in victims:

@@ -1,17 +1,17 @@
 """Priorities with preemption and backfill, as in Determined (seed 003).
 
-The most urgent job first (the lowest number), jobs of one priority in order of submission; who was preempted keeps
-that place. If there is no room, less urgent jobs are preempted, the least urgent first. If that makes no room either,
-the job blocks those behind it, but for what ``backfill`` lets pass. With ``easy``, only the first job that has to wait
-is protected from those that would not be preempted for it.
+The most urgent job, which has the lowest number, comes first; jobs of one priority come in order of submission, and a
+preempted job keeps that place. If there is no room, less urgent jobs are preempted, the least urgent first. If that
+makes no room either, the job blocks the jobs behind it, except those that ``backfill`` lets pass. With ``easy``, only
+the first job that has to wait is protected from jobs that would not be preempted for it.
 
-Where the seed is silent: of the least urgent jobs the newest goes, and alone if that is enough; otherwise the fewest on
-one node, each of which is needed, and nobody if the job could not start even so. An elastic job's surplus is taken back
-before anybody is preempted. Jobs without GPUs are started in the same order, but block nobody, and nobody blocks them;
-they preempt only their like.
+Where the seed is silent: of the least urgent jobs the newest is preempted, alone if that is enough; otherwise the
+fewest on one node of which each is needed, and none if the job could not start even so. An elastic job's surplus is
+taken back before any job is preempted. Jobs without GPUs start in the same order, but neither block other jobs nor are
+blocked by them, and they preempt only jobs without GPUs.
 
-Other policies may be had inside of priorities: FitGpp's choice of the victim (``victims``, Eq. 1 of seed 000), its
-classes (``classes``), and HYBRID's sticky slots (``sticky``, seed 004).
+Options add parts of other policies: FitGpp's choice of the victim (``victims``, Eq. 1 of seed 000), its classes
+(``classes``), and HYBRID's sticky slots (``sticky``, seed 004).
 """
 
 import math
@@ -47,12 +47,12 @@ from ebbtide_core.snapshot import Plan, Snapshot
 class Priority(Policy):
     """Preemptive priority.
 
-    ``preemption``: whether less urgent jobs are preempted. ``backfill``: who may pass a job that has to wait: nobody
-    (``off``); less urgent jobs that would be preempted for it, any of them if nobody is (``on``); or those that would
-    be preempted for it, and any other that does not delay it (``easy``, see `Backfill`). ``victims``: of the least
-    urgent jobs, the ``newest`` goes first, or the ``cheapest`` by FitGpp's score. ``classes``: within a priority,
-    trial-and-error jobs come before best-effort ones, and preempt them. ``sticky``: as for `Hybrid`; 0 for none.
-    ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
+    ``preemption``: whether less urgent jobs are preempted. ``backfill``: which jobs may pass a job that has to wait:
+    none (``off``); less urgent jobs that would be preempted for it, or all less urgent ones if ``preemption`` is off
+    (``on``); or jobs that would be preempted for it and any other job that does not delay it (``easy``, see
+    `Backfill`). ``victims``: of the least urgent jobs, the ``newest`` or the ``cheapest`` by FitGpp's score goes first.
+    ``classes``: within a priority, trial-and-error jobs come before best-effort ones, and preempt them. ``sticky``: as
+    for `Hybrid`; 0 for none. ``min_run_s``: as for `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
     preemption: Literal["on", "off"] = "on"
@@ -72,11 +72,11 @@ class Priority(Policy):
             raise ValueError("sticky and backfill=easy do not go together: easy knows when GPUs are free, not slots")
 
     def preempts(self) -> bool:
-        """As the option says."""
+        """Return whether ``preemption`` is on."""
         return self.preemption == "on"
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """As by urgency; with classes, also by class."""
+        """Apply the rule by priority; with ``classes``, also that by class."""
         if not self.preempts():
             return NOBODY_STEPS_ASIDE
         if job.gpus_min and not waiting.gpus_min:
@@ -86,21 +86,21 @@ class Priority(Policy):
         return stays_by_urgency(job, waiting, self.min_run_s, now)
 
     def queue(self) -> ShapedQueue:
-        """The most urgent first, then by submission."""
+        """Order waiting jobs by urgency, then by submission."""
         urgency, fits = self.urgency, shape_in_time if self.backfill == "easy" else shape_of
 
-        def by_urgency(job: Job) -> QueueKey:  # one whose size is changed while it waits goes to those of its size
+        def by_urgency(job: Job) -> QueueKey:  # the sizes are in the key because they may change while a job waits
             return (urgency(job), job.sequence, job.gpus_min, job.gpus_max)
 
         return ShapedQueue(by_urgency, lambda job: (fits(job), urgency(job), job.preemptible))
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Who runs, by priority and start; for EASY backfill, also by when they leave."""
+        """Index the jobs with room by urgency and start; for EASY backfill, also by expected release."""
         scores = Scores(PAPER_S, state.books, _anybody) if self.victims == "cheapest" else None
         return _Running(Slots(self.urgency), ExpectedReleases(state) if self.backfill == "easy" else None, scores)
 
     def urgency(self, job: Job) -> int:
-        """How urgent ``job`` is: the less, the more urgent. With classes, each priority counts twice."""
+        """Return the urgency of ``job``; a lower number is more urgent. ``classes`` split each priority in two."""
         return 2 * job.priority + best_effort(job) if self.classes == "on" else job.priority
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -138,7 +138,7 @@ def _anybody(job: Job) -> bool:
 
 
 class _Turns:
-    """One pass: who was offered a turn, and who has to wait."""
+    """One pass of the policy: it offers each waiting job its turn, and keeps which of them have to wait."""
 
     def __init__(self, policy: Priority, draft: Draft) -> None:
         self.policy = policy
@@ -150,14 +150,14 @@ class _Turns:
         self.left = SlotsLeft(draft.snapshot, self.running, policy.sticky)
         self.scores = running.scores
         self.cheapest: dict[int, list[Job]] | None = None
-        """Jobs with room by urgency, those that cost least first; made when they are first needed."""
+        """The jobs with room by urgency, the cheapest to preempt first; computed when first needed."""
         self.blocked: int | None = None
-        """The urgency of the job that was the last to have to wait."""
+        """The urgency of the last job that had to wait; None if none had to."""
         self.backfill: Backfill | None = None
-        """Behind the first that has to wait; only for EASY."""
+        """The backfill behind the first job that has to wait; only for EASY."""
 
     def hand_out_sticky_slots(self) -> None:
-        """Start those who arrived first on the sticky slots that are free."""
+        """Start the jobs that arrived first on free sticky slots."""
         if self.policy.sticky:
             self.draft.may_have_room = self.left.suffice
             self.left.hand_out(self._start_sticky)
@@ -169,7 +169,7 @@ class _Turns:
         return room is not None
 
     def offer(self, job: Job) -> bool:
-        """Start ``job`` if it is its turn; False if it has to wait."""
+        """Start ``job`` if it may start now; return False if it has to wait."""
         if self.policy.sticky and job.id in self.draft.placements:
             return True
         if self._may_start(job):
@@ -187,7 +187,7 @@ class _Turns:
         return False
 
     def _may_start(self, job: Job) -> bool:
-        """Whether nobody whom ``job`` must not pass has to wait."""
+        """Return whether ``job`` may start before all jobs that have to wait so far."""
         if self.blocked is None or not job.gpus_min:
             return True
         if self.policy.backfill == "off" or self.urgency(job) <= self.blocked:
@@ -197,7 +197,7 @@ class _Turns:
         return job.preemptible
 
     def _would_be_preempted_for(self, job: Job) -> Iterator[Job]:
-        """Who will go for ``job`` once that makes room; those that are spared for now count, too."""
+        """Yield the jobs that may be preempted for ``job`` later, including those that are spared for now."""
         if self.policy.preemption == "off":
             return
         urgency = self.urgency(job)
@@ -229,7 +229,7 @@ class _Turns:
         return bool(victims)
 
     def _levels(self, job: Job) -> Iterator[list[Job]]:
-        """The less urgent jobs that may be preempted, the least urgent first; of one urgency as ``victims`` says."""
+        """Yield the less urgent jobs that may be preempted, the least urgent first; ``victims`` orders each level."""
         limit = self.urgency(job)
         for urgency in sorted(self.running.regular, reverse=True):
             if urgency <= limit:
@@ -237,7 +237,7 @@ class _Turns:
             yield [other for other in self._line(urgency) if self._may_be_preempted(other, job)]
 
     def _line(self, urgency: int) -> Iterable[Job]:
-        """Those of one urgency in the order in which they are preempted."""
+        """Return the jobs of one urgency in the order in which they are preempted."""
         if self.scores is None:
             return (other for _, _, other in reversed(self.running.regular[urgency]))
         if self.cheapest is None:

@@ -1,16 +1,16 @@
-"""Proportional shares: so many GPUs for each that all would end at the same time (seed 001, §IV-B).
+"""Proportional shares: each job gets so many GPUs that all would end at the same time (seed 001, §IV-B).
 
 Three cases, by what the pool has and needs; the first two are those of `ebbtide_core.policies.equipartition`:
 
-1. p_min of all is as much as there is, or more: p_min each, in order of arrival, as far as it goes.
-2. p_max of all is no more than the vacant GPUs: p_max each.
+1. The sum of p_min is all that is available, or more: each job gets p_min, in order of arrival, while there is room.
+2. The sum of p_max is no more than the vacant GPUs: each job gets p_max.
 3. Else the target makespan is t = Σ v / Σ p over the work v that each has left and all that is available. In
    descending order of v, each gets the size with which its run time v / speedup(p) is closest to t.
 
-Where the paper is silent: of two sizes equally close, the smaller; of equal work, who came first. Nobody gets so much
-that the others could not have p_min each any more. What rounding leaves over stays free. If the GPUs cannot be had in
-one piece, a job gets the next smaller size that can. Of jobs of which nothing is known, v is the mean of the others,
-or an hour.
+Where the paper is silent: of two sizes that are equally close, a job gets the smaller one; of jobs with equal work, the
+one that came first chooses first. No job gets so much that the others could not each have p_min. What rounding leaves
+over stays free. If a job's GPUs are not free in one piece, it gets the next smaller size that is. For a job of unknown
+work, v is the mean of the known ones, or an hour.
 """
 
 from bisect import bisect_left
@@ -32,12 +32,12 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 DIGITS: Final = 3
-"""What is left of equal jobs is equal only up to rounding errors: it is compared to the millisecond."""
+"""Decimal places to which work is compared, to the millisecond: equal jobs differ by rounding errors."""
 NEARLY_ONE: Final = 1 - 1e-9
-"""So are the distances from the target makespan; else equally close sizes would alternate from pass to pass."""
+"""A tolerance for distances from the target makespan, without which equally close sizes would alternate by pass."""
 
 Left = Callable[[Job], float | None]
-"""The work that a job has left, in seconds on one GPU; None if nothing tells."""
+"""Returns the work that a job has left, in seconds on one GPU; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MoldableProportional(Policy):
     """Divides what is free among the waiting jobs in proportion to their work (Moldable Proportional)."""
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -60,11 +60,12 @@ class MoldableProportional(Policy):
 
 @dataclass(frozen=True, slots=True)
 class MalleableProportional(Policy):
-    """Divides all GPUs among running and waiting jobs in proportion to the work that they have left, again and again.
+    """Divides all GPUs among running and waiting jobs in proportion to their work left, anew in each pass.
 
     This is Malleable Proportional; ``min_work_s``, ``resize_after_s`` and ``gain_restarts`` are those of
     `ebbtide_core.policies.equipartition.MalleableEquipartition`. Unless ``gain_restarts`` is 0 (paper), a job also
-    keeps a size that is next to the one that it should have: else jobs with equal work take turns in being first.
+    keeps a size that is next to the one that it should have, because otherwise jobs with equal work would swap sizes
+    from pass to pass.
     """
 
     min_work_s: float = 300.0
@@ -75,15 +76,15 @@ class MalleableProportional(Policy):
         check_rules(self)
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
-        """What shares come to is another matter."""
+        """Apply only the rules of the job itself; how GPUs are divided is not decided here."""
         return stays_by_itself(job, 0.0, now)
 
     def queue(self) -> Arrivals:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return Arrivals()
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Those that have room, in order of arrival."""
+        """Index the jobs that have room, in order of arrival."""
         return Members(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -105,7 +106,7 @@ class MalleableProportional(Policy):
 
 
 def in_proportion(snapshot: Snapshot, job: Job) -> str:
-    """Why ``job`` gets what it gets, in words."""
+    """Return in words why ``job`` has its size."""
     estimate = snapshot.remaining(job)
     if estimate is None:
         return "in proportion to its work, of which nothing is known"
@@ -113,14 +114,14 @@ def in_proportion(snapshot: Snapshot, job: Job) -> str:
 
 
 def hours(work_s: float) -> str:
-    """Work in words: ``2.5 GPU hours``."""
+    """Return work in words: ``2.5 GPU hours``."""
     return f"{work_s / 3600:.3g} GPU hours"
 
 
 def divide_by_work(
     draft: Draft, jobs: Sequence[Job], here: Supply, left: Left, now: Callable[[Job], int] = lambda _: 0
 ) -> Wanted:
-    """Cases 2 and 3. ``now`` is the size that a job has and should keep if it is next to what it should have."""
+    """Divide GPUs by cases 2 and 3. ``now`` is a job's size, which it keeps if that is next to the ideal one."""
     snapshot = draft.snapshot
     most = [reach(job, snapshot) for job in jobs]
     if (all_of_it := enough_for_all(jobs, most, here, snapshot.has_curves)) is not None:
@@ -147,9 +148,9 @@ def divide_by_work(
 def _without_late(
     target: float, jobs: Sequence[Job], works: Sequence[float], most: Sequence[int], here: Supply, snapshot: Snapshot
 ) -> float:
-    """The ``target`` makespan, in seconds, once those who cannot make it leave the rest to the others.
+    """Return the ``target`` makespan, in seconds, of the jobs that can reach it, with what the late jobs leave to them.
 
-    These are the ones of which it was measured that they do not get fast enough even with the ``most`` of use to them.
+    A job is late if by its measured speeds it cannot reach the target even with the ``most`` that is of use to it.
     """
     speedups, others = [snapshot.speedup_of(job) for job in jobs], set(range(len(jobs)))
     rest = here.available
@@ -164,9 +165,9 @@ def _without_late(
 
 
 def closest(choices: Sequence[int], work: float, target: float, speedup: Speedup, now: int = 0) -> int:
-    """The size of ascending ``choices`` with which ``work`` takes the time closest to ``target``.
+    """Return the size of ascending ``choices`` with which ``work`` takes the time closest to ``target``, in seconds.
 
-    It is ``now`` if that is the next one below or above the target.
+    Return ``now`` if that is the next size slower or faster than the target.
     """
 
     if not work or not target:
@@ -178,9 +179,9 @@ def closest(choices: Sequence[int], work: float, target: float, speedup: Speedup
         return now
     too_fast, too_slow = target - work / speedup(faster), work / speedup(slower) - target
     best = faster if index == 0 or 0 <= too_fast < too_slow * NEARLY_ONE else slower
-    return choices[_first_as_fast(choices, speedup(best), speedup)]  # no more GPUs than make a difference
+    return choices[_first_as_fast(choices, speedup(best), speedup)]  # the fewest GPUs with that speed
 
 
 def _first_as_fast(choices: Sequence[int], speed: float, speedup: Speedup) -> int:
-    """The index of the first of ``choices`` that is at least as fast; their number if none is."""
+    """Return the index of the first of ``choices`` that reaches ``speed``; their number if none does."""
     return bisect_left(choices, speed, key=speedup) if speedup.points else bisect_left(choices, speed * WHOLE)

@@ -1,4 +1,4 @@
-"""Policies by name, and their options as text."""
+"""Creates policies from their names and from options given as text."""
 
 import dataclasses
 import typing
@@ -19,7 +19,7 @@ from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
 
 
 class PolicyError(ValueError):
-    """An unknown policy, or an option that it does not take."""
+    """Raised for an unknown policy, or an option that the policy does not take."""
 
 
 POLICIES: Final[dict[str, type[Policy]]] = {
@@ -62,12 +62,12 @@ def create_policy(name: str, options: Mapping[str, str]) -> Policy:
 
 
 def name_of(policy: Policy) -> str:
-    """The name of ``policy``."""
+    """Return the name of ``policy``."""
     return next(name for name, kind in POLICIES.items() if type(policy) is kind)
 
 
 def option_names(name: str) -> tuple[str, ...]:
-    """The options that policy ``name`` takes."""
+    """Return the names of the options that policy ``name`` takes."""
     kind: object = POLICIES[name]
     assert dataclasses.is_dataclass(kind)
     return tuple(field.name for field in dataclasses.fields(kind))

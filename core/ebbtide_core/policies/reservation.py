@@ -1,14 +1,14 @@
-"""Reservations: jobs wait for the time that they ask for, and are scheduled by it (seed 002).
+"""Reservations: jobs request a run time and are scheduled by it (seed 002).
 
-The seed's HPC scheduler: every job requests a time. What it gets is a reservation of that length; when it is over, the
-job is out, and has to request a longer one. The request is the job's time limit; with ``--time auto``, the next of the
-increasing sequence t1 < t2 < ... of its script, under which it checkpoints at the end of each and so keeps its work.
+This is the seed's HPC scheduler: every job requests a time and gets a reservation of that length; when the reservation
+ends, the job stops and has to request a longer one. The request is the job's time limit; with ``--time auto`` it is the
+next of its script's increasing sequence t1 < t2 < ..., with a checkpoint at the end of each so that no work is lost.
 
 Where the seed is silent: requests are granted first come, first served, with EASY backfill by requested times (see
-`backfill`), as at the sites that its figures are from. A job whose reservation is over goes to the end of the queue:
-its next request is a new one. Only so does a reservation that ends make room for those that wait. Whoever stops for any
-other reason keeps the place of the last request. A job that requests no time passes nobody unless it is out of the way,
-and when it leaves is estimated, if at all.
+`backfill`), as at the sites that the seed's figures are from. A job whose reservation ended goes to the end of the
+queue, because its next request is a new one; otherwise the end of a reservation would make no room for waiting jobs. A
+job that stops for any other reason keeps the place of its last request. A job that requests no time passes another job
+only if it does not use that job's room; when it leaves can at best be estimated.
 """
 
 from dataclasses import dataclass
@@ -32,15 +32,15 @@ class Reservation(Policy):
     resize_after_s: float = 60.0
 
     def queue(self) -> ShapedQueue:
-        """In order of requests."""
+        """Order waiting jobs by their last requests."""
         return ShapedQueue(by_request, shape_in_time)
 
     def ranking(self, state: PoolState) -> Ranking:
-        """Who leaves when."""
+        """Index the expected releases."""
         return ExpectedReleases(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Admit in order of requests until one does not fit, then whoever does not delay it."""
+        """Admit jobs in order of requests until one does not fit, then those that do not delay it."""
         draft = Draft(snapshot)
         fit_ranges(draft)
         admit_in_order(draft, snapshot.ranking, _goes_to_the_end, self.resize_after_s)
@@ -48,7 +48,7 @@ class Reservation(Policy):
 
 
 def by_request(job: Job) -> QueueKey:
-    """By the time of the last request: when the job was submitted, or its last reservation was over."""
+    """Order jobs by their last request: when the job was submitted, or its last reservation ended."""
     stops = (attempt.stop for attempt in reversed(job.attempts) if attempt.stop is not None)
     ends = (stop.requested for stop in stops if stop.cause is StopCause.RESERVATION)
     return (next(ends, job.submitted), job.sequence, job.gpus_min, job.gpus_max)

@@ -1,4 +1,4 @@
-"""Another size for a job with as little change as possible."""
+"""Finds an allocation of another size for a job with as little change as possible."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,10 @@ Why = Callable[[Job], str]
 
 
 def shrunk(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-    """``share`` parts of the GPUs of ``allocation``, which has more: those that go together best, else the first.
+    """Return ``share`` parts of the GPUs of ``allocation``, which has more: the best connected ones, else the first.
 
-    A job is not spread once a node could have all of it: it keeps what it has on one node then, even if that is less;
-    None if that is less than its smallest size.
+    A job that fits on one node at that size is not spread: it keeps only what it has on one node, even if that is less
+    than ``share``; return None if it is less than the job's smallest size.
     """
     if share < WHOLE:
         return _shared(trial, job, allocation.nodes[0], share)
@@ -43,12 +43,12 @@ def _shared(trial: Trial, job: Job, piece: NodeAllocation, share: int) -> Alloca
 
 
 def shrunk_on(before: Allocation, after: Allocation) -> bool:
-    """Whether ``after`` takes no more of any GPU than ``before`` did."""
+    """Return whether ``after`` uses no GPU that ``before`` did not, and no more in total."""
     return after.share <= before.share and set(after.gpu_ids) <= set(before.gpu_ids)
 
 
 def on_own_gpus(draft: Draft, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-    """``share`` parts of the GPUs of ``allocation``, which ``job`` had; None if it had less, or others took them."""
+    """Return ``share`` parts of the ``allocation`` that ``job`` had; None if it had less, or others took them."""
     held = allocation.share
     if held < share:
         return None
@@ -57,7 +57,7 @@ def on_own_gpus(draft: Draft, job: Job, allocation: Allocation, share: int) -> A
 
 
 def fits_beside(trial: Trial, allocation: Allocation) -> bool:
-    """Whether ``allocation`` fits beside all that is in use."""
+    """Return whether ``allocation`` fits beside all that is in use."""
     return all(
         piece.node in trial.nodes and trial.nodes[piece.node].fits(piece, trial.use(piece.node))
         for piece in allocation.nodes
@@ -65,9 +65,9 @@ def fits_beside(trial: Trial, allocation: Allocation) -> bool:
 
 
 def grown(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-    """Room for ``job`` with ``share`` parts, or as much more than in ``allocation`` as there is; None if there is none.
+    """Return room for ``job`` with ``share`` parts, or as much more than ``allocation`` as there is; None if no more.
 
-    Its own GPUs and more of its nodes come first; then other GPUs, if there it gets all that it should.
+    The job keeps its GPUs and gets more on its nodes if possible; it moves to other GPUs only for the full ``share``.
     """
     if allocation.share >= WHOLE and (bigger := trial.grown(job, allocation, share)) is not None:
         return bigger
@@ -83,7 +83,7 @@ def grown(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocat
 
 
 def _biggest(trial: Trial, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-    """Room on its nodes for the greatest size between what ``job`` has and ``share`` parts."""
+    """Return room on the same nodes for the greatest size above the present one and below ``share``; None if none."""
     between = [size for size in sizes(job.gpus_min, size_at_most(job, share)) if allocation.share < size < share]
     for size in reversed(between):
         if (found := trial.find(job, size, allocation.node_ids)) is not None:

@@ -1,8 +1,8 @@
-"""Rigid policies: every job gets the most GPUs that it asked for, or none (the baselines of seed 001, §V-B).
+"""Rigid policies give every job the most GPUs that it asked for, or none (the baselines of seed 001, §V-B).
 
-An elastic job is read as rigid at its greatest size (or all GPUs that it could have, if these are fewer), and only its
-user resizes it. Whoever does not fit is passed over, and does not keep those behind it from starting: the paper leaves
-this open, but only so are its utilisations almost the same for all policies. Strictly first in, first out is `Fifo`.
+An elastic job is treated as rigid at its greatest size (or all GPUs that it could have, if these are fewer), and only
+its user resizes it. A job that does not fit is skipped, and does not block the jobs behind it. The paper leaves this
+open, but only with skipping are utilisations almost the same for all policies, as it reports. `Fifo` does not skip.
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class RigidFcfs(Policy):
-    """First come, first served, with p_max GPUs each (Rigid FCFS)."""
+    """Starts jobs first come, first served, with p_max GPUs each (Rigid FCFS)."""
 
     rigid: ClassVar[bool] = True
 
     def queue(self) -> ShapedQueue:
-        """In order of arrival."""
+        """Order waiting jobs by arrival."""
         return ShapedQueue(by_arrival)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Start whoever fits, in order."""
+        """Start all jobs that fit, in order of arrival."""
         queue = snapshot.queue
         assert isinstance(queue, ShapedQueue)
         return _start_all_that_fit(snapshot, queue)
@@ -40,26 +40,26 @@ class RigidFcfs(Policy):
 
 @dataclass(frozen=True, slots=True)
 class RigidShortest(Policy):
-    """The job with the least work first, with p_max GPUs each (Rigid Shortest).
+    """Starts the job with the least work first, with p_max GPUs each (Rigid Shortest).
 
-    Work is what is known when the job comes to wait: declared, or told by its progress, by earlier runs or by its time
+    The work is estimated when the job begins to wait: from its declaration, its progress, earlier runs or its time
     limit, in this order. Jobs of unknown work come last.
     """
 
     rigid: ClassVar[bool] = True
 
     def ranking(self, state: PoolState) -> Ranking:
-        """The waiting jobs by work."""
+        """Index the waiting jobs by work."""
         return ByWork(state)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Start whoever fits, the shortest first."""
+        """Start all jobs that fit, the shortest first."""
         ranking: ByWork = snapshot.ranking
         return _start_all_that_fit(snapshot, ranking.line)
 
 
 class ByWork:
-    """The waiting jobs by the work that they still have to do, and then by arrival; those of unknown work last."""
+    """The waiting jobs by the work that they have left, then by arrival; jobs of unknown work come last."""
 
     def __init__(self, state: PoolState) -> None:
         self._state = state
@@ -67,7 +67,7 @@ class ByWork:
         self.line = ShapedQueue(self._key)
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         key = self._key(job) if job.queued is not None else None
         known = self._keys.get(job.id)
         if key == known:
@@ -80,7 +80,7 @@ class ByWork:
             self._keys[job.id] = key
 
     def _key(self, job: Job) -> QueueKey:
-        # What remains of a job that waits does not depend on the time.
+        # The work left of a waiting job does not depend on the time.
         left = remaining(job, 0.0, self._state.history, self._state.speedup)
         return (left is None, 0.0 if left is None else left.work_s, job.sequence, job.gpus_min, job.gpus_max)
 
@@ -89,7 +89,7 @@ def _start_all_that_fit(snapshot: Snapshot, line: ShapedQueue) -> Plan:
     draft = Draft(snapshot)
     fit_ranges(draft)
     line.first_fit(lambda job: _start(draft, job), lambda: draft.trial.most)
-    head = line.head()  # to word it for all that wait would cost more than the pass
+    head = line.head()  # wording the reason for every waiting job would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head, _size(snapshot.books, head))
     return draft.plan()
@@ -104,7 +104,7 @@ def _start(draft: Draft, job: Job) -> bool:
 
 
 def _size(books: Books, job: Job) -> int:
-    """What ``job`` asks for at most; less if it is elastic and asks for more than there is."""
+    """Return the greatest size of ``job``, or less if it is elastic and asks for more than there is."""
     if not job.elastic or job.gpus_max <= WHOLE:
         return job.gpus_max
     most = max((_most(job, domain) for domain in open_to(job, books, job.gpus_max)), default=0)
@@ -112,7 +112,7 @@ def _size(books: Books, job: Job) -> int:
 
 
 def _most(job: Job, domain: Domain) -> int:
-    """How many GPUs with enough memory there are for ``job``."""
+    """Return how many GPUs with enough memory there are for ``job`` in ``domain``."""
     memory = job.gpu_mem_bytes
     large_enough = [
         min(domain.together(node), sum(1 for piece in domain.offered(node) if piece.mem_bytes >= memory))

@@ -1,4 +1,4 @@
-"""How many: GPUs dealt out like seats of a parliament, and the sizes that a job may have (seed 001, §IV)."""
+"""Deals GPUs out like seats of a parliament, and lists the sizes that a job may have (seed 001, §IV)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from ebbtide_core.model.types import WHOLE
 
 SIZES_REMEMBERED: Final = 1024
 MOST_SHARING: Final = 16
-"""Jobs that one GPU is divided among at most."""
+"""The most jobs that one GPU is divided among."""
 
 
 def dhondt(votes: Sequence[int], starts: Sequence[int], seats: int) -> list[int]:
-    """Deal ``seats`` out by the D'Hondt method: one after the other to the greatest votes / (seats + 1).
+    """Deal ``seats`` out by the D'Hondt method, one after the other to the candidate with most votes / (seats + 1).
 
-    Candidate k starts with ``starts[k]`` of them; of equals, the first in the list comes first. ``ValueError`` if there
-    are fewer seats than candidates start with.
+    Candidate k starts with ``starts[k]`` seats; of equal candidates, the first in the list wins. Raise ``ValueError``
+    if there are fewer seats than candidates start with.
     """
     if sum(starts) > seats:
         raise ValueError(f"{seats} seats are fewer than the {sum(starts)} to start with")
@@ -34,11 +34,11 @@ def dhondt(votes: Sequence[int], starts: Sequence[int], seats: int) -> list[int]
 
 
 def _surely_won(votes: Sequence[int], starts: Sequence[int], seats: int) -> list[int]:
-    """Seats that everybody wins in any case: their quota, rounded down, of those that others do not start with.
+    """Return the seats that each candidate wins in any case, so that fewer than one per candidate remain to be dealt.
 
-    Raised continuously until all seats are dealt out, everybody would have the greater of their start and votes / λ.
-    Rounded down, that is fewer seats; so the λ of the result is smaller still, and leaves nobody with less. Less than
-    one seat per candidate remains to be dealt out.
+    With fractional seats, each candidate would have the greater of its start and votes / λ, for the λ at which all
+    seats are dealt out. Rounding down leaves seats over; so the λ of the final result is smaller, and no candidate has
+    less than this.
     """
     rising = [index for index, count in enumerate(votes) if count]
     total, left = sum(votes), seats - sum(starts[index] for index, count in enumerate(votes) if not count)
@@ -58,14 +58,14 @@ def _surely_won(votes: Sequence[int], starts: Sequence[int], seats: int) -> list
 
 @lru_cache(maxsize=SIZES_REMEMBERED)
 def sizes(low: int, high: int) -> tuple[int, ...]:
-    """The GPU counts from ``low`` to ``high`` parts that a job may have, ascending: 1/n of one, then whole ones."""
+    """Return the sizes from ``low`` to ``high`` parts that a job may have, ascending: 1/n of a GPU, then whole GPUs."""
     shares = [WHOLE // n for n in range(MOST_SHARING, 1, -1)]
     wholes = range(WHOLE * max(1, -(-low // WHOLE)), high + 1, WHOLE)
     return tuple(size for size in (*shares, *wholes) if low <= size <= high) or (low,)
 
 
 def size_at_most(job: Job, share: int) -> int:
-    """The greatest size of ``job`` that is no more than ``share`` parts; 0 if even its smallest is more."""
+    """Return the greatest size of ``job`` of at most ``share`` parts; 0 if even its smallest size is more."""
     if share >= WHOLE:
         share -= share % WHOLE
         if job.gpus_min <= share and job.gpus_max >= WHOLE:

@@ -1,4 +1,4 @@
-"""Slots: who has one, who waits for one, and how many of them are sticky (see `ebbtide_core.policies.hybrid`)."""
+"""Slots: the jobs that have or await one, and how many are sticky (see `ebbtide_core.policies.hybrid`)."""
 
 import math
 from bisect import bisect_left, insort
@@ -10,12 +10,12 @@ from ebbtide_core.snapshot import Snapshot
 
 
 def priority_of(job: Job) -> int:
-    """How urgent ``job`` is: the less, the more urgent."""
+    """Return the urgency of ``job``; a lower number is more urgent."""
     return job.priority
 
 
 class Slots:
-    """Waiting jobs by arrival; and those with regular slots by ``urgency``, the one placed first at the front."""
+    """Waiting jobs by arrival, and jobs with regular slots by ``urgency``, then in the order of their placement."""
 
     def __init__(self, urgency: Callable[[Job], int] = priority_of) -> None:
         self._urgency = urgency
@@ -27,7 +27,7 @@ class Slots:
         self._stands: dict[JobId, tuple[int, Job]] = {}
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, update or remove ``job`` according to its state."""
         if (job.queued is not None) is not (job.id in self._stands):
             self._queue(job)
         entry = None
@@ -70,10 +70,10 @@ class Slots:
 
 
 class SlotsLeft:
-    """How many slots of each kind are left in one pass, in parts. Without a limit (None), all are regular."""
+    """How many slots of each kind are left in one pass, in parts; ``regular`` is None if no slots are sticky."""
 
     def __init__(self, snapshot: Snapshot, slots: Slots, sticky: float) -> None:
-        """``sticky``: how many are sticky; below 1, the share of all GPUs, rounded up; 0 for none."""
+        """Count the slots; ``sticky`` is the number of sticky ones or, below 1, their share of all GPUs, rounded up."""
         total = sum([len(node.slices) for node in snapshot.nodes.values()]) if sticky else 0
         count = min(total, math.ceil(sticky * total) if sticky < 1 else round(sticky))
         self._slots = slots
@@ -83,7 +83,7 @@ class SlotsLeft:
         self.regular_left = None if self.regular is None else self.regular - slots.regular_share
 
     def hand_out(self, place: Callable[[Job], bool]) -> None:
-        """The sticky phase (HYBRID, §3.1): while sticky slots are free, who arrived first gets them by ``place``."""
+        """Give free sticky slots by ``place`` to the jobs that arrived first (the sticky phase of HYBRID, §3.1)."""
         if self.sticky_left <= 0:
             return
         for _, job in self._slots.waiting:
@@ -98,22 +98,22 @@ class SlotsLeft:
                 return
 
     def needs_all(self, job: Job) -> bool:
-        """Whether ``job`` is larger than all regular slots together: once it is its turn, it gets sticky ones too."""
+        """Return whether ``job`` is larger than all regular slots together, so that it also gets sticky ones."""
         return self.regular is not None and job.gpus_min > max(self.regular, self.sticky)
 
     def suffice(self, job: Job, victims: Sequence[Job] = ()) -> bool:
-        """Whether there are regular slots for ``job`` once ``victims``, who have some, have gone."""
+        """Return whether there are enough regular slots for ``job`` once ``victims`` have given theirs back."""
         if self.regular_left is None:
             return True
         left = self.regular_left + (self.sticky_left if self.needs_all(job) else 0)
         return job.gpus_min <= max(0, left + sum([slots_of(victim) for victim in victims]))
 
     def use(self, parts: int) -> None:
-        """So many more regular slots are in use."""
+        """Count ``parts`` more of the regular slots as used."""
         if self.regular_left is not None:
             self.regular_left -= parts
 
 
 def slots_of(job: Job) -> int:
-    """The slots that ``job`` takes with the room promised to it, in parts: what it has to grow on does not count."""
+    """Return the slots that ``job`` takes with the room promised to it, in parts; an elastic surplus does not count."""
     return min(job.gpus_min, job.planned.share) if job.planned is not None else 0

@@ -1,4 +1,4 @@
-"""Why who runs is not asked to step aside for who waits: rules that policies share, and how they are told."""
+"""The rules, shared by policies, by which a running job is not preempted for a waiting one, with their reasons."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from ebbtide_core.job.job import Job
 
 RUNS_PER_RESTART: Final = 10
-"""An attempt should run this many times longer than a restart costs."""
+"""An attempt should run at least this many times as long as a restart costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Why a job is not asked to step aside; ``until``, in Unix seconds, if that is known to end."""
+    """Why a job is not preempted, and ``until`` when (Unix seconds), if that is known."""
 
     reason: str
     until: float | None = None
@@ -24,9 +24,9 @@ NOT_FOR_CPUS: Final = Stay("it has GPUs, which a job without GPUs does not preem
 
 
 def spared_until(job: Job, min_run_s: float) -> float | None:
-    """Until when ``job``, resumed lately, is not preempted again; None if nothing spares it.
+    """Return until when (Unix seconds) ``job``, resumed lately, is not preempted; None if it is not spared.
 
-    That is for ``min_run_s``, or ten times what its restart cost if that is longer; never if ``min_run_s`` is 0.
+    A job is spared for ``min_run_s``, or ten times its restart cost if that is longer. No job is if ``min_run_s`` is 0.
     """
     live = job.live
     if not min_run_s or not job.preemptions or live is None or live.started is None or live.stop is not None:
@@ -35,7 +35,7 @@ def spared_until(job: Job, min_run_s: float) -> float | None:
 
 
 def stays_by_itself(job: Job, min_run_s: float, now: float) -> Stay | None:
-    """Why ``job`` is preempted by nobody, whoever waits; None if it may be."""
+    """Return why ``job`` is not preempted, whichever job waits; None if it may be."""
     if not job.preemptible:
         return NOT_PREEMPTIBLE
     until = spared_until(job, min_run_s)
@@ -43,7 +43,10 @@ def stays_by_itself(job: Job, min_run_s: float, now: float) -> Stay | None:
 
 
 def stays_by_urgency(job: Job, waiting: Job, min_run_s: float, now: float) -> Stay | None:
-    """The same where more urgent jobs, with a lower number, preempt less urgent ones that have no sticky slot."""
+    """Return why ``job`` is not preempted where more urgent jobs preempt less urgent ones without a sticky slot.
+
+    A lower priority number is more urgent. None means that ``waiting`` may preempt ``job``.
+    """
     if job.priority <= waiting.priority:
         return Stay(f"of priority {job.priority}, which is not less urgent than {waiting.priority}")
     if job.running and job.attempts[-1].sticky:

@@ -1,4 +1,4 @@
-"""The papers' experiments, each one command away: ``ebb simulate NAME``."""
+"""The papers' experiments; ``ebb simulate NAME`` runs one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 Progress = Callable[[str, float], None]
-"""Is told what goes on, in words, and which part of the whole is done (0 to 1)."""
+"""A callback that is called with what was done, in words, and the fraction of the whole that is done (0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement of the paper, whether it holds here, and the figures."""
+    """A statement of the paper, whether it holds here, and the figures in words."""
 
     name: str
     held: bool
@@ -20,13 +20,13 @@ class Check:
 
 
 def percent_above(ours: float | None, base: float | None) -> float:
-    """By how many percent ``ours`` is above ``base``; 0 if there is no base."""
+    """Return by how many percent ``ours`` is above ``base``; 0 if either is unknown, or ``base`` is 0."""
     return (ours / base - 1) * 100 if ours is not None and base else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentReport:
-    """What came of an experiment: ``rows`` are flat and have the paper's figures beside ours."""
+    """The results of an experiment: ``rows`` are flat and have the paper's figures beside ours."""
 
     name: str
     rows: tuple[dict[str, Any], ...]
@@ -35,12 +35,12 @@ class ExperimentReport:
     draw: Callable[[Path], None]
     """Draws the paper's figure as PNG."""
     details: dict[str, Any] = field(default_factory=dict)
-    """What else ``--json`` shows."""
+    """Further facts that only ``--json`` shows."""
     tables: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
-    """What else is printed below the rows: more rows, by title."""
+    """Further tables by title, which are printed below the rows."""
 
     def to_json(self) -> dict[str, Any]:
-        """The report without its figure."""
+        """Return the report without its figure and tables."""
         return {
             "experiment": self.name,
             "rows": list(self.rows),
@@ -51,12 +51,12 @@ class ExperimentReport:
 
 
 class Experiment(Protocol):
-    """A module of this package: what it is called with, and one line that says what it shows."""
+    """The interface of an experiment's module: one line that describes it, and its run."""
 
     DESCRIPTION: str
 
     def run(self, full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-        """Run it, at the paper's size if ``full``, in ``jobs`` processes."""
+        """Run the experiment, at the paper's size if ``full``, in ``jobs`` processes."""
         ...
 
 
@@ -64,7 +64,7 @@ EXPERIMENTS: Final = ("fitgpp", "equipartition", "hybrid", "determined", "reserv
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment ``name``, one of `EXPERIMENTS`; imported only now, because each needs its own libraries."""
+    """Import the experiment ``name``, one of `EXPERIMENTS`; only when asked, because each needs its own libraries."""
     module: Any = import_module(f"{__name__}.{name}")
     experiment: Experiment = module
     return experiment

@@ -38,7 +38,7 @@ Gpus = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSizes:
-    """What the seed says: at ``time`` these experiments have so many GPUs, all others none."""
+    """The seed's statement: at ``time`` experiments have the ``expected`` GPUs, and all others none."""
 
     time: float
     what: str
@@ -47,7 +47,7 @@ class ExpectedSizes:
 
 @dataclass(frozen=True, slots=True)
 class PolicyScenario:
-    """Jobs that come at set times, under a policy, and what is expected of it."""
+    """Jobs that arrive at set times under a policy, and the sizes expected at each step."""
 
     name: str
     policy: str
@@ -58,28 +58,28 @@ class PolicyScenario:
 
 @dataclass(slots=True)
 class Holdings:
-    """An observer that keeps who held how many GPUs from when to when; an experiment is a bag of jobs."""
+    """An observer that records which jobs held how many GPUs, and when; an experiment is a bag of jobs."""
 
     experiments: dict[str, str] = field(default_factory=dict)
     spans: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Job, GPUs, from, to."""
+    """Tuples of job, GPUs, start and end (seconds)."""
     lost_s: float = 0.0
     _held: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
-        """Remember its experiment."""
+        """Record the experiment of ``job``."""
         self.experiments[job.id] = job.bag
 
     def dropped(self, now: float, job: str, reason: str) -> None:
-        """No job is."""
+        """Raise ``AssertionError``, because no job of these examples is dropped."""
         raise AssertionError(f"job {job} was dropped: {reason}")
 
     def computed(self, job: str, attempt: int, seconds: float, work: float, kept: bool) -> None:
-        """Add up what was lost."""
+        """Add up the computing time that was lost."""
         self.lost_s += 0.0 if kept else seconds
 
     def recorded(self, now: float, event: Event) -> None:
-        """Follow the GPUs."""
+        """Record when a job gets and frees its GPUs."""
         if isinstance(event, e.AttemptPlaced):
             self._held[event.job] = (event.allocation.share // WHOLE, now)
         elif isinstance(event, e.AttemptExited):
@@ -87,7 +87,7 @@ class Holdings:
             self.spans.append((event.job, gpus, since, now))
 
     def at(self, time: float) -> Gpus:
-        """The GPUs of all experiments that have any at ``time``, when all that happens then has happened."""
+        """Return the GPUs of all experiments that have any at ``time``, after all events of that moment."""
         held: Counter[str] = Counter()
         for job, gpus, since, until in self.spans:
             if since <= time < until:
@@ -95,17 +95,17 @@ class Holdings:
         return dict(held)
 
     def first(self, experiment: str) -> float:
-        """When ``experiment`` first had GPUs."""
+        """Return when ``experiment`` first had GPUs, in seconds."""
         return min(since for job, _, since, _ in self.spans if self.experiments[job] == experiment)
 
     def unfinished(self, experiment: str, time: float) -> int:
-        """How many of its jobs have not ended by ``time``."""
+        """Return how many jobs of ``experiment`` have not ended by ``time``."""
         ends = {job: until for job, _, _, until in self.spans if self.experiments[job] == experiment}
         return sum(until > time for until in ends.values())
 
 
 def play(scenario: PolicyScenario) -> Holdings:
-    """Simulate it to its end."""
+    """Simulate ``scenario`` to its end."""
     holdings = Holdings()
     node = SimNode(name="node", gpus=GPUS)
     policy = create_policy(scenario.policy, dict(scenario.options))
@@ -169,7 +169,7 @@ WITHOUT_PREEMPTION: Final = PolicyScenario(
 
 
 def _fair(name: str, weights: tuple[float, float], second_at: float, *steps: ExpectedSizes) -> PolicyScenario:
-    """Two experiments with demands of 10 and 30 GPUs; the second one comes at ``second_at``."""
+    """Make a scenario of two experiments with demands of 10 and 30 GPUs; the second arrives at ``second_at``."""
     first = _jobs("first", 10, 1, 42, 0, 2000)
     second = _jobs("second", 30, 1, 42, second_at, 100)
     jobs = tuple(replace(job, weight=weights[job.bag == "second"]) for job in (*first, *second))
@@ -196,7 +196,7 @@ FAIR_SHARES: Final = (
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """Play all scenarios; they are small, and nothing in them is drawn at random."""
+    """Play all scenarios. The arguments do not matter: scenarios are small, and nothing in them is random."""
     played: list[tuple[PolicyScenario, Holdings]] = []
     scenarios = (SEVEN_STEPS, WITHOUT_PREEMPTION, *FAIR_SHARES)
     for done, scenario in enumerate(scenarios, start=1):
@@ -256,7 +256,7 @@ def _text(gpus: Gpus) -> str:
 
 
 def _draw(holdings: Holdings, path: Path) -> None:
-    """Who holds the 8 GPUs in the course of the seven steps."""
+    """Draw which experiments hold the 8 GPUs in the course of the seven steps."""
     with drawn(path, 9, 4, 110) as figure:
         axes = figure.subplots()
         times = sorted({time for _, _, since, until in holdings.spans for time in (since, until)})

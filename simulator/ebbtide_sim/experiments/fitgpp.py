@@ -1,4 +1,4 @@
-"""FitGpp's simulation study (seed 000 §3): 84 nodes, 2^19 jobs, against FIFO, LRTP and RAND."""
+"""Repeats FitGpp's simulation study (seed 000 §3): 84 nodes, 2^19 jobs, against FIFO, LRTP and RAND."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +27,14 @@ DESCRIPTION = "FitGpp against FIFO, LRTP and RAND on trial-and-error and best-ef
 LOAD: Final = 2.0
 RAND_SEEDS: Final = 4
 MAIN: Final = FitGppDemand(te_gpus=Normal(2, 2, 1, 8), be_gpus=Normal(2, 2, 1, 8))
-"""The main setting: GPUs drawn alike for both classes, and at least one, because the paper says nothing else."""
+"""The main setting: both classes have the same GPU distribution, at least one, as the paper names no other."""
 
 _GPUS: Final = ((1, 1), (1, 2), (2, 2), (2, 4), (4, 1), (4, 4))
 _CPUS: Final = ((4, 6), (8, 8))
 _SPREADS: Final = (0.5, 1.0)
 SWEEP: Final = tuple(product(_GPUS, _CPUS, _SPREADS))
 """The unpublished parameters that are varied: mean GPUs of TE and BE, mean CPUs of TE and BE, deviation over mean of
-all times. Fixed before it was first run."""
+all times. These points were fixed before the first run."""
 
 ASSUMPTIONS: Final = (
     "load 2.0 is a closed loop: the demand of waiting and running jobs over capacity (the largest of GPUs, CPUs and "
@@ -53,7 +53,7 @@ PAPER: Final = {
     "te_p95_change": -96.6, "be_p50_change": 18.0, "be_p95_change": 23.9, "preempted_share": 7.0, "interval_p50": 50.0,
     "interval_p95_lrtp": -20.0, "interval_p95_rand": -33.0,
 }  # fmt: skip
-"""In percent: change of slowdowns against FIFO; preempted jobs and re-schedule intervals against LRTP and RAND."""
+"""The paper's figures in percent: slowdowns against FIFO, preempted jobs and intervals against LRTP and RAND."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PaperPolicy:
 
 
 _OFF: Final = (("min_run_s", "0"),)
-"""The paper protects nobody but by P."""
+"""Options without protection after a resume; in the paper only P protects jobs."""
 FITGPP: Final = PaperPolicy("fitgpp", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "wait"), *_OFF))
 MULTI: Final = PaperPolicy("fitgpp (multi)", "fitgpp", (("s", "4"), ("p", "1"), ("fallback", "multi"), *_OFF))
 LRTP: Final = PaperPolicy("lrtp", "lrtp", _OFF)
@@ -76,7 +76,7 @@ RANDS: Final = tuple(
 
 
 def cluster() -> tuple[SimNode, ...]:
-    """84 nodes with 32 CPUs, 256 GB and 8 GPUs each."""
+    """Make 84 nodes with 32 CPUs, 256 GiB and 8 GPUs each."""
     return tuple(SimNode(name=f"node{i}", gpus=8, cpus=32.0, mem_bytes=256 * GIB) for i in range(84))
 
 
@@ -101,7 +101,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 
 
 def demand_of(point: tuple[tuple[float, float], tuple[float, float], float]) -> FitGppDemand:
-    """The demands of a point of the sweep."""
+    """Return the demands of a point of the sweep."""
     (te_gpus, be_gpus), (te_cpus, be_cpus), spread = point
     return replace(
         MAIN,
@@ -116,7 +116,7 @@ def demand_of(point: tuple[tuple[float, float], tuple[float, float], float]) -> 
 
 
 def record(count: int, seed: int, demand: FitGppDemand) -> tuple[Report, list[SimJob]]:
-    """Run the closed loop under FIFO; returns its report, and the jobs with their arrivals."""
+    """Run the closed loop under FIFO; return its report, and the jobs with their arrivals."""
     nodes = cluster()
     source = ClosedLoop(fitgpp_jobs(count, seed, demand), nodes, LOAD)
     metrics = Metrics()
@@ -126,7 +126,7 @@ def record(count: int, seed: int, demand: FitGppDemand) -> tuple[Report, list[Si
 
 
 def _replayed(count: int, seed: int, demand: FitGppDemand, policy: PaperPolicy) -> tuple[Report, Report]:
-    """FIFO's report, and that of ``policy`` on the same arrivals."""
+    """Return FIFO's report, and that of ``policy`` on the same arrivals."""
     fifo, jobs = _recorded(count, seed, demand)
     return fifo, _simulate(jobs, policy)
 
@@ -135,7 +135,7 @@ _cache: dict[tuple[int, int, FitGppDemand], tuple[Report, list[SimJob]]] = {}
 
 
 def _recorded(count: int, seed: int, demand: FitGppDemand) -> tuple[Report, list[SimJob]]:
-    """The same as `record`, once per process."""
+    """Return what `record` does, computed once per process."""
     key = (count, seed, demand)
     if key not in _cache:
         _cache.clear()
@@ -149,7 +149,7 @@ def _simulate(jobs: Sequence[SimJob], policy: PaperPolicy) -> Report:
 
 
 def compare(count: int, seed: int, demand: FitGppDemand) -> dict[str, Report]:
-    """FIFO, FitGpp, LRTP and RAND (one seed) on the same jobs."""
+    """Run FIFO, FitGpp, LRTP and RAND (one seed) on the same jobs."""
     fifo, jobs = record(count, seed, demand)
     others = {policy.name: _simulate(jobs, policy) for policy in (FITGPP, LRTP, RANDS[0])}
     return {"fifo": fifo, **others}
@@ -186,7 +186,7 @@ def _report(
 
 
 def _row(label: str, runs: Sequence[Report], fifo: Report) -> dict[str, Any]:
-    """The mean over ``runs``; changes against FIFO in percent."""
+    """Return the means over ``runs``, with changes against FIFO in percent."""
 
     def average(pick: Any) -> float:
         return mean(pick(run) or 0.0 for run in runs)
@@ -215,7 +215,7 @@ def _row(label: str, runs: Sequence[Report], fifo: Report) -> dict[str, Any]:
 
 
 def _wins(runs: dict[str, Report]) -> bool:
-    """Whether FitGpp hurts BE less, preempts less and re-schedules sooner than LRTP and than RAND."""
+    """Return whether FitGpp slows BE less, preempts less and re-schedules sooner than both LRTP and RAND."""
     ours = runs["fitgpp"]
     return all(
         (ours.slowdown["be"]["p50"] or 0) < (other.slowdown["be"]["p50"] or 0)
@@ -281,7 +281,7 @@ def _checks(rows: dict[str, dict[str, Any]], wins: Sequence[bool]) -> tuple[Chec
 
 
 def _draw(table: dict[str, list[Report]], path: Path) -> None:
-    """The paper's Fig. 1: slowdown rates of TE and BE by policy."""
+    """Draw the paper's Fig. 1: slowdown rates of TE and BE by policy."""
     with drawn(path, 9, 4) as figure:
         for axes, kind, title in zip(
             figure.subplots(1, 2), ("te", "be"), ("trial-and-error", "best-effort"), strict=True

@@ -1,4 +1,4 @@
-"""HYBRID's simulation study (seed 004 §4): 125 servers with 3,072 slots, 68,000 tasks, against PRI and PRI5."""
+"""Repeats HYBRID's simulation study (seed 004 §4): 125 servers, 3,072 slots, 68,000 tasks, against PRI and PRI5."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +27,14 @@ DESCRIPTION = "HYBRID's sticky slots against preemptive priority, with and witho
 SLOTS: Final = sum(quantity * slots for _, quantity, _, slots in SERVERS)
 STICKY: Final = 200
 SWEEP: Final = (25, 50, 100, STICKY, 400, 800)
-"""Sticky slots of all `SLOTS`; a smaller cluster has the same share."""
+"""The numbers of sticky slots among all `SLOTS`; a smaller cluster has the same share."""
 SMALLER: Final = 5
-"""How many times smaller the cluster and the workload are unless the experiment is run in full."""
+"""The factor by which the cluster and the workload are smaller unless the experiment is run in full."""
 PAPER_ERROR: Final = 0.25
-"""By which part of itself the paper's change may be missed, for ours to be of its size."""
+"""The relative difference from the paper's change within which ours counts as equally large."""
 
 NOISE: Final = 3.0
-"""By how many percent the figures move when the same tasks draw other slots; a smaller change is none."""
+"""The percentage by which figures vary if the same tasks draw other slots; a smaller change does not count."""
 
 CALIBRATED: Final = HybridMix(
     load=1.4,
@@ -58,10 +58,10 @@ CALIBRATED: Final = HybridMix(
     bursts_per_hour=8 / 15,
     burst_s=25.0,
 )
-"""What a search found that made PRI come near its column of Table 2; how HYBRID fares played no part in it.
+"""Parameters found by a search that brought PRI near its column of Table 2, without regard to HYBRID's results.
 
-Over three seeds, as the mean of logarithms: the number of evictions, how often an evicted task was, the most often,
-and the waste.
+The search compared, over three seeds and as the mean of logarithms, the number of evictions, the mean and the maximum
+of evictions per evicted task, and the waste.
 """
 
 ASSUMPTIONS: Final = (
@@ -88,12 +88,12 @@ PAPER: Final[Mapping[str, Mapping[str, float | None]]] = {
 }
 """Table 2 and §4.1.3, by policy; evictions of 68,000 tasks."""
 PAPER_CHANGE: Final = {"r0_ev": -50.0, "r9": -10.0}
-"""HYBRID against PRI in percent (§4.1.2); R0-nev: "a slight increase"."""
+"""Changes of HYBRID against PRI in percent (§4.1.2); for R0-nev the paper says "a slight increase"."""
 
 
 @dataclass(frozen=True, slots=True)
 class HybridCase:
-    """One simulation. ``sticky`` counts slots of the cluster at hand, ``small`` is how many times smaller that is."""
+    """One simulation with ``sticky`` sticky slots on a cluster that is ``small`` times smaller than the paper's."""
 
     label: str
     policy: str
@@ -107,8 +107,8 @@ class HybridCase:
 class HybridResult:
     """Table 2 and the figures 2 and 3 for one case. Work in CPU-seconds of the largest machine, times in seconds.
 
-    ``r0_ev``, ``r0_nev`` and ``r9`` are mean response times: of class 0 tasks that were evicted and that never were,
-    and of class 9. ``sticky_of`` counts finished tasks that had sticky slots by class.
+    ``r0_ev``, ``r0_nev`` and ``r9`` are mean response times: of evicted and of never evicted tasks of class 0, and of
+    class 9. ``sticky_of`` counts finished tasks that had sticky slots by class.
     """
 
     tasks: int
@@ -125,17 +125,17 @@ class HybridResult:
 
     @property
     def sticky_share(self) -> float:
-        """The part of finished tasks that had sticky slots."""
+        """The fraction of finished tasks that had sticky slots."""
         return sum(self.sticky_of.values()) / max(1, self.finished)
 
     @property
     def sticky_low(self) -> float:
-        """The part of sticky slots' use by class 4 and less urgent ones."""
+        """The fraction of tasks with sticky slots that are of class 4 or a less urgent one."""
         return sum(n for kind, n in self.sticky_of.items() if kind <= 4) / max(1, sum(self.sticky_of.values()))
 
 
 def cluster(small: int) -> list[SimNode]:
-    """Table 1's servers; with ``small`` > 1 so many times fewer of each type, but at least one."""
+    """Return Table 1's servers; with ``small`` > 1 that many times fewer of each type, but at least one."""
     servers: list[SimNode] = []
     for kind, quantity, _, _ in SERVERS:
         of_kind = [server for server in hybrid_servers() if server.name.startswith(f"{kind}-")]
@@ -147,7 +147,7 @@ def simulate_case(case: HybridCase) -> HybridResult:
     """Draw the tasks for the case's cluster, and run them."""
     nodes = cluster(case.small)
     part = sum(node.speed for node in nodes) / sum(node.speed for node in hybrid_servers())
-    # Demands are drawn for the whole cluster; what is left of it gets as many fewer tasks.
+    # Demands are drawn for the whole cluster, so a smaller cluster gets proportionally fewer tasks.
     tasks = round(CALIBRATED.tasks * part)
     workload = hybrid(case.seed, replace(CALIBRATED, tasks=tasks, load=CALIBRATED.load * part))
     options = {"min_run_s": "0", "seed": str(case.seed)}
@@ -162,7 +162,7 @@ def simulate_case(case: HybridCase) -> HybridResult:
 
 
 def measure(tallies: Iterable[Tally]) -> HybridResult:
-    """Sum up what happened to the tasks."""
+    """Sum up the tallies of the tasks."""
     tallies = list(tallies)
     done = [tally for tally in tallies if tally.ended is not None]
     evicted = [tally.preemptions for tally in tallies if tally.preemptions]
@@ -187,7 +187,7 @@ def measure(tallies: Iterable[Tally]) -> HybridResult:
 
 
 def cases(small: int, seed: int) -> list[HybridCase]:
-    """PRI, PRI5 and HYBRID, resumable and not; and HYBRID with other numbers of sticky slots."""
+    """Return the cases: PRI, PRI5 and HYBRID, resumable and not, and HYBRID with other numbers of sticky slots."""
     slots = sum(node.gpus for node in cluster(small))
 
     def sticky(of_all: int) -> int:
@@ -203,7 +203,7 @@ def cases(small: int, seed: int) -> list[HybridCase]:
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """Run all `cases` on the whole cluster, or on one `SMALLER` times smaller."""
+    """Run all `cases` on the whole cluster if ``full``, else on one that is `SMALLER` times smaller."""
     small = 1 if full else SMALLER
     todo = cases(small, seed)
     found = run_all([Run(case.label, partial(simulate_case, case)) for case in todo], jobs, progress)
@@ -262,7 +262,7 @@ def _checks(results: Mapping[str, HybridResult]) -> tuple[Check, ...]:
     pri, pri5, ours, resumed = (results[label] for label in ("pri", "pri5", "hybrid", "hybrid (resumable)"))
 
     def lower(who: str, what: str, name: str, paper: float) -> tuple[Check, Check]:
-        """That a measure is lower than under PRI, and that it is so by as much as in the paper."""
+        """Check that a measure is lower than under PRI, and by as much as in the paper."""
         change = percent_above(getattr(results[who.lower()], name), getattr(pri, name))
         figures = f"{change:+.1f}% against PRI (paper {paper:+.0f}%)"
         return (
@@ -312,7 +312,7 @@ _COLORS: Final = ("#999999", "#E69F00", "#0072B2")
 
 
 def _draw(results: Mapping[str, HybridResult], sweep: Mapping[int, HybridResult], path: Path) -> None:
-    """Table 2, the figures 2 and 3, and what the number of sticky slots does."""
+    """Draw Table 2, figures 2 and 3, and the effect of the number of sticky slots."""
     with drawn(path, 10, 7, 110) as figure:
         table, responses, use, swept = figure.subplots(2, 2).flat
         _draw_table(table, results)

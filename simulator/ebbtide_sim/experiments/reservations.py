@@ -1,7 +1,7 @@
-"""Reservation strategies (seed 002): the table of nine distributions, the realistic case, and the open questions.
+"""Repeats seed 002 on reservation strategies: the table of nine distributions, the realistic case, open questions.
 
 The open questions are the document's last ones: whether a checkpoint at the end of a reservation is of use, and
-whether reservations suit a set of such jobs at all, or scheduling on the fly is better.
+whether reservations suit a set of such jobs or scheduling on the fly is better.
 """
 
 from collections.abc import Iterable
@@ -43,13 +43,13 @@ REALISTIC: Final = CostModel(0.95, 1.0, 1.05)
 VBMQA: Final = Lognormal(7.1128, 0.2039)
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0)
 SAVES: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5)
-"""What a checkpoint, and as much again to read it, costs: shares of the mean run time."""
+"""Costs of a checkpoint as fractions of the mean run time; reading it costs as much again."""
 SETS: Final = tuple(
     (law, sizes)
     for law in ("exponential:1", "weibull:1,0.5", "lognormal:3,0.5", "lognormal:7.1128,0.2039")
     for sizes in ((1,), (1, 2, 4, 8))
 )
-"""Sets of jobs: the law of their run times, and how many GPUs they want, each equally likely."""
+"""Kinds of job sets: the distribution of run times, and the GPU counts, which are equally likely."""
 SET_JOBS: Final = 200
 NODES: Final = tuple(SimNode(name=f"node{number}", gpus=8) for number in range(2))
 
@@ -68,7 +68,7 @@ ASSUMPTIONS: Final = (
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """All 63 cells either way; the other tables with 1000 points (else 200), 20 sets of each kind (else 2)."""
+    """Compute all 63 cells, and the other tables with 1000 points (else 200), 20 sets of each kind (else 2)."""
     points, repeats = (1000, 20) if full else (200, 2)
     runs = (
         [Run(name, partial(_cells, name, seed), 0.5 / len(PAPER)) for name in PAPER],
@@ -90,7 +90,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 
 
 def _cells(name: str, seed: int) -> list[dict[str, Any]]:
-    """A row of the table: all strategies on one distribution."""
+    """Compute a row of the table: all strategies on one distribution."""
     distribution = parse_distribution(name)
     ideal = RESERVATION_ONLY.omniscient(distribution)
     cells = []
@@ -121,13 +121,13 @@ def _cells(name: str, seed: int) -> list[dict[str, Any]]:
 
 
 def _noise(sequence: Iterable[float], distribution: Distribution) -> float:
-    """The standard error of a mean of 1000 costs, from a hundred times as many, because some tails are heavy."""
+    """Estimate the standard error of a mean of 1000 costs from 100,000 samples, because some tails are heavy."""
     many = estimate(sequence, draw(distribution, 100 * SAMPLES, np.random.default_rng(1)), RESERVATION_ONLY)
     return float(many.stderr * 100**0.5)
 
 
 def _realistic(factors: tuple[float, float], points: int) -> list[dict[str, Any]]:
-    """All strategies if mean and deviation of the run time are so many times VBMQA's, in hours."""
+    """Compute all strategies with VBMQA's mean and deviation of the run time (hours) times ``factors``."""
     mean = VBMQA.mean / 3600 * factors[0]
     deviation = (VBMQA.second_moment - VBMQA.mean**2) ** 0.5 / 3600 * factors[1]
     spread = np.log1p((deviation / mean) ** 2)
@@ -145,7 +145,7 @@ def _realistic(factors: tuple[float, float], points: int) -> list[dict[str, Any]
 
 
 def _checkpointed(name: str, points: int) -> list[dict[str, Any]]:
-    """The best sequence without checkpoints, and with ones of different cost at the end of each reservation."""
+    """Compute the best sequences without checkpoints, and with checkpoints of different cost at each end."""
     drawn_from = parse_distribution(name)
     covered = 1.0 if drawn_from.high < float("inf") else 1 - 1e-7
     distribution = Empirical(drawn_from.quantile(covered * i / points) for i in range(1, points + 1))
@@ -170,7 +170,7 @@ def _checkpointed(name: str, points: int) -> list[dict[str, Any]]:
 
 
 def _sets(kind: tuple[str, tuple[int, ...]], repeats: int, seed: int) -> list[dict[str, Any]]:
-    """All regimes on the same sets of jobs; means over ``repeats`` sets, and the means of what is over on the fly."""
+    """Run all regimes on the same ``repeats`` sets of jobs; return means, and mean ratios to scheduling on the fly."""
     law, sizes = kind
     drawn = [
         draw_set(parse_distribution(law), SET_JOBS, sizes, np.random.default_rng([seed, SETS.index(kind), number]))
@@ -271,7 +271,7 @@ def _set_checks(sets: list[dict[str, Any]]) -> tuple[Check, ...]:
 
 
 def _spares(saved: dict[str, Any], killed: list[dict[str, Any]]) -> bool:
-    """Whether checkpoints beat every strategy that kills on the same sets."""
+    """Return whether checkpoints beat every strategy that kills on the same sets."""
     same = [row for row in killed if (row["distribution"], row["gpus"]) == (saved["distribution"], saved["gpus"])]
     return all(saved[measure] < row[measure] for row in same for measure in ("makespan_h", "wasted_gpu_h"))
 
@@ -284,7 +284,7 @@ def _range(rows: list[dict[str, Any]], measure: str) -> str:
 def _tables(
     realistic: list[dict[str, Any]], kept: list[dict[str, Any]], sets: list[dict[str, Any]]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """What is printed below the cells; the first two with what varies in columns."""
+    """Return the tables that are printed below the cells; in the first two, the varied parameter is in columns."""
     cases: dict[tuple[float, float], dict[str, Any]] = {}
     for row in realistic:
         place = {"mean_factor": row["mean_factor"], "deviation_factor": row["deviation_factor"]}
@@ -356,7 +356,7 @@ def _draw_case(axes: Any, lines: Rows, varied: str, fixed: str, color: str, labe
 
 
 def _draw_sets(axes: Any, sets: Rows) -> None:
-    """A point for each law: circles for jobs with one GPU, triangles for jobs with several."""
+    """Draw a point for each distribution: circles for jobs with one GPU, triangles for jobs with several."""
     shown = list(dict.fromkeys((row["regime"], row["policy"], row["strategy"]) for row in sets))
     for color, kind in zip(COLORS, shown, strict=True):
         for gpus, marker in (("1", "o"), ("1-8", "^")):

@@ -1,4 +1,4 @@
-"""The cases of an experiment, run side by side in processes of this machine."""
+"""Runs the cases of an experiment in parallel processes of this machine."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,9 @@ from ebbtide_sim.experiments import Progress
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A case of an experiment: what is called for it, in another process, and how it is named while it runs.
+    """A case of an experiment: the function to call in another process, and the label shown as progress.
 
-    ``weight`` says how long it takes beside the others.
+    ``weight`` is how long it takes relative to the other cases.
     """
 
     label: str
@@ -24,7 +24,7 @@ class Run:
 
 
 def run_all(runs: Sequence[Run], jobs: int, progress: Progress) -> list[Any]:
-    """Return what the calls return, in the order of ``runs``; the first error, or an interrupt, ends all of them."""
+    """Run all calls; return their results in the order of ``runs``. The first error, or an interrupt, ends all."""
     results: list[Any] = [None] * len(runs)
     whole, done = sum(run.weight for run in runs), 0.0
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:

@@ -1,1 +1,1 @@
-"""Reservation sequences on the distributions of seed 002, with what they really cost."""
+"""Reservation sequences on the distributions of seed 002, and their real costs."""

@@ -1,4 +1,4 @@
-"""Sets of jobs of unknown length on a cluster: on the fly, or by reservations (seed 002, "system's perspective")."""
+"""Runs sets of jobs of unknown length on the fly or by reservations (seed 002, "system's perspective")."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ from ebbtide_sim.workloads.nodes import SimNode
 
 MEAN_S: Final = 3600.0
 SAVE_S: Final = 0.01 * MEAN_S
-"""What a checkpoint costs, and as much again to go on from it."""
+"""The seconds that a checkpoint takes; resuming from it takes as long again."""
 SCRIPT: Final = "train"
 
 
 class Asks(Enum):
-    """What a job asks for, and what becomes of it if that is too short."""
+    """What a job asks for, and what happens to it if that is too short."""
 
     NOTHING = "nothing"
     KNOWN = "its run time, known"
@@ -40,7 +40,7 @@ class Asks(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """How a set of jobs is scheduled. ``strategy`` is of the sequences of reservations, "" for ones without."""
+    """How a set of jobs is scheduled. ``strategy`` names that of the reservation sequence, "" for none."""
 
     name: str
     policy: str
@@ -49,7 +49,7 @@ class Regime:
 
 
 HISTORY: Final = "history"
-"""The live cluster's own strategy: what would have cost least for the last runs of the script."""
+"""The live cluster's own strategy: the sequence that would have cost least for the last runs of the script."""
 
 ON_THE_FLY: Final = Regime("on the fly", "fifo", Asks.NOTHING)
 REGIMES: Final = (
@@ -66,7 +66,11 @@ REGIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JobSet:
-    """Jobs that come together: run times in seconds, and GPUs; ``earlier`` are the last runs of their script."""
+    """Jobs that arrive together: their run times (seconds) and GPUs.
+
+    ``earlier`` are the run times of their script's last runs, and ``scale`` is what run times of ``law`` are multiplied
+    by.
+    """
 
     law: Distribution
     scale: float
@@ -76,7 +80,7 @@ class JobSet:
 
 
 def draw_set(law: Distribution, jobs: int, sizes: Sequence[int], rng: np.random.Generator) -> JobSet:
-    """A set whose run times follow ``law``, stretched to a mean of `MEAN_S`; sizes are equally likely."""
+    """Draw a set whose run times follow ``law``, scaled to a mean of `MEAN_S`; all ``sizes`` are equally likely."""
     scale = MEAN_S / law.mean
     drawn = [float(run) * scale for run in draw(law, jobs + RUNS_REMEMBERED, rng)]
     gpus = [int(size) for size in rng.choice(np.array(sizes), size=jobs)]
@@ -85,33 +89,33 @@ def draw_set(law: Distribution, jobs: int, sizes: Sequence[int], rng: np.random.
 
 @dataclass(frozen=True, slots=True)
 class JobSetOutcome:
-    """From the moment that the set comes; times in seconds. ``wasted_gpu_s`` is what was held and led to nothing."""
+    """The measures of a set from its arrival on, in seconds; ``wasted_gpu_s`` were held without contributing work."""
 
     makespan_s: float
     mean_flow_s: float
     used_gpu_s: float
     wasted_gpu_s: float
     starts: float
-    """Of a job, on average: one, or one per reservation."""
+    """Starts per job on average: one, or one per reservation."""
 
 
 @dataclass(slots=True)
 class Counted(Metrics):
-    """The measures, and how often jobs started since ``began``."""
+    """Metrics that also count how often jobs started since ``began``."""
 
     began: float = 0.0
     starts: int = 0
 
     def recorded(self, now: float, event: Event) -> None:
-        """Count starts, too."""
+        """Count the event, and starts too."""
         Metrics.recorded(self, now, event)
         if type(event) is AttemptPlaced and now >= self.began:
             self.starts += 1
 
 
 def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> JobSetOutcome:
-    """Run the set under ``regime``, after 50 earlier runs of the same script on the same cluster."""
-    began = sum(jobs.earlier) + 1.0  # all of those have ended
+    """Run the set under ``regime``, after its ``earlier`` runs of the same script on the same cluster."""
+    began = sum(jobs.earlier) + 1.0  # all earlier runs have ended by then
     earlier = [_job(f"earlier {n}", 0.0, run, 1) for n, run in enumerate(jobs.earlier)]
     own = [_job(str(n), began, run, size) for n, (run, size) in enumerate(zip(jobs.runs, jobs.gpus, strict=True))]
     metrics = Counted(began=began)
@@ -123,7 +127,7 @@ def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> JobSetOutcom
 
 
 def _outcome(metrics: Counted, own: Sequence[SimJob]) -> JobSetOutcome:
-    """Sum up, all reservations of a job together."""
+    """Sum up the measures; all reservations of a job count as one job."""
     mine = [tally for tally in metrics.tallies.values() if tally.job.submit_s >= metrics.began]
     ends = [tally.ended - metrics.began for tally in mine if tally.ended is not None]
     assert len(ends) == len(own), "every job ends once"
@@ -132,7 +136,7 @@ def _outcome(metrics: Counted, own: Sequence[SimJob]) -> JobSetOutcome:
         makespan_s=max(ends),
         mean_flow_s=sum(ends) / len(ends),
         used_gpu_s=used,
-        wasted_gpu_s=used - work if used > work * (1 + 1e-9) else 0.0,  # but for rounding
+        wasted_gpu_s=used - work if used > work * (1 + 1e-9) else 0.0,  # ignore rounding errors
         starts=metrics.starts / len(own),
     )
 
@@ -160,7 +164,7 @@ def _source(jobs: JobSet, regime: Regime, earlier: Sequence[SimJob], own: Sequen
 
 
 def sequence(jobs: JobSet, strategy: str) -> list[float]:
-    """The reservations of ``strategy``, in seconds, until one is long enough for all of ``jobs``."""
+    """Return the reservations of ``strategy``, in seconds, up to the first that is long enough for all ``jobs``."""
     longest = max(jobs.runs)
     found: list[float] = []
     for reserved in _reservations(jobs, strategy):
@@ -182,7 +186,7 @@ def _reservations(jobs: JobSet, strategy: str) -> Iterator[float]:
 
 
 class AskingAgain:
-    """Jobs that are killed at the end of their reservation, and whose user then asks for the next, for all the work."""
+    """Jobs that are killed at the end of a reservation; their user then requests the next one, for all the work."""
 
     def __init__(self, earlier: Iterable[SimJob], jobs: Iterable[SimJob], reservations: Sequence[float]) -> None:
         self._reservations = reservations
@@ -194,17 +198,17 @@ class AskingAgain:
         return replace(job, time_limit_s=self._reservations[number], grace_s=0.0)
 
     def next_time(self) -> float | None:
-        """The next reservation is asked for as soon as the last one is over, when something happens anyway."""
+        """Return when the next job arrives; a repeated request follows the end of a reservation."""
         return self._jobs.next_time()
 
     def take(self, now: float) -> Iterator[SimJob]:
-        """Those that come, and those that come again."""
+        """Yield the jobs that are killed and requested again, then those that arrive first."""
         again, self._again = self._again, []
         yield from (replace(job, submit_s=now) for job in again)
         yield from self._jobs.take(now)
 
     def ended(self, job: SimJob) -> None:
-        """If its reservation was too short, the next is asked for."""
+        """Request the next reservation if that of ``job`` was too short."""
         if job.time_limit_s is None or job.runtime_s <= job.time_limit_s:
             return
         name, _, _ = job.id.partition(".")

@@ -1,4 +1,4 @@
-"""What a sequence costs on drawn run times: to be compared with what is computed exactly."""
+"""Estimates the cost of a sequence on drawn run times, to compare it with the exact cost."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class SampleMean:
-    """A mean of samples and its standard error."""
+    """The mean of samples and its standard error."""
 
     mean: float
     stderr: float
 
 
 def draw(distribution: Distribution, n: int, rng: np.random.Generator) -> Floats:
-    """``n`` run times."""
+    """Draw ``n`` run times."""
     if isinstance(distribution, Empirical):
         return rng.choice(np.array(distribution.runs), size=n)
     return np.array([distribution.quantile(p) for p in rng.random(n)])
 
 
 def costs(sequence: Iterable[float], runs: Floats, cost: CostModel) -> Floats:
-    """What each run costs; the sequence is followed until it covers them."""
+    """Return the cost of each run; the sequence is followed until it covers the longest run."""
     longest = float(runs.max())
     reservations = _covering(sequence, longest)
     paid = np.concatenate(([0.0], np.cumsum((cost.alpha + cost.beta) * reservations + cost.gamma)))
@@ -45,14 +45,14 @@ def _covering(sequence: Iterable[float], longest: float) -> Floats:
 
 
 def _peeked(iterator: Iterable[float], last: list[float]) -> Iterable[float]:
-    """The same values; the newest is kept in ``last``, because whoever stops at one has it no more."""
+    """Yield the same values, and keep the newest in ``last``, because `takewhile` discards the one that it stops at."""
     for value in iterator:
         last[:] = [value]
         yield value
 
 
 def estimate(sequence: Iterable[float], runs: Floats, cost: CostModel) -> SampleMean:
-    """The mean cost of ``runs``."""
+    """Return the mean cost of ``runs``."""
     sample = costs(sequence, runs, cost)
     return SampleMean(
         float(sample.mean()), float(sample.std(ddof=1) / np.sqrt(sample.size)) if sample.size > 1 else 0.0
@@ -62,10 +62,10 @@ def estimate(sequence: Iterable[float], runs: Floats, cost: CostModel) -> Sample
 def brute_force_by_sampling(
     distribution: Distribution, cost: CostModel, samples: int, rng: np.random.Generator
 ) -> float:
-    """The paper's brute force: the least of the mean costs of all first reservations, each on ``samples`` fresh runs.
+    """Return the least mean cost over all first reservations, each on ``samples`` fresh runs (the paper's brute force).
 
-    The least of 5000 noisy means lies below the least cost that there is. Runs are picked from a pool of 200 times as
-    many, which is as good as drawing each.
+    The least of 5000 noisy means lies below the true least cost. Runs are picked from a pool of 200 times as many,
+    which is as good as drawing each.
     """
     pool = draw(distribution, 200 * samples, rng)
     best = np.inf

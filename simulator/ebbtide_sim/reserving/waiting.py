@@ -1,4 +1,4 @@
-"""How long jobs wait by the time that they ask for, from the journal of a live cluster (seed 002: affine waiting time).
+"""Fits how long jobs wait to the time that they request, from a live cluster's journal (seed 002: affine waiting).
 
 The seed fits waiting time ≈ alpha·requested + gamma to the log of a supercomputer; alpha and gamma are then the prices
 of a reservation whose cost is the time until the job is done (with beta = 1).
@@ -17,17 +17,17 @@ from ebbtide_core.model.types import JobId, StopCause
 from ebbtide_sim.replay import RecordedEvent, read_event
 
 MIN_STARTS: Final = 10
-"""With fewer starts, nothing is fitted."""
+"""The fewest starts with which a fit is made."""
 _NOBODY: Final = JobId("")
 
 
 class FitError(ValueError):
-    """Why a journal does not tell how long jobs wait by what they ask for, in one line."""
+    """Raised, with the reason in one line, if a journal does not determine the fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedWait:
-    """A job asked for ``requested_s`` of running time, and ran after ``waited_s``."""
+    """A job that requested ``requested_s`` of running time, and started after ``waited_s``."""
 
     requested_s: float
     waited_s: float
@@ -35,7 +35,10 @@ class ObservedWait:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTime:
-    """Waiting time ≈ ``alpha``·requested + ``gamma`` seconds; ``residual_s`` is the root mean square of what is off."""
+    """The fit: waiting time ≈ ``alpha``·requested + ``gamma`` seconds.
+
+    ``residual_s`` is the root mean square of the residuals, over ``starts`` points.
+    """
 
     alpha: float
     gamma: float
@@ -45,7 +48,7 @@ class WaitingTime:
 
 @dataclass(slots=True)
 class _Asking:
-    """A job: since when it waits for what it asked for (None if it does not), and what it has run in seconds."""
+    """A job: since when it waits for its request (None if it does not), and how long it has run, in seconds."""
 
     spec: JobSpec
     asked: float | None
@@ -55,22 +58,22 @@ class _Asking:
     stopped_for: StopCause | None = None
 
     def requested_s(self) -> float | None:
-        """What it asks for from now on: until its time limit or the end of its reservation, whichever is first."""
+        """Return the seconds left until its time limit or the end of its reservation, whichever is first; else None."""
         ends = [end for end in (self.spec.time_limit_s, self.reserved_s) if end is not None]
         return max(0.0, min(ends) - self.ran_s) if ends else None
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Follows a journal."""
+    """The jobs of a journal that is followed event by event."""
 
     jobs: dict[JobId, _Asking] = field(default_factory=dict)
 
     def follow(self, event: Event, time: float) -> ObservedWait | None:
-        """Take note of ``event``; the start that it is, if a job waited for it that is known to have asked for so long.
+        """Apply ``event``; return the wait if it is the start of a job that waited for a known requested time.
 
-        Who starts again after anything but the end of a reservation asked for nothing, and who was held waited for
-        its user.
+        A job that starts again after anything but the end of a reservation requested nothing, and a job that was held
+        waited for its user; neither counts.
         """
         if isinstance(event, e.JobSubmitted):
             self.jobs[event.job] = _Asking(event.spec, None if event.hold else time)
@@ -109,7 +112,7 @@ def _end(job: _Asking, time: float) -> None:
 
 
 def starts(lines: Iterable[RecordedEvent]) -> Iterator[ObservedWait]:
-    """The starts in a journal for which a job waited that asked for a time: a limit, or a reservation."""
+    """Yield the waits of a journal before starts of jobs that requested a time: a limit, or a reservation."""
     queue = _Queue()
     for line in lines:
         start = queue.follow(read_event(line), line.time)
@@ -118,10 +121,10 @@ def starts(lines: Iterable[RecordedEvent]) -> Iterator[ObservedWait]:
 
 
 def fit_waiting(points: Sequence[ObservedWait]) -> WaitingTime:
-    """The least squares for ``points`` with gamma >= 0; `FitError` if they do not tell.
+    """Fit ``points`` by least squares with gamma >= 0.
 
-    They do not if there are fewer than `MIN_STARTS`, if all asked for the same time, or if those who asked for more did
-    not wait longer.
+    Raise `FitError` if there are fewer than `MIN_STARTS`, if all jobs requested the same time, or if jobs that
+    requested more did not wait longer.
     """
     n = len(points)
     if n < MIN_STARTS:
@@ -132,7 +135,7 @@ def fit_waiting(points: Sequence[ObservedWait]) -> WaitingTime:
         raise FitError(f"all {n} starts asked for the same {asked:g} s, which does not tell alpha")
     alpha = sum((point.requested_s - asked) * (point.waited_s - waited) for point in points) / spread
     gamma = waited - alpha * asked
-    if gamma < 0:  # the least squares with gamma >= 0 are then those through the origin
+    if gamma < 0:  # the constrained fit is then the one through the origin
         squares = sum(point.requested_s**2 for point in points)
         alpha, gamma = sum(point.requested_s * point.waited_s for point in points) / squares, 0.0
     if alpha <= 0:

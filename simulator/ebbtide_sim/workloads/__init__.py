@@ -1,1 +1,1 @@
-"""Where workloads come from: one reader per file format, one generator per paper."""
+"""Makes workloads: one reader per file format, one generator per paper."""

@@ -1,4 +1,4 @@
-"""From the jobs of a trace to a workload: in order, and starting at 0."""
+"""Turns the jobs of a trace into a workload: sorted, and starting at 0."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import Final
 from ebbtide_sim.workload import SimJob, Workload
 
 BAG_GAP_S: Final = 60.0
-"""Seed 001, section III-C: a job (our bag) goes on if a task starts within a minute of the end of another."""
+"""The longest gap within a bag, in seconds: a new task within it continues the bag (seed 001, section III-C)."""
 
 
 def workload_of(name: str, jobs: Iterable[SimJob], skipped: Mapping[str, int], notes: tuple[str, ...]) -> Workload:
-    """A workload of a trace's jobs, sorted by submission (ties as they come) and moved so that the first is at 0."""
+    """Sort a trace's jobs by submission (ties keep their order) and shift them so that the first arrives at 0."""
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     start = ordered[0].submit_s if ordered else 0.0
     if start:
@@ -20,7 +20,7 @@ def workload_of(name: str, jobs: Iterable[SimJob], skipped: Mapping[str, int], n
 
 
 def bags_of(runs: Iterable[tuple[str, float, float]]) -> list[str]:
-    """The bag of each of ``runs`` (user, start, end), in their order; "" for those of nobody.
+    """Return the bag of each of ``runs`` (user, start, end), in their order; "" for runs without a user.
 
     A bag is a user's runs of which each starts during another or within `BAG_GAP_S` after its end (seed 001, III-C).
     """

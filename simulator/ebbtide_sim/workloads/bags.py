@@ -1,4 +1,4 @@
-"""Bags of tasks as a research group submits them: parameter surveys by day, silence by night (after seed 001)."""
+"""Generates bags of tasks as a research group submits them: parameter surveys, mostly by day (after seed 001)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,12 +15,12 @@ _STEPS_PER_DAY: Final = 288
 
 @dataclass(frozen=True, slots=True)
 class BagMix:
-    """What the bags are drawn from.
+    """The distributions that the bags are drawn from.
 
-    From seed 001 (section V-A): 14 users, 77,677 tasks in 2,317 bags over 184 days, none on more than one GPU, none
-    shorter than 300 s, about 20 % of the 12 GiB of a GPU used by most, above 90 % by some; work of about 1,230 s per
-    task on average, because the cluster is said to saturate with six GPUs. **The rest is assumed**: the few most active
-    users submit most (Zipf); bag sizes are Pareto with exponent ``size_exponent``, cut at ``size_max``, run times
+    From seed 001 (section V-A): 14 users and 77,677 tasks in 2,317 bags over 184 days. No task uses more than one GPU
+    or is shorter than 300 s; most use about 20 % of a GPU's 12 GiB, some above 90 %. The work is about 1,230 s per task
+    on average, because the paper says that six GPUs are saturated. **The rest is assumed**: the few most active users
+    submit most (Zipf); bag sizes are Pareto with exponent ``size_exponent``, cut at ``size_max``; run times are
     lognormal, alike within a bag; submissions follow a cosine over the day, strongest 14 hours after midnight.
     """
 
@@ -46,7 +46,7 @@ NOTES: Final = (
 
 
 def bags(n: int, seed: int, mix: BagMix | None = None) -> Workload:
-    """Draw bags until they hold ``n`` tasks; the last one is cut short. Time starts at a midnight."""
+    """Draw bags until they hold ``n`` tasks; the last bag is cut short. Time starts at midnight."""
     mix = mix or BagMix()
     _check(n, mix)
     rng = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ def _check(n: int, mix: BagMix) -> None:
 
 
 def _sizes(rng: np.random.Generator, mix: BagMix, n: int) -> np.ndarray:
-    """How many tasks each bag has: at least one, ``n`` in all."""
+    """Return how many tasks each bag has: at least one, ``n`` in all."""
     draws = (1.0 - rng.random(n)) ** (-1.0 / mix.size_exponent)
     sizes = np.minimum(draws, mix.size_max).astype(np.int64)
     ends = np.cumsum(sizes)
@@ -85,7 +85,7 @@ def _sizes(rng: np.random.Generator, mix: BagMix, n: int) -> np.ndarray:
 
 
 def _arrivals(rng: np.random.Generator, mix: BagMix, count: int) -> Floats:
-    """Times of a Poisson process whose rate follows the day (by inversion of its integral), sorted."""
+    """Return the sorted times of a Poisson process whose rate follows the day (by inversion of its integral)."""
     if count == 0:
         return np.empty(0)
     even_days = np.cumsum(rng.exponential(1.0 / mix.bags_per_day, size=count))

@@ -1,4 +1,4 @@
-"""Speed-up curves by their names, and from files."""
+"""Loads speed-up curves by name, or from files."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,10 @@ MAX_SPEEDUP: Final = 1e6
 
 
 def load_speedup(name_or_path: str) -> Speedup:
-    """One of `CURVES` by name, or a curve from a CSV file with the columns ``gpus,speedup``.
+    """Return one of `CURVES` by name, or a curve from a CSV file with the columns ``gpus,speedup``.
 
-    GPU counts may be shares (``1/4``) and must increase; beyond the last one nothing is gained. `WorkloadError` for
-    what cannot be read or makes no curve.
+    GPU counts may be shares (``1/4``) and must increase; the speed-up stays constant after the last. Raise
+    `WorkloadError` for a file that cannot be read or is not a valid curve.
     """
     if name_or_path in CURVES:
         return CURVES[name_or_path]
@@ -27,7 +27,6 @@ def load_speedup(name_or_path: str) -> Speedup:
 
 
 def _read_curve(path: Path) -> Speedup:
-    """Read the columns ``gpus,speedup``."""
     points: list[tuple[int, float]] = []
     for row in read_rows(path, COLUMNS, ()):
         share, speed = row.gpus("gpus"), row.number("speedup", high=MAX_SPEEDUP)

@@ -1,4 +1,4 @@
-"""Draws that the generators share."""
+"""Random draws that the generators share."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +9,17 @@ Floats = NDArray[np.float64]
 
 
 def truncated_normal(rng: np.random.Generator, mean: float, std: float, low: float, high: float, size: int) -> Floats:
-    """Draw from the normal distribution cut off below ``low`` and above ``high`` (not clipped), by inversion.
+    """Draw from a normal distribution truncated (not clipped) at ``low`` and ``high``, by inversion.
 
-    ``mean`` and ``std`` are those before the cut. With ``std`` 0 every draw is ``mean``, kept within the bounds.
+    ``mean`` and ``std`` are those before truncation. With ``std`` 0 every draw is ``mean``, kept within the bounds.
     """
-    from scipy.special import ndtr, ndtri  # takes a while to import
+    from scipy.special import ndtr, ndtri  # imported here because it takes a while
 
     if not (np.isfinite([mean, std, low, high]).all() and std >= 0 and low <= high):
         raise WorkloadError(f"truncated normal: mean {mean:g}, std {std:g}, from {low:g} to {high:g} is none")
     if std == 0 or low == high:
         return np.full(size, min(max(mean, low), high))
-    # In the upper tail the distribution function has no digits left to invert, so it is mirrored into the lower one.
+    # In the upper tail the distribution function is too close to 1 to invert, so it is mirrored into the lower tail.
     sign = -1.0 if low > mean else 1.0
     ends = sorted((sign * (low - mean) / std, sign * (high - mean) / std))
     below, above = ndtr(ends)
@@ -28,7 +28,7 @@ def truncated_normal(rng: np.random.Generator, mean: float, std: float, low: flo
 
 
 def heavy_tailed(rng: np.random.Generator, sigma: float, cut: float, size: int) -> Floats:
-    """Draw from a lognormal distribution of which nothing is above ``cut`` times its mean; the result has mean 1.
+    """Draw from a lognormal distribution cut at ``cut`` times its mean, and scale the draws to mean 1.
 
     ``sigma`` is the standard deviation of the logarithm.
     """
@@ -37,7 +37,7 @@ def heavy_tailed(rng: np.random.Generator, sigma: float, cut: float, size: int) 
 
 
 def _cut_mean(sigma: float, cut: float) -> float:
-    """The mean of min(X, cut) for lognormal X with mean 1 (Black's formula)."""
+    """Return the mean of min(X, cut) for lognormal X with mean 1 (Black's formula)."""
     from scipy.special import ndtr
 
     if sigma == 0:

@@ -1,4 +1,4 @@
-"""The synthetic jobs of FitGpp (seed 000, section 3 and appendix A): truncated normal distributions per class."""
+"""Generates FitGpp's synthetic jobs from truncated normals per class (seed 000, section 3 and appendix A)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +16,7 @@ HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """A normal distribution, and where it is cut off."""
+    """A normal distribution truncated at ``low`` and ``high``."""
 
     mean: float
     std: float
@@ -24,19 +24,19 @@ class Normal:
     high: float
 
     def draw(self, rng: np.random.Generator, size: int) -> Floats:
-        """``size`` draws."""
+        """Draw ``size`` values."""
         return truncated_normal(rng, self.mean, self.std, self.low, self.high, size)
 
 
 @dataclass(frozen=True, slots=True)
 class FitGppDemand:
-    """What the jobs are drawn from.
+    """The distributions that the jobs are drawn from.
 
     From the paper: the share of TE jobs, the means of the run times (TE 5 min, BE 30 min) and of the grace period
-    (3 min), and where these end (30 min, 24 h, 20 min). **All the rest is assumed**, because the paper shows it in a
+    (3 min), and their upper bounds (30 min, 24 h, 20 min). **All the rest is assumed**, because the paper shows it in a
     figure only: each standard deviation of a time equals its mean, no run is shorter than a second, and most jobs want
-    a GPU or two of a node with 32 CPUs, 256 GiB and 8 GPUs, TE jobs fewer than BE jobs. CPUs and GPUs are rounded to
-    whole numbers; so 17 % of the TE jobs and 8 % of the BE jobs use no GPU.
+    one or two GPUs of a node with 32 CPUs, 256 GiB and 8 GPUs, TE jobs fewer than BE jobs. CPUs and GPUs are rounded to
+    whole numbers, so 17 % of the TE jobs and 8 % of the BE jobs use no GPU.
     """
 
     te_share: float = 0.3
@@ -59,7 +59,7 @@ NOTES: Final = (
 
 
 def fitgpp_jobs(n: int, seed: int, demand: FitGppDemand | None = None) -> list[SimJob]:
-    """Draw ``n`` jobs, in the order in which they are to arrive; ``submit_s`` is 0 until a closed loop sets it.
+    """Draw ``n`` jobs in their order of arrival; ``submit_s`` is 0 until a closed loop sets it.
 
     The same arguments give the same jobs.
     """
@@ -78,12 +78,12 @@ def fitgpp_jobs(n: int, seed: int, demand: FitGppDemand | None = None) -> list[S
 
 
 def fitgpp(n: int, seed: int, demand: FitGppDemand | None = None) -> Workload:
-    """The same as a workload."""
+    """Return the jobs of `fitgpp_jobs` as a workload."""
     return Workload("fitgpp", fitgpp_jobs(n, seed, demand), notes=NOTES)
 
 
 def _mixed(rng: np.random.Generator, te: np.ndarray, of_te: Normal, of_be: Normal) -> Floats:
-    """A draw for each job from the distribution of its class."""
+    """Draw a value for each job from the distribution of its class."""
     values = np.empty(te.size)
     count = int(te.sum())
     values[te] = of_te.draw(rng, count)

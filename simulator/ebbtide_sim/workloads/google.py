@@ -1,4 +1,4 @@
-"""The task events of Google's cluster trace of 2011 (clusterdata-2011-2, format v2.1), HYBRID's workload."""
+"""Reads task events of Google's cluster trace of 2011 (clusterdata-2011-2, format v2.1), HYBRID's workload."""
 
 import csv
 from collections import Counter
@@ -18,11 +18,11 @@ COLUMNS: Final = (
     "time", "missing_info", "job_id", "task_index", "machine_id", "event_type", "user", "scheduling_class", "priority",
     "cpu_request", "memory_request", "disk_request", "different_machine",
 )  # fmt: skip
-"""Of the table ``task_events``, which has no header. Times are in microseconds; requests are fractions of the largest
-machine."""
+"""The columns of the table ``task_events``, which has no header. Times are in microseconds; requests are fractions of
+the largest machine."""
 MICROSECOND: Final = 1e-6
 MAX_TIME_US: Final = 2**63 - 1
-"""What the trace says of events after its end."""
+"""The time that the trace gives to events after its end."""
 CLASSES: Final = 12
 PRODUCTION: Final = 9
 """Priorities 9 to 11 are production."""
@@ -57,12 +57,12 @@ class _Task:
 
 
 def read_google(path: Path) -> Workload:
-    """Read (part of) the table of task events, see `COLUMNS`; parts of it can be put together with ``cat``.
+    """Read the table of task events (see `COLUMNS`) or a part of it; parts can be joined with ``cat``.
 
     A task arrives with its first SUBMIT, and its run time is from its last SCHEDULE to its first FINISH. Each needs one
-    slot, that is one GPU. Priority p of the trace, where higher is more urgent, becomes 12 - p; 9 to 11, which is
-    production, are te.
-    Tasks from before the trace, and those that did not finish, are counted in ``skipped``.
+    slot, which is one GPU. Priority p of the trace, where higher is more urgent, becomes 12 - p; priorities 9 to
+    11, which are production, become class te. Tasks submitted before the trace began, and tasks that did not finish,
+    are counted in ``skipped``.
     """
     skipped: Counter[str] = Counter()
     tasks: dict[tuple[str, str], _Task] = {}

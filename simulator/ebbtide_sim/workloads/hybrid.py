@@ -1,4 +1,4 @@
-"""A stand-in for the 15 hours of Google's trace that HYBRID was tested on (seed 004), and its servers."""
+"""Generates a stand-in for the 15 hours of Google's trace that HYBRID was tested on (seed 004), and its servers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +13,9 @@ from ebbtide_sim.workloads.nodes import SimNode
 
 HOUR_S: Final = 3600.0
 CORES_PER_MACHINE: Final = 16
-"""Of the largest machine (CPU 1.0); the paper's N_c is not given. Any number below the 24 slots shares cores."""
+"""The cores of the largest machine (CPU 1.0). The paper does not give N_c; below 24, slots share cores."""
 SERVERS: Final = (("a", 69, 0.5, 24), ("b", 38, 0.5, 24), ("c", 10, 0.5, 24), ("d", 5, 1.0, 24), ("e", 3, 1.0, 48))
-"""Table 1: name, quantity, CPU, slots; type D is ``d`` with 24 (powerful) and ``e`` with 48 (normal) slots."""
+"""Table 1 as (name, quantity, CPU, slots); type D is ``d`` with 24 (powerful) and ``e`` with 48 (normal) slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,14 @@ MIX: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HybridMix:
-    """What the tasks are drawn from.
+    """The distributions that the tasks are drawn from.
 
-    From the paper: about 68,000 tasks in 15 hours, 12 classes of which 0, 4 and 9 matter most, class 0 the most
-    common, class 9 rare but hungry. **The rest is assumed**, to be calibrated: the shares; demands are lognormal with
-    ``sigma``, cut at ``cut`` times the mean; ``load`` is all demand over what `hybrid_servers` can do in ``hours``
-    with every slot taken; of the ``bursting`` classes, ``bursty`` come in ``bursts_per_hour`` bursts, one in each part
-    of the time, and each dying down within ``burst_s`` or so; all else comes evenly.
+    From the paper: about 68,000 tasks in 15 hours; of 12 classes, 0, 4 and 9 matter most; class 0 is the most common,
+    and class 9 is rare but has large demands. **The rest is assumed**, to be calibrated: the shares; demands are
+    lognormal with ``sigma``, cut at ``cut`` times the mean; ``load`` is the total demand over what `hybrid_servers` can
+    do in ``hours`` with every slot taken; of the ``bursting`` classes, a fraction ``bursty`` arrives in
+    ``bursts_per_hour`` bursts, one in each equal part of the time, which decay with the time constant ``burst_s``; all
+    other tasks arrive evenly.
     """
 
     tasks: int = 68_000
@@ -73,7 +74,7 @@ NOTES: Final = (
 
 
 def hybrid_servers() -> list[SimNode]:
-    """The 125 servers with 3,072 slots of Table 1; a slot counts as one GPU, and ``speed`` is CPU of Table 1.
+    """Return the 125 servers with 3,072 slots of Table 1; a slot is one GPU, and ``speed`` is Table 1's CPU.
 
     A task progresses by speed / max(cores, tasks running on the server) CPU-seconds per second (section 2.2).
     """
@@ -114,7 +115,7 @@ def _check(mix: HybridMix) -> None:
 
 
 def _demands(rng: np.random.Generator, mix: HybridMix, weights: Floats, kinds: np.ndarray) -> Floats:
-    """CPU-seconds per task, so that they are expected to add up to the load."""
+    """Draw the CPU-seconds of each task so that their expected sum is the load."""
     relative = np.array([each.demand for each in mix.mix])
     capacity = sum(server.speed for server in hybrid_servers()) * mix.hours * HOUR_S
     unit = mix.load * capacity / max(mix.tasks, 1) / float(weights @ relative)

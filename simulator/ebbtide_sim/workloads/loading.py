@@ -1,4 +1,4 @@
-"""Which generator or reader a name or a file is for."""
+"""Finds the generator for a name, or the reader for a file."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, 
 
     Files are recognised by their name or header: SWF (``.swf``, ``.swf.gz``), our CSV, Philly, openb and Pollux CSV,
     Google 2011 task events. ``jobs`` is how many to make, or how many of a file's first ones to keep. ``arrival``
-    (``submit`` or ``start``) is when a job of an SWF arrives. `WorkloadError` for what cannot be read.
+    (``submit`` or ``start``) is when a job of an SWF arrives. Raise `WorkloadError` if the file cannot be read.
     """
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
         raise WorkloadError(f"--jobs: {jobs} is not between 1 and {MAX_JOBS}")
@@ -36,7 +36,7 @@ def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, 
 
 def _read_first(name: str, jobs: int | None, arrival: str) -> Workload:
     path = Path(name)
-    if not os.path.isfile(path):  # which, unlike that of pathlib, is false for a name that is too long
+    if not os.path.isfile(path):  # unlike pathlib's, this is false for a name that is too long
         raise WorkloadError(f"{name}: neither a file nor one of {', '.join(GENERATORS)}")
     return _first(_read(path, arrival), jobs)
 
@@ -86,7 +86,7 @@ def _read(path: Path, arrival: str) -> Workload:
 
 
 def _names(header: set[str], columns: tuple[str, ...]) -> bool:
-    """Whether the header is meant to be this one: most of the columns are there."""
+    """Return whether the header has most of ``columns``, so that the file is probably meant to be of this format."""
     return 2 * len(header & set(columns)) > len(columns)
 
 

@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster, from a file."""
+"""Reads the nodes of a simulated cluster from a file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ OPENB: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 OPENB_GPU_MEM_GIB: Final = {
     "P100": 16.0, "T4": 16.0, "V100M16": 16.0, "V100M32": 32.0, "A10": 24.0, "G1": 32.0, "G2": 32.0, "G3": 32.0,
 }  # fmt: skip
-"""GPU memory is not in the node lists; what G1, G2 and G3 are is undisclosed, 32 GiB is assumed."""
+"""GPU memory by model, which the node lists lack. G1, G2 and G3 are undisclosed models; 32 GiB is assumed."""
 MAX_NODES: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimNode:
-    """A node of a simulated cluster; GPUs are whole ones, memory of a GPU and of the node in bytes.
+    """A node of a simulated cluster; ``gpus`` counts whole GPUs, memory is in bytes.
 
-    ``speed`` is relative to the others. ``cores`` and ``speed`` are the processor count and capacity that the tasks of
-    a slotted server share (seed 004, section 2.2); with 0 cores they share nothing.
+    ``speed`` is relative to other nodes. ``cores`` and ``speed`` are the processor count and capacity that the tasks of
+    a slotted server share (seed 004, section 2.2); with 0 cores, tasks do not share them.
     """
 
     name: str
@@ -42,8 +42,8 @@ class SimNode:
 def read_cluster(path: Path) -> list[SimNode]:
     """Read a CSV of nodes with the columns `REQUIRED` and any of `OPTIONAL`, or one of openb's node lists.
 
-    A line with a ``count`` of n stands for n equal nodes, named ``NODE-0`` and so on. `WorkloadError` for what cannot
-    be read, and for a cluster without nodes.
+    A line with a ``count`` of n stands for n equal nodes, named ``NODE-0`` and so on. Raise `WorkloadError` for a file
+    that cannot be read or has no nodes.
     """
     with opened(path) as text:
         header = {name.strip() for name in text.readline().split(",")}

@@ -1,4 +1,4 @@
-"""Alibaba's GPU-sharing trace of 2023 (openb): pods."""
+"""Reads the pods of Alibaba's GPU-sharing trace of 2023 (openb)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CLASSES: Final = {
     "BE": JobClass.BEST_EFFORT,
     "Burstable": JobClass.BEST_EFFORT,
 }
-"""Latency-sensitive pods are the ones that somebody waits for; so are the few guaranteed ones (assumed)."""
+"""Job classes by quality of service. A user waits for latency-sensitive pods and, by assumption, guaranteed ones."""
 NEVER_SCHEDULED: Final = "never scheduled"
 MIB: Final = 2**20
 _MILLI: Final = 1000
@@ -31,11 +31,11 @@ _SMALLEST: Final = 16
 
 
 def read_openb(path: Path) -> Workload:
-    """Read an openb pod list. A pod arrives when it was created, and runs from being scheduled to being deleted.
+    """Read an openb pod list. A pod arrives at its creation, and runs from its scheduling to its deletion.
 
     A share of a GPU (``gpu_milli``) is rounded up to the next 1/n, n at most 16. Quality of service becomes the class
-    as in `CLASSES`. Pods that were never scheduled have no run time: they are counted in ``skipped``. Which GPU models
-    a pod insists on (``gpu_spec``) is not used.
+    by `CLASSES`. Pods that were never scheduled have no run time and are counted in ``skipped``. The GPU models that a
+    pod requires (``gpu_spec``) are ignored.
     """
     found: Counter[str] = Counter()
     jobs = list(_jobs(path, found))

@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace, as the authors of Pollux prepared it: GPU jobs whose run time is known."""
+"""Reads Microsoft's Philly trace as the authors of Pollux prepared it: GPU jobs with known run times."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ TOO_LARGE: Final = f"more GPUs than the {limits.MAX_GPUS} that a job may ask for
 
 
 def read_philly(path: Path) -> Workload:
-    """Read a CSV with the columns `COLUMNS`: local time of submission, run time in seconds, GPUs, both multiplied.
+    """Read a CSV with the columns `COLUMNS`: local submission time, run time in seconds, GPUs, their product, cluster.
 
-    A job's id is its place among the lines; its virtual cluster stands for its user. Ties keep the file's order.
+    A job's id is its row number, from 1; its virtual cluster stands for its user. Ties keep the file's order.
     """
     skipped: Counter[str] = Counter()
     jobs = list(_jobs(path, skipped))
@@ -47,7 +47,7 @@ def _jobs(path: Path, skipped: Counter[str]) -> Iterator[SimJob]:
 
 
 def _seconds(row: Row) -> float:
-    """The time of submission. It has no zone: a day of 23 or 25 hours is taken for one of 24."""
+    """Return the time of submission. It has no time zone, so a day of 23 or 25 hours counts as one of 24."""
     cell = row.text("timestamp")
     try:
         return datetime.strptime(cell, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()

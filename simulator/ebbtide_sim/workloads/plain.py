@@ -1,4 +1,4 @@
-"""Our own CSV of jobs, for workloads written by hand or by other programs."""
+"""Reads and writes our own CSV of jobs, for workloads written by hand or by other programs."""
 
 import csv
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ OPTIONAL: Final = (
     "preemptible", "requested_s",
 )  # fmt: skip
 NOTES: Final = ("command", "utilisation")
-"""What `ebb observe` notes for people."""
+"""Columns that `ebb observe` writes for people."""
 _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 def read_plain(path: Path) -> Workload:
     """Read our CSV: a header with the columns `REQUIRED` and any of `OPTIONAL`, in any order.
 
-    What is missing or empty has a default: class ``be``, 1 GPU (of ``gpus_min`` and ``gpus_max``, the one that is there
-    stands for both), the GPU memory of its share, no CPUs, memory or grace period, priority 42, weight 1, preemptible,
-    and nothing that its user requested. GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines
-    need not be sorted. The columns `NOTES` may be there, and are not read.
+    Missing or empty cells have defaults: class ``be``, 1 GPU (if only one of ``gpus_min`` and ``gpus_max`` is given, it
+    stands for both), the GPU memory of the job's share, no CPUs, memory or grace period, priority 42, weight 1,
+    preemptible, and no requested time. GPU counts may be shares (``1/4``); memory is in GiB, times in seconds; lines
+    need not be sorted. The columns `NOTES` are allowed and ignored.
     """
     jobs = sorted(_jobs(path), key=lambda job: job.submit_s)
     return Workload(path.name, jobs)

@@ -1,4 +1,4 @@
-"""The workloads of Pollux (OSDI 2021): training jobs by application, as in its simulator's folder ``workloads``."""
+"""Reads the workloads of Pollux (OSDI 2021): training jobs by application, from its simulator's ``workloads``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ GPU_HOURS: Final = {
 by a Philly job's GPU time (under 1 h, 1 to 10 h, 10 to 100 h, 100 to 1000 h), and these are the middles of the ranges
 on a logarithmic scale (half an hour for the first)."""
 EFFICIENCY: Final = 0.65
-"""Assumed of jobs on several GPUs: the generator offers GPU counts at which 50 to 80 % of the speed-up is real."""
+"""The assumed efficiency of jobs on several GPUs; the generator offers GPU counts with 50 to 80 % efficiency."""
 
 
 def read_pollux(path: Path) -> Workload:

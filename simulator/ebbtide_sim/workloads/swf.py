@@ -1,4 +1,4 @@
-"""Logs in the Standard Workload Format (version 2.2), the format of the Parallel Workloads Archive."""
+"""Reads logs in the Standard Workload Format (version 2.2), the format of the Parallel Workloads Archive."""
 
 import math
 import warnings
@@ -37,7 +37,7 @@ NEVER_RAN: Final = "cancelled before they ran"
 
 
 def arrival_named(name: str) -> Arrival:
-    """The arrival of that name; `WorkloadError` if there is none."""
+    """Return the arrival of that name; raise `WorkloadError` if there is none."""
     match name:
         case "submit" | "start":
             return name
@@ -46,11 +46,11 @@ def arrival_named(name: str) -> Arrival:
 
 
 def read_swf(path: Path, arrival: Arrival = "submit") -> Workload:
-    """Read an SWF log; each of its processors counts as one GPU, and CPUs and memory are not taken from it.
+    """Read an SWF log; each of its processors counts as one GPU, and its CPU and memory fields are ignored.
 
-    Jobs have their allocated processors, or the requested ones where those are unknown. With ``arrival`` ``start``, a
-    job arrives when it once started (submit + wait). Jobs that cannot be replayed are counted in ``skipped``. Bags are
-    the jobs of seed 001, from the times at which the log's tasks ran.
+    Jobs have their allocated processors, or the requested ones if the former are unknown. With ``arrival`` ``start``, a
+    job arrives when it started in the log (submit + wait). Jobs that cannot be replayed are counted in ``skipped``. The
+    bags, seed 001's "jobs", are derived from the times at which the log's jobs ran.
     """
     values = _table(path)
     number, submit, wait, run, allocated, requested, requested_s, status, user = values[:, _USED].T
@@ -88,7 +88,7 @@ def read_swf(path: Path, arrival: Arrival = "submit") -> Workload:
 
 
 def _table(path: Path) -> Floats:
-    """All lines of the log; the first that is not as it should be is looked for only if there is one."""
+    """Read all lines of the log at once; only if a line is invalid, look for the first such line."""
     with opened(path) as text, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
         try:
@@ -116,7 +116,7 @@ def _in_range(values: Floats) -> bool:
 def _usable(
     status: Floats, run: Floats, processors: Floats, wait: Floats, arrival: Arrival
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
-    """Which lines can be replayed, and how many cannot for which reason, the first that holds."""
+    """Return which lines can be replayed, and how many cannot by the first reason that holds."""
     usable, skipped = np.ones(len(status), dtype=np.bool_), {}
     for reason, holds in (
         (PART_OF_JOB, np.isin(status, _PARTIAL)),
@@ -132,7 +132,7 @@ def _usable(
 
 
 def _ids(path: Path, number: Floats, usable: npt.NDArray[np.bool_]) -> list[str]:
-    """The job numbers of usable lines, which must differ."""
+    """Return the job numbers of usable lines, which must be unique."""
     numbers = number[usable].astype(np.int64).tolist()
     if len(set(numbers)) < len(numbers):
         seen: dict[int, int] = {}
@@ -144,7 +144,7 @@ def _ids(path: Path, number: Floats, usable: npt.NDArray[np.bool_]) -> list[str]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are no comments, by their numbers."""
+    """Yield the lines that are not comments, with their numbers."""
     with opened(path) as text:
         for line, content in enumerate(text, start=1):
             cells = content.split()
@@ -153,7 +153,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check(path: Path, line: int, cells: list[str]) -> None:
-    """`WorkloadError` if this line is not as it should be."""
+    """Raise `WorkloadError` if this line is invalid."""
     if len(cells) != len(FIELDS):
         raise fault(path, line, "line", f"has {len(cells)} fields, SWF has {len(FIELDS)}")
     try:
@@ -165,7 +165,7 @@ def _check(path: Path, line: int, cells: list[str]) -> None:
 
 
 def _out_of_range(path: Path, line: int, cells: list[str], values: list[float]) -> WorkloadError:
-    """Which of the values is at fault; -1 says that one is not known, but a job is submitted at some time."""
+    """Return an error that names the wrong value; -1 means unknown where that is allowed (not for submit times)."""
     for index in _CHECKED:
         value, unknown = values[index], index > 1
         if not (0 <= value <= MAX_TIME_S or (unknown and value == -1)):

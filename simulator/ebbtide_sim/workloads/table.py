@@ -1,4 +1,4 @@
-"""Tables with a header, read line by line, with errors that say where and what."""
+"""Reads tables with a header line by line, with errors that name the file, line and column."""
 
 import csv
 import gzip
@@ -20,20 +20,20 @@ from ebbtide_sim.workload import WorkloadError
 
 GIB: Final = 2**30
 MAX_TIME_S: Final = limits.MAX_WORK_S
-"""Of any time in a workload: some 30,000 years."""
+"""The limit of any time in a workload, in seconds: some 30,000 years."""
 _SHARE: Final = re.compile(r"[0-9]{1,6}(/[0-9]{1,6}|\.[0-9]{1,6})?")
 
 
 def fault(path: Path, line: int, field: str, problem: str) -> WorkloadError:
-    """What is wrong with ``field`` in that line of the file."""
+    """Make the error for a ``problem`` with ``field`` in that line of the file."""
     return WorkloadError(f"{path}:{line}: {field}: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table, its cells by column; every accessor raises `WorkloadError` for what is not as it says.
+    """One line of a table with its cells by column; every accessor raises `WorkloadError` for an invalid cell.
 
-    Without a ``default`` a cell must be there and not be empty.
+    Without a ``default`` the cell must exist and not be empty.
     """
 
     path: Path
@@ -41,11 +41,11 @@ class Row:
     cells: Mapping[str, str]
 
     def fault(self, field: str, problem: str) -> WorkloadError:
-        """What is wrong with this line."""
+        """Make the error for a ``problem`` with ``field`` in this line."""
         return fault(self.path, self.line, field, problem)
 
     def text(self, field: str, default: str | None = None) -> str:
-        """A cell as it is: printable, of at most `limits.MAX_NAME_LENGTH` characters."""
+        """Return a cell's text, which must be printable and have at most `limits.MAX_NAME_LENGTH` characters."""
         cell = self.cells.get(field, "")
         if cell == "":
             if default is None:
@@ -56,14 +56,14 @@ class Row:
         return cell
 
     def word(self, field: str, words: Collection[str], default: str | None = None) -> str:
-        """One of ``words``."""
+        """Return a cell that must be one of ``words``."""
         cell = self.text(field, default)
         if cell not in words:
             raise self.fault(field, f"{cell!r} is none of {', '.join(words)}")
         return cell
 
     def number(self, field: str, default: float | None = None, low: float = 0.0, high: float = MAX_TIME_S) -> float:
-        """A finite number from ``low`` to ``high``."""
+        """Return a cell as a finite number from ``low`` to ``high``."""
         if default is not None and self.cells.get(field, "") == "":
             return default
         cell = self.text(field)
@@ -76,18 +76,18 @@ class Row:
         return value
 
     def whole(self, field: str, default: int | None = None, low: int = 0, high: int = limits.MAX_MEM_BYTES) -> int:
-        """A whole number from ``low`` to ``high``."""
+        """Return a cell as a whole number from ``low`` to ``high``."""
         value = self.number(field, default, low, high)
         if value != int(value):
             raise self.fault(field, f"{self.cells[field]} is not a whole number")
         return int(value)
 
     def gib(self, field: str, default: float | None = None) -> int:
-        """An amount of memory in GiB, as bytes."""
+        """Return a cell with an amount of memory in GiB as bytes."""
         return round(self.number(field, default, 0.0, limits.MAX_MEM_BYTES / GIB) * GIB)
 
     def gpus(self, field: str) -> int:
-        """A number or share of GPUs (``2``, ``1/4``, ``0.25``), in parts."""
+        """Return a cell with a number or share of GPUs (``2``, ``1/4``, ``0.25``) in parts."""
         cell = self.text(field).strip()
         if not _SHARE.fullmatch(cell):
             raise self.fault(field, f"{cell!r} is neither a number of GPUs nor a share like 1/4")
@@ -103,7 +103,7 @@ class Row:
         return share
 
     def unseen(self, field: str, seen: dict[str, int]) -> str:
-        """A cell's text, which no line before may have had; remembers it in ``seen``."""
+        """Return a cell's text, which no earlier line may have, and record it in ``seen``."""
         id = self.text(field)
         first = seen.setdefault(id, self.line)
         if first != self.line:
@@ -113,7 +113,7 @@ class Row:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file, unpacked if its name ends in ``.gz``; whatever cannot be read is a `WorkloadError`."""
+    """Open a text file, unpacked if its name ends in ``.gz``; raise `WorkloadError` if it cannot be read."""
     try:
         with path.open("rb") as raw:
             packed = path.name.endswith(".gz")
@@ -129,9 +129,9 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def read_rows(path: Path, required: Collection[str], optional: Collection[str] | None = None) -> Iterator[Row]:
-    """The lines of a CSV file with a header; blank lines are none.
+    """Yield the lines of a CSV file with a header, without blank lines.
 
-    Columns may be in any order. All of ``required`` must be there; others must be in ``optional``, unless that is None.
+    Columns may be in any order. All ``required`` ones must exist; others must be in ``optional``, unless that is None.
     """
     with opened(path) as text:
         reader = csv.reader(text, strict=True)

@@ -1,4 +1,4 @@
-"""Moldable and malleable scheduling against rigid (seed 001, §V and §VI)."""
+"""Compares moldable and malleable scheduling with rigid scheduling (seed 001, §V and §VI)."""
 
 from functools import partial
 from typing import Final
@@ -26,9 +26,9 @@ DESCRIPTION: Final = "Moldable and malleable policies against rigid ones, on HPC
 
 
 def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentReport:
-    """Run it on made-up workloads, small enough for a minute; in ``full`` with the traces in the folder of EBB_TRACES.
+    """Run the experiment on synthetic workloads that take a minute; if ``full``, with the traces in folder EBB_TRACES.
 
-    In full that is 202,871 tasks of HPC2N, the largest virtual cluster of Philly and 77,677 tasks in bags.
+    In full these are 202,871 tasks of HPC2N, the largest virtual cluster of Philly, and 77,677 tasks in bags. Raise
     `WorkloadError` if a trace is missing.
     """
     within = extent(full, seed)
@@ -45,7 +45,7 @@ def run(full: bool, seed: int, jobs: int, progress: Progress) -> ExperimentRepor
 
 
 def sizes_of(within: Extent) -> dict[WorkloadPart, tuple[int, ...]]:
-    """The cluster sizes of each workload."""
+    """Return the cluster sizes of each workload, in GPUs."""
     return {
         part: HPC2N_SIZES if part.of_processors else gpu_sizes(tasks(part, Arrival.SUBMIT, within))
         for part in within.parts
@@ -55,6 +55,6 @@ def sizes_of(within: Extent) -> dict[WorkloadPart, tuple[int, ...]]:
 def simulate_all(
     todo: list[EquipartitionCase], within: Extent, jobs: int, progress: Progress
 ) -> dict[EquipartitionCase, Report]:
-    """The reports of all cases, simulated in ``jobs`` processes."""
+    """Simulate all cases in ``jobs`` processes; return their reports."""
     runs = [Run(str(case), partial(run_case, case, within)) for case in todo]
     return dict(zip(todo, run_all(runs, jobs, progress), strict=True))

@@ -1,4 +1,4 @@
-"""What is simulated: workloads, cluster sizes and policies of seed 001."""
+"""The simulated cases: workloads, cluster sizes and policies of seed 001."""
 
 import math
 import os
@@ -30,28 +30,28 @@ HPC2N_FILE: Final = "HPC2N-2002-2.2-cln.swf.gz"
 PHILLY_FILE: Final = "pollux_philly.csv"
 
 CPUS: Final = 240
-"""Processors of HPC2N, and the most that its tasks may have (seed 001, §VI)."""
+"""The processors of HPC2N, which are also the most that its tasks may have (seed 001, §VI)."""
 LOAD_OF_HPC2N: Final = 0.6
-"""Volume of all its tasks over its processors and the time from the first to the last submission."""
+"""The volume of all HPC2N tasks over its processors x the time from the first to the last submission."""
 MEAN_RUN_S: Final = 17_000.0
-"""Mean run time of its tasks."""
+"""The mean run time of HPC2N's tasks, in seconds."""
 HPC2N_SIZES: Final = (120, 240, 480, 960)
 
 GPU_MEM: Final = 12 * GIB
-"""Of the paper's Tesla M40."""
+"""The memory of the paper's Tesla M40, in bytes."""
 TYPICAL_MEM: Final = GPU_MEM // 5
-"""20 % of a GPU: what a task "typically" needs (seed 001, §II)."""
+"""The memory that a task "typically" needs, 20 % of a GPU (seed 001, §II)."""
 SHORTEST_S: Final = 300.0
-"""What the paper takes for a task: a process that was on one GPU for this long (§V-A)."""
+"""The least seconds on one GPU that make a process a task in the paper (§V-A)."""
 PAPER_GPUS: Final = (6, 12, 24, 48, 96)
 PAPER_TASKS: Final = 77_677
 FEW_BAGS: Final = BagMix(bags_per_day=8, size_max=60)
-"""A quarter of the paper's load, in smaller bags, too: of its own, so few tasks would fill no more than a handful."""
+"""A quarter of the paper's load in smaller bags; with the paper's sizes, so few tasks would make a handful of bags."""
 FEW_BAGS_TASKS: Final = 2000
 
 
 class WorkloadPart(StrEnum):
-    """The workloads: the paper's second one, or one that is like it; and others in place of its first, not public."""
+    """The workloads: the paper's second one or one like it, and stand-ins for its first one, which is not public."""
 
     HPC2N = "hpc2n"
     LIKE_HPC2N = "like-hpc2n"
@@ -61,12 +61,12 @@ class WorkloadPart(StrEnum):
 
     @property
     def of_processors(self) -> bool:
-        """Whether tasks have whole processors, as many as they ask for or any number (§VI), not shares of GPUs (§V)."""
+        """Whether tasks use whole processors (§VI), not shares of GPUs (§V)."""
         return self in (WorkloadPart.HPC2N, WorkloadPart.LIKE_HPC2N)
 
 
 class Arrival(StrEnum):
-    """When tasks arrive: when they were submitted, when they once started, or all at once."""
+    """When tasks arrive: at their recorded submission, at their recorded start, or all at once."""
 
     SUBMIT = "submit"
     START = "start"
@@ -74,7 +74,7 @@ class Arrival(StrEnum):
 
 
 SMALL_TASKS: Final = {Arrival.SUBMIT: 1500, Arrival.OFFLINE: 4000}
-"""How many tasks of processors, unless the experiment is run in full; all at once, many take no longer than few."""
+"""The number of processor tasks unless run in full; if all arrive at once, many take no longer than few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class PolicyVariant:
 
     @property
     def rigid(self) -> bool:
-        """Whether tasks have just the GPUs that they ask for."""
+        """Whether tasks have exactly the GPUs that they ask for."""
         return self.name.startswith("rigid")
 
     @property
     def malleable(self) -> bool:
-        """Whether those that run are resized."""
+        """Whether running tasks are resized."""
         return self.name.startswith("malleable")
 
 
 _UNRESTRICTED: Final = (("min_work_s", "300"), ("resize_after_s", "0"), ("gain_restarts", "0"))
-"""The paper's: whoever has more than 300 s of work left may be preempted at any time, whatever that costs."""
+"""The paper's options: a task with more than 300 s of work left may be preempted at any time, at any cost."""
 
 FCFS: Final = PolicyVariant("rigid-fcfs", "rigid-fcfs")
 SHORTEST: Final = PolicyVariant("rigid-shortest", "rigid-shortest")
@@ -106,19 +106,19 @@ MALLEABLE: Final = PolicyVariant("malleable-equipartition", "malleable-equiparti
 MOLDABLE_PRO: Final = PolicyVariant("moldable-proportional", "moldable-proportional")
 MALLEABLE_PRO: Final = PolicyVariant("malleable-proportional", "malleable-proportional", _UNRESTRICTED)
 LIVE: Final = PolicyVariant("malleable-equipartition (live)", "malleable-equipartition")
-"""With the defaults of a live cluster: nobody grows unless that saves more time than the restart costs."""
+"""The policy with a live cluster's defaults: a task grows only if that saves more time than a restart costs."""
 
 POLICIES: Final = (FCFS, SHORTEST, MOLDABLE, MALLEABLE, MOLDABLE_PRO, MALLEABLE_PRO)
 NON_CLAIRVOYANT: Final = (FCFS, MOLDABLE, MALLEABLE)
 RESTARTS_S: Final = (150.0, 300.0)
-"""What a preemption costs in the paper's Fig. 5, beside nothing."""
+"""The costs of a preemption in the paper's Fig. 5, in seconds, beside 0."""
 COSTLY: Final = {WorkloadPart.PHILLY: (MALLEABLE, LIVE), WorkloadPart.FEW_BAGS: (MALLEABLE,)}
-"""The workloads that this is done with, and the policies."""
+"""The policies that are simulated with `RESTARTS_S`, by workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class EquipartitionCase:
-    """One simulation."""
+    """One simulation of the experiment."""
 
     part: WorkloadPart
     gpus: int
@@ -133,19 +133,19 @@ class EquipartitionCase:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is simulated: in full, with the traces in the folder ``traces``; or small, made-up workloads if ""."""
+    """The extent: in full, with the traces in folder ``traces``; or small synthetic workloads if that is ""."""
 
     traces: str
     seed: int
 
     @property
     def full(self) -> bool:
-        """Whether it is what the paper simulated, as far as that is known."""
+        """Whether the paper's workloads are simulated, as far as they are known."""
         return bool(self.traces)
 
     @property
     def parts(self) -> tuple[WorkloadPart, ...]:
-        """The workloads."""
+        """The workloads that are simulated."""
         return (
             (WorkloadPart.HPC2N, WorkloadPart.PHILLY, WorkloadPart.BAGS)
             if self.full
@@ -154,7 +154,7 @@ class Extent:
 
 
 def extent(full: bool, seed: int) -> Extent:
-    """In full with the traces that the environment names. `WorkloadError` if it names none."""
+    """Return the extent; raise `WorkloadError` if ``full`` and the environment names no folder of traces."""
     traces = os.environ.get(TRACES, "") if full else ""
     if full and not traces:
         raise WorkloadError(f"{TRACES}: not set; --full needs the folder with {HPC2N_FILE} and {PHILLY_FILE}")
@@ -166,7 +166,7 @@ def extent(full: bool, seed: int) -> Extent:
 
 @lru_cache(maxsize=2)
 def tasks(part: WorkloadPart, arrival: Arrival, extent: Extent) -> Workload:
-    """The tasks of ``part`` as they were, rigid, and arriving one after the other even if they are to come at once."""
+    """Load or make the tasks of ``part`` as recorded: rigid, and arriving over time even for `Arrival.OFFLINE`."""
     match part:
         case WorkloadPart.HPC2N:
             moment = Arrival.START if arrival is Arrival.START else Arrival.SUBMIT
@@ -182,7 +182,7 @@ def tasks(part: WorkloadPart, arrival: Arrival, extent: Extent) -> Workload:
 
 
 def philly_tasks(philly: Workload) -> Workload:
-    """What the paper would call tasks, of the virtual cluster with the most of them."""
+    """Select the jobs that the paper would call tasks, of the virtual cluster with the most of them."""
     found = [job for job in philly.jobs if job.gpus_max == WHOLE and job.runtime_s >= SHORTEST_S]
     [(largest, _)] = Counter(job.user for job in found).most_common(1)
     jobs = [replace(job, gpu_mem_bytes=TYPICAL_MEM) for job in found if job.user == largest]
@@ -191,16 +191,16 @@ def philly_tasks(philly: Workload) -> Workload:
 
 
 PROCESSORS: Final = {1: 0.42, 2: 0.22, 4: 0.14, 8: 0.1, 16: 0.07, 32: 0.05}
-"""What part of the tasks that are like HPC2N's has how many; nearly as there."""
+"""The fraction of tasks by processors in the workload like HPC2N; nearly as in HPC2N."""
 BURST: Final = 20
-"""How many of these come together on average."""
+"""The mean number of these tasks that arrive together."""
 
 
 def like_hpc2n(count: int, seed: int) -> Workload:
-    """Tasks with the load, the mean run time and nearly the processors of HPC2N, in bursts.
+    """Make tasks with the load, the mean run time and nearly the processors of HPC2N, in bursts.
 
-    So few cannot have its spread of run times: which policy does better would hang on the one or two longest. So it is
-    less, and tasks of p processors run 1/√p as long.
+    With HPC2N's spread of run times, the one or two longest of so few tasks would decide which policy does better. So
+    the spread is smaller here, and tasks of p processors run 1/√p as long.
     """
     rng = np.random.default_rng(seed)
     burst = np.cumsum(rng.random(count) < 1 / BURST)
@@ -219,7 +219,7 @@ def _task(index: int, submit_s: float, run_s: float, share: int) -> SimJob:
 
 
 def load(jobs: Sequence[SimJob]) -> float:
-    """How many GPUs the tasks keep busy on average: their volume over the time in which they were submitted."""
+    """Return how many GPUs the tasks keep busy on average: their volume over the time of their submissions."""
     volume = sum(job.runtime_s * job.gpus_max / WHOLE for job in jobs)
     return volume / max(jobs[-1].submit_s - jobs[0].submit_s, 1.0)
 
@@ -228,16 +228,16 @@ def load(jobs: Sequence[SimJob]) -> float:
 
 
 def gpu_sizes(workload: Workload) -> tuple[int, ...]:
-    """Clusters that are as crowded as the paper's: the smallest that is not overloaded, and 2, 4, 8 and 16 times that.
+    """Return cluster sizes as crowded as the paper's: the smallest not overloaded one, and 2, 4, 8 and 16 times that.
 
-    The paper's saturates with 6 GPUs, and it shows 6 to 96.
+    The paper's workload saturates 6 GPUs, and the paper shows 6 to 96.
     """
     saturated = math.ceil(load(workload.jobs))
     return tuple(saturated * gpus // PAPER_GPUS[0] for gpus in PAPER_GPUS)
 
 
 def all_cases(sizes: dict[WorkloadPart, tuple[int, ...]]) -> list[EquipartitionCase]:
-    """All that is simulated, by the cluster sizes of each workload."""
+    """Return all cases, from the cluster sizes of each workload."""
     return [case for part, of_part in sizes.items() for case in _cases(part, of_part)]
 
 
@@ -256,7 +256,7 @@ def _cases(part: WorkloadPart, sizes: Sequence[int]) -> Iterator[EquipartitionCa
 
 
 def unshared(workload: Workload) -> Workload:
-    """The same, but whoever needs more than half of a GPU's memory gets a whole one at least."""
+    """Return the workload with at least a whole GPU for every task that needs more than half of a GPU's memory."""
     jobs = [
         replace(job, gpus_min=max(job.gpus_min, WHOLE)) if job.gpu_mem_bytes * 2 > GPU_MEM else job
         for job in workload.jobs

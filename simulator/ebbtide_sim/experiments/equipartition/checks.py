@@ -1,4 +1,4 @@
-"""What the paper says, and whether it holds here."""
+"""Checks which statements of the paper hold here."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -34,11 +34,11 @@ from ebbtide_sim.experiments.equipartition.report import (
 )
 
 ALMOST: Final = 2.0
-"""Percent by which what the paper calls almost identical may differ."""
+"""The percentage by which values that the paper calls almost identical may differ."""
 
 
 def checks(results: Results) -> tuple[Check, ...]:
-    """The statements of §V and §VI, for each workload that there is; and whether the live defaults do better."""
+    """Check the statements of §V and §VI for each workload, and whether the live defaults do better."""
     found: list[Check] = []
     for part in results.sizes:
         found += _processors(results, part) if part.of_processors else _gpu_workload(results, part)
@@ -222,7 +222,7 @@ def _restarts(results: Results, part: WorkloadPart) -> Iterator[Check]:
 
 
 def _beaten(results: Results, costly: Iterable[EquipartitionCase]) -> Check:
-    """Against the paper's unrestricted policy, and against the moldable one."""
+    """Compare the live defaults with the paper's unrestricted policy, and with the moldable one."""
     ours = [replace(case, policy=LIVE) for case in costly]
     flows = [
         (results.value(flow_mean, live), results.value(flow_mean, case))

@@ -1,4 +1,4 @@
-"""The paper's Figs. 3, 4, 5, 7, 8 and 9 in one picture."""
+"""Draws the paper's Figs. 3, 4, 5, 7, 8 and 9 in one figure."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,11 +41,11 @@ STYLES: Final = {
     FCFS: (COLORS[6], "-"), SHORTEST: (COLORS[6], "--"), MOLDABLE: (COLORS[1], "-"), MOLDABLE_PRO: (COLORS[1], "--"),
     MALLEABLE: (COLORS[0], "-"), MALLEABLE_PRO: (COLORS[0], "--"), LIVE: (COLORS[2], "-"),
 }  # fmt: skip
-"""Dashed are the policies that know how long tasks run."""
+"""Colour and line style by policy; policies that know run times are dashed."""
 
 
 def draw(results: Results, path: Path) -> None:
-    """One row per workload; averages are filled dots, maxima open ones."""
+    """Draw one row of panels per workload; averages are filled dots, maxima open ones."""
     parts = list(results.sizes)
     columns = 6 if WorkloadPart.FEW_BAGS in parts else 5
     with drawn(path, 4.2 * columns, 4.3 * len(parts), 80) as figure:
@@ -91,7 +91,7 @@ def _row(results: Results, part: WorkloadPart, panels: Any) -> None:
 
 
 def _overhead(results: Results, axes: Any, part: WorkloadPart, measure: Measure) -> None:
-    """Fig. 5, with the live defaults beside."""
+    """Draw Fig. 5, and the live defaults beside it."""
     _lines(results, axes, part, (measure,), (MOLDABLE, MALLEABLE))
     for cost, marker in zip(RESTARTS_S, ("s", "^"), strict=True):
         for policy in COSTLY[part]:

@@ -1,4 +1,4 @@
-"""The results as rows, with the paper's figures beside ours."""
+"""Turns the results into rows, with the paper's figures beside ours."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -25,12 +25,12 @@ Measure = Callable[[Report], float]
 
 
 def _per_task(measure: str, statistic: str) -> Measure:
-    """Of the flow times of tasks, in seconds, or of their stretches."""
+    """Make a measure of the tasks' flow times, in seconds, or of their stretches."""
     return lambda report: getattr(report, measure)[statistic] or 0.0
 
 
 def _per_job(measure: str, statistic: str) -> Measure:
-    """The same of jobs; a job is a bag of tasks."""
+    """Make a measure of jobs, which are bags of tasks."""
     return lambda report: ((report.per_job or {}).get(measure) or {}).get(statistic) or 0.0
 
 
@@ -41,42 +41,42 @@ job_stretch_mean, job_stretch_max = (_per_job("stretch", statistic) for statisti
 
 
 def makespan(report: Report) -> float:
-    """From the first arrival to the last completion, in seconds."""
+    """Return the seconds from the first arrival to the last completion."""
     return report.makespan_s
 
 
 def utilisation(report: Report) -> float:
-    """Volume over GPUs and makespan."""
+    """Return the volume over GPUs x makespan."""
     return report.utilisation
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What came of all cases. ``sizes`` are the cluster sizes of each workload."""
+    """The reports of all cases. ``sizes`` are the cluster sizes of each workload."""
 
     sizes: dict[WorkloadPart, tuple[int, ...]]
     reports: dict[EquipartitionCase, Report]
 
     def value(self, measure: Measure, case: EquipartitionCase) -> float:
-        """What was measured in ``case``."""
+        """Return ``measure`` in ``case``."""
         return measure(self.reports[case])
 
     def change(self, measure: Measure, case: EquipartitionCase, base: PolicyVariant = FCFS) -> float:
-        """By how many percent ``case`` is above policy ``base``, which restarts nobody; 0 if that is 0."""
+        """Return by how many percent ``case`` is above policy ``base`` with free restarts; 0 if that is 0."""
         below = self.value(measure, replace(case, policy=base, restart_s=0.0))
         return percent_above(self.value(measure, case), below)
 
     def changes(self, measure: Measure, cases: Iterator[EquipartitionCase], base: PolicyVariant = FCFS) -> list[float]:
-        """The changes of several."""
+        """Return the changes of several cases."""
         return [self.change(measure, case, base) for case in cases]
 
     def over_sizes(self, part: WorkloadPart, policy: PolicyVariant, **more: Any) -> Iterator[EquipartitionCase]:
-        """One case for each cluster size of ``part`` with which it was simulated."""
+        """Yield the simulated cases of ``part`` and ``policy``, one for each cluster size."""
         cases = (EquipartitionCase(part, gpus, policy, **more) for gpus in self.sizes[part])
         return (case for case in cases if case in self.reports)
 
     def like_the_papers(self, case: EquipartitionCase) -> int | None:
-        """The paper's cluster that is as crowded."""
+        """Return the size of the paper's cluster that is as crowded as that of ``case``; None if there is none."""
         if case.part.of_processors:
             return case.gpus
         sizes = self.sizes[case.part]
@@ -86,14 +86,14 @@ class Results:
 # --- rows ---
 
 PAPER_FLOW: Final = {MOLDABLE: ("-96.7", "≤ -15.1"), MALLEABLE: ("-97.2", "≤ -42.5")}
-"""Change of the average flow time per task against Rigid FCFS with 6 GPUs, and with any other number (§V-D)."""
+"""Changes of the average flow time per task against Rigid FCFS in percent: with 6 GPUs, and with more (§V-D)."""
 PAPER_STRETCH: Final = {MOLDABLE: "≤ -26.7", MALLEABLE: "≤ -36.2"}
 PAPER_MAX_STRETCH: Final = "-50.0…-62.5"
 PAPER_JOB_FLOW: Final = {MOLDABLE: "≤ -6.7", MALLEABLE: "≤ -17.5"}
 
 
 def rows(results: Results) -> tuple[dict[str, Any], ...]:
-    """One row per case; changes are against `FCFS` with as many GPUs."""
+    """Return one row per case; changes are against `FCFS` with as many GPUs."""
     return tuple(_row(results, case) for case in results.reports)
 
 
@@ -150,7 +150,7 @@ def _paper_makespan(case: EquipartitionCase) -> str | None:
 
 
 def details(results: Results) -> dict[str, Any]:
-    """Every case with all that was measured."""
+    """Return every case with all of its measures."""
     return {"runs": [_in_full(case, report) for case, report in results.reports.items()]}
 
 
@@ -163,7 +163,7 @@ def _in_full(case: EquipartitionCase, report: Report) -> dict[str, Any]:
 
 
 def assumptions(results: Results, within: Extent) -> tuple[str, ...]:
-    """What was done, what the paper leaves open, and what is left to ``--full``."""
+    """Return in words what was simulated, what the paper leaves open, and what only ``--full`` shows."""
     return (*_workloads(results, within), *ASSUMPTIONS)
 
 
