@@ -1,4 +1,4 @@
-"""Which GPUs a booking gets, and what follows from it: who has to leave, and what takes the place of a lost GPU."""
+"""Chooses the GPUs of a booking, makes jobs leave them in time, and replaces GPUs that are lost."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator
@@ -24,15 +24,15 @@ from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 MOVED_AT_ONCE: Final = 5
-"""Bookings, for each of which all nodes are looked at."""
+"""Bookings that are moved in one pass; each one looks at all nodes."""
 LINED_UP_AT_ONCE: Final = 2000
-"""Jobs that are taken out of the line, or put back."""
+"""Jobs that are taken out of the queue or put back in one pass."""
 ASKED_AT_ONCE: Final = 1000
-"""Groups of jobs for which it is tried out whether bookings keep them out."""
+"""Groups of jobs that are tried in one pass, to see whether bookings keep them out."""
 
 
 class ImpossibleError(Exception):
-    """A booking that cannot be had; the message says why. ``clash``: it could be, were it not for others."""
+    """Raised for a booking that cannot be made; the message says why. ``clash``: other bookings are the only reason."""
 
     def __init__(self, message: str, *, clash: bool = False) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class ImpossibleError(Exception):
 
 @frozen(kw_only=True)
 class BookingRequest:
-    """What a booking shall be: so many GPUs for ``user``, of ``on_node`` and of ``gpu_type`` if these are named."""
+    """A request for ``count`` GPUs for ``user``, on ``on_node`` and of ``gpu_type`` if these are named."""
 
     user: str
     count: int
@@ -52,16 +52,16 @@ class BookingRequest:
 
 
 Taken = dict[tuple[NodeId, GpuId], str]
-"""GPUs that other bookings have, and which these are, in words."""
+"""GPUs that other bookings have, with a text that names the booking."""
 
 
 def choose(
     state: ClusterState, request: BookingRequest, now: float, besides: BookingMade | None = None
 ) -> tuple[BookedGpu, ...]:
-    """The GPUs for ``request``: of as few nodes as possible, those that nobody uses or has to be asked to leave first.
+    """Return GPUs of one pool for ``request``: on as few nodes as possible, and first those that the fewest jobs use.
 
-    They are all of one pool. ``besides`` is the booking that they are for if it exists already: what it has and can
-    keep, it keeps. Raises `ImpossibleError`.
+    ``besides`` is the booking that they are for if it exists already: it keeps what it has and can keep. Raises
+    `ImpossibleError`.
     """
     if request.on_node and request.on_node not in state.nodes:
         raise ImpossibleError(f"--node: there is no node {request.on_node!r}")
@@ -92,15 +92,16 @@ def _choose_in(
 
 
 Cost = tuple[bool, int, int]
-"""Of having a GPU: whether a process of no job is on it, how many have to leave it, and its index."""
+"""Cost of a GPU: whether a process of no job is on it, how many jobs have to leave it, and its index."""
 Free = dict[NodeId, dict[GpuId, Cost]]
 """GPUs that may be chosen, by node."""
 
 
 def _alike(pool: PoolState, free: Free, count: int, kept: frozenset[GpuId]) -> Free:
-    """Those of ``free`` that are of one model, if there are enough of one: few jobs can use GPUs of several together.
+    """Return the GPUs of one model if enough are ``free``, because few jobs can use several models together.
 
-    Of several such models, the one of most that are ``kept`` already, that one node has, that fewest have to leave.
+    Among several such models, the one wins with the most GPUs ``kept`` already, then one that a single node has, then
+    the one that the fewest jobs have to leave.
     """
     by_model: dict[str, Free] = {}
     for id, gpus in free.items():
@@ -117,7 +118,10 @@ def _alike(pool: PoolState, free: Free, count: int, kept: frozenset[GpuId]) -> F
 
 
 def _order(free: Free, count: int) -> list[NodeId]:
-    """Nodes that have enough, if any: where fewest have to leave first, and least is left over. Else the largest."""
+    """Return the nodes with enough GPUs, fewest jobs to move first, then least left over.
+
+    If no node has enough, return all, the largest first.
+    """
     if not any(len(gpus) >= count for gpus in free.values()):
         return sorted(free, key=lambda id: (-len(free[id]), id))
 
@@ -129,7 +133,7 @@ def _order(free: Free, count: int) -> list[NodeId]:
 
 
 def _able(state: ClusterState, node: Node, request: BookingRequest, now: float) -> dict[GpuId, Cost]:
-    """The GPUs of ``node`` that ``request`` could have if there were no other bookings."""
+    """Return the GPUs of ``node`` that ``request`` could have if there were no other bookings, with their costs."""
     costs: dict[GpuId, Cost] = {}
     others = [job for job in state.jobs_on_gpus(node) if job.user != request.user]
     for facts in node.gpus.values() if _offers(node, request) else ():
@@ -142,7 +146,7 @@ def _able(state: ClusterState, node: Node, request: BookingRequest, now: float) 
 
 
 def _offers(node: Node, request: BookingRequest) -> bool:
-    """Whether ``node`` is in service, and is open to all jobs unless it is asked for by name."""
+    """Return whether ``node`` is in service, and open to all jobs unless the request names it."""
     return not node.lost and node.drain is None and (not node.facts.taints or bool(request.on_node))
 
 
@@ -152,7 +156,7 @@ def _has(job: Job, gpu: GpuId) -> bool:
 
 
 def _leaves_by(job: Job, now: float, time: float) -> bool:
-    """Whether ``job``, which has GPUs, can be made to leave them by Unix time ``time``, or as soon as it may be."""
+    """Return whether ``job`` leaves its GPUs by Unix time ``time``, can be preempted, or is leaving already."""
     if job.preemptible or not job.running:
         return True
     limit = job.spec.time_limit_s
@@ -160,7 +164,7 @@ def _leaves_by(job: Job, now: float, time: float) -> bool:
 
 
 def _taken(state: ClusterState, request: BookingRequest, besides: BookingMade | None) -> Taken:
-    """The GPUs that other bookings have in the same window, and which."""
+    """Return the GPUs that other bookings have in the same window, with texts that name them."""
     others = [
         booking
         for booking in state.bookings.by_id.values()
@@ -186,7 +190,7 @@ def _too_few(request: BookingRequest, able: int, free: int, others: set[str]) ->
 
 
 def review(state: ClusterState, now: float) -> Iterator[Event]:
-    """Bookings are moved off GPUs that are lost; who has to leave is asked to, in time."""
+    """Move bookings off lost GPUs, and stop the jobs that have to leave booked GPUs in time."""
     state.bookings.look(now)
     _keep_books(state)
     yield from _move_some(state)
@@ -196,9 +200,9 @@ def review(state: ClusterState, now: float) -> Iterator[Event]:
 
 
 def shut_out(state: ClusterState, now: float) -> None:
-    """Take out of the line who could not start even if nobody ran, because of bookings, and put the others back.
+    """Take jobs out of the queue that bookings would keep out even of an empty cluster, and put the others back.
 
-    Of very many, some follow with the next passes.
+    If there are very many, some follow with the next passes.
     """
     bookings, lines = state.bookings, state.booking_lines
     if not bookings:
@@ -217,13 +221,13 @@ def shut_out(state: ClusterState, now: float) -> None:
 
 
 def _known(state: ClusterState, lines: BookingLines) -> Hashable:
-    """All but jobs and time that decides whom bookings keep out; beside others, also who is where."""
+    """Return what decides which jobs bookings keep out, jobs and time aside; with anti-affinity, placements count."""
     bookings, changes = state.bookings, tuple([pool.books.changes for pool in state.pools.values()])
     return bookings.index, bookings.begun, changes, lines.rounds if state.has_anti_affinity else None
 
 
 def _asking(state: ClusterState) -> Callable[[Job], str]:
-    """A function that says why a job that waits is kept out by bookings alone, in words; empty if it is not."""
+    """Return a function that says why bookings alone keep out a waiting job, in words; empty if they do not."""
     trials: dict[str, tuple[Trial, Trial]] = {}
 
     def why(job: Job) -> str:
@@ -241,7 +245,7 @@ def _asking(state: ClusterState) -> Callable[[Job], str]:
 
 
 def _line_up(state: ClusterState, lines: BookingLines, job: Job, reason: str, now: float) -> None:
-    """Take ``job`` out of the line for that reason; put it back if there is none."""
+    """Take ``job`` out of the queue for ``reason``; put it back if that is empty."""
     is_to_be_seen = job.id in lines.changed
     if reason:
         state.shut_out[job.id], job.reason = job, reason
@@ -253,13 +257,13 @@ def _line_up(state: ClusterState, lines: BookingLines, job: Job, reason: str, no
 
 
 def admit(state: ClusterState, pool: PoolState) -> Iterator[Event]:
-    """Whoever has booked GPUs gets them at once, whoever waits before: the line is for what is everybody's."""
+    """Start jobs on the GPUs that their users have booked, past the queue, which is only for GPUs of all users."""
     booked, lines = pool.books.booked, state.booking_lines
     if booked is None or lines is None or not (owners := booked.owners()):
         return
     lines.take_in(state.shut_out)
     theirs = [job for user in owners for job in lines.jobs_of(user, pool.name)]
-    in_vain = set[Hashable]()  # what those need for whom there is no room: there is none for others who are alike
+    in_vain = set[Hashable]()  # keys of jobs for which there is no room: jobs that are alike find none either
     for job in sorted(
         (job for job in theirs if job.queued is not None and job.pinned_allocation is None), key=_place_in_line
     ):
@@ -279,7 +283,7 @@ def _place_in_line(job: Job) -> QueueKey:
 
 
 def next_time(state: ClusterState, now: float) -> float | None:
-    """When something is due next because of bookings, in Unix seconds; None: never."""
+    """Return the Unix time at which bookings make something due next; None if nothing is."""
     index = state.bookings.index
     starts, ends = index.every.starts, index.ends
     times = [row[at] for row in (starts, ends) if (at := bisect_right(row, now)) < len(row)]
@@ -288,7 +292,7 @@ def next_time(state: ClusterState, now: float) -> float | None:
 
 
 def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
-    """The jobs that have GPUs which others have booked, and which of these bookings begins first."""
+    """Yield the jobs on GPUs that other users have booked, each with the first of these bookings to begin."""
     for id in sorted(state.bookings.index.on_node):
         node = state.nodes.get(id)
         for job in state.jobs_on_gpus(node) if node is not None else ():
@@ -300,7 +304,7 @@ def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
 
 
 def _move_some(state: ClusterState) -> Iterator[Event]:
-    """Move some of the bookings that have lost GPUs. The others follow; those that cannot be moved are tried again."""
+    """Move some of the bookings that have lost GPUs. The rest follow; bookings that cannot be moved are tried again."""
     bookings = state.bookings
     lost = [booking for booking in _with_lost(state) if booking.booking not in bookings.tried]
     if not lost:
@@ -313,7 +317,7 @@ def _move_some(state: ClusterState) -> Iterator[Event]:
 
 
 def _with_lost(state: ClusterState) -> list[BookingMade]:
-    """The bookings with GPUs that are lost or out of service, those that begin first before others."""
+    """Return the bookings with GPUs that are lost or out of service, by the time at which they begin."""
     index = state.bookings.index
     lost = {id: {gpu for gpu in gpus if not _is_there(state, BookedGpu(id, gpu))} for id, gpus in index.next.items()}
     if not any(lost.values()):
@@ -323,7 +327,7 @@ def _with_lost(state: ClusterState) -> list[BookingMade]:
 
 
 def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
-    """Other GPUs for those that are lost or out of service, if there are any."""
+    """Move the booking to other GPUs, if some of its GPUs are lost or out of service and there are others."""
     lost = [booked for booked in booking.gpus if not _is_there(state, booked)]
     if not lost:
         return
@@ -375,7 +379,7 @@ def _cancel(state: ClusterState, event: BookingCancelled, now: float) -> None:
 
 
 def _keep_books(state: ClusterState) -> None:
-    """Placing asks for bookings only if there are any."""
+    """Let placing look at bookings only while there are any."""
     for pool in state.pools.values():
         pool.books.booked = state.bookings or None
     if not state.bookings:

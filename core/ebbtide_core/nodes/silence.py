@@ -1,12 +1,13 @@
-"""What is made of nodes that are silent. Nothing by itself: what ran there may still run, and starts nowhere else.
+"""Decides what follows when nodes are silent. Silence alone ends nothing: attempts there may still run.
 
-It is over only once that is proven: by the node itself, by a person or a fence hook that confirm that the node is dead,
-or, for jobs that asked for it, by a lease. Whoever has a lease ends itself when the master was not heard for so long;
-the master waits longer than that. It counts from when it last told the node that it is heard, the node from when it
-sent what that answered: so the node's time ends first, whatever was on its way for how long.
+An attempt on a silent node is over, and its job may start elsewhere, only once that is proven: by the node itself, by a
+user or a fence hook that confirms that the node is dead, or, for jobs that asked for it, by a lease. An attempt with a
+lease ends itself when it has not heard the master for the lease's term; the master waits longer than that. The master
+counts from when it last told the node that it hears it, and the node counts from when it sent the message which that
+answered. So the node's time ends first, however long messages were on their way.
 
-Where more than half of the nodes fall silent together, the master takes itself for the one that is cut off: until half
-of them are heard again, or somebody says otherwise, no lease counts as over, and nobody is fenced.
+When more than half of the nodes fall silent together, the master assumes that it is the one that is cut off. Until half
+of them are heard again, or a user says otherwise, no lease counts as over, and no node is fenced.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from ebbtide_core.state import ClusterState
 
 
 def _refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | None:
-    """Why nobody can say that of the node."""
+    """Return why the node cannot be confirmed dead; None if it can."""
     node = state.nodes.get(event.node)
     if node is None:
         return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
@@ -61,7 +62,7 @@ def _confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float)
 
 
 def _end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Event]:
-    """All that was on the node is over, and free."""
+    """End all attempts on the node, and free what they have."""
     node = state.nodes[event.node]
     for job in state.jobs_on(node):
         yield from _over(job, node, f"node {node.id} was confirmed dead by {node.dead}")
@@ -69,7 +70,7 @@ def _end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Even
 
 
 def _over(job: Job, node: Node, why: str) -> Iterator[Event]:
-    """The part of the job's attempt that is on ``node`` is proven to be over."""
+    """Yield the end of the part of the job's attempt on ``node``, which is proven to be over."""
     attempt = job.attempts[-1]
     part = node.id if attempt.members else e.EVERY_NODE
     if not gang.has_ended(attempt, node.id):
@@ -83,7 +84,7 @@ def _over(job: Job, node: Node, why: str) -> Iterator[Event]:
 
 
 def note_leases(state: ClusterState, node: Node, event: e.NodeLost, now: float) -> None:
-    """Fold: the node is lost. Remember from when on the leases there are counted, and when to look at them."""
+    """Fold: note from when on the leases on a lost node count, and when to look at them."""
     node.acknowledged = event.acknowledged or now
     for job in state.jobs_on(node):
         if (ends := _lease_ends(job, node)) is not None:
@@ -92,7 +93,7 @@ def note_leases(state: ClusterState, node: Node, event: e.NodeLost, now: float) 
 
 
 def over_leases(state: ClusterState, now: float) -> Iterator[Event]:
-    """Those are over whose lease is, on every clock."""
+    """End the attempts whose lease is over on every clock."""
     if state.doubted:
         return
     for id in sorted(state.leasing):
@@ -105,7 +106,7 @@ def over_leases(state: ClusterState, now: float) -> Iterator[Event]:
 
 
 def _lease_ends(job: Job, node: Node) -> float | None:
-    """When the job's attempt on a lost node has ended itself for certain; None if it never does."""
+    """Return the Unix time by which the job's attempt on a lost node has surely ended itself; None if it never does."""
     live, term_s = job.live, job.spec.failover_after_s
     if live is None or term_s is None or node.id not in live.leased or gang.has_ended(live, node.id):
         return None
@@ -116,7 +117,7 @@ def _lease_ends(job: Job, node: Node) -> float | None:
 
 
 def doubt(state: ClusterState, event: e.NodeLost) -> Iterator[Event]:
-    """That the master may be the one that is cut off, if most nodes fell silent with this one."""
+    """Yield the doubt that the master itself is cut off, if most nodes fell silent together with this one."""
     now = state.nodes[event.node].lost_since
     silent = {node.id for node in state.nodes.values() if _fell_silent(node, now)} | state.doubted
     known = len(silent) + sum(1 for node in state.nodes.values() if node.connected and node.id not in silent)
@@ -141,7 +142,7 @@ def _believed(state: ClusterState, event: e.SilenceBelieved, now: float) -> None
 
 
 def believe_if_heard(state: ClusterState) -> Iterator[Event]:
-    """That the others are silent by themselves, once at least half were heard, or are known to be dead."""
+    """End the doubt about the silent nodes once at least half of them were heard or are known to be dead."""
     if state.doubted and 2 * sum(1 for id in state.doubted if _is_settled(state, id)) >= len(state.doubted):
         yield e.SilenceBelieved()
 
@@ -152,7 +153,6 @@ def _is_settled(state: ClusterState, id: NodeId) -> bool:
 
 
 def _refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | None:
-    """Why there is nothing to believe."""
     return None if state.doubted else Refusal(RefusalKind.CONFLICT, "no silence is doubted: see 'ebb nodes'")
 
 
@@ -160,7 +160,7 @@ def _refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | N
 
 
 def await_all(state: ClusterState) -> None:
-    """Nothing starts before every known node has said what it has: it may be what the journal does not know."""
+    """Let nothing start before every known node has reported: it may have attempts that the journal does not know."""
     state.unheard = {node.id for node in state.nodes.values() if not node.dead}
 
 

@@ -1,8 +1,8 @@
-"""Attempts that a node has and the books do not: they are set aside, with the GPUs that they hold.
+"""Sets aside attempts that a node has and the books do not, with the GPUs that these attempts hold.
 
-One that the journal never knew, as after a journal was restored, is never ended but by a person; its job waits, so that
-no second copy starts. One that counts as over, because its node was confirmed dead or its lease had ended, and that
-comes back with its node, is ended there.
+An attempt that the journal never knew, as after a journal was restored, is ended only by a user; its job waits, so that
+no second copy starts. An attempt that counts as over, because its node was confirmed dead or its lease had ended, is
+ended when it comes back with its node.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from ebbtide_core.state import ClusterState
 
 @frozen(kw_only=True)
 class Heard:
-    """What a node says of one attempt. It is ``over`` once nothing of it is left and its GPUs are free, or dirty."""
+    """What a node reports of one attempt, which is ``over`` once nothing of it runs and its GPUs are free or dirty."""
 
     node: NodeId
     job: JobId
@@ -51,12 +51,12 @@ class Heard:
 
     @property
     def ref(self) -> AttemptRef:
-        """The attempt."""
+        """The reference of the attempt."""
         return AttemptRef(self.job, self.attempt)
 
 
 def news(state: ClusterState, heard: Heard) -> Iterator[Event]:
-    """What follows from that; nothing for attempts that are where the books have them, which most are."""
+    """Yield what follows from the report; nothing for attempts that are where the books have them, as most are."""
     node, job = state.nodes[heard.node], state.jobs.get(heard.job)
     attempt = job.attempts[heard.attempt - 1] if job is not None and 0 < heard.attempt <= len(job.attempts) else None
     if node.strays and heard.ref in node.strays:
@@ -94,7 +94,7 @@ def _gone(stray: Stray, heard: Heard) -> Event:
 
 
 def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
-    """Why it is a stray; None if it is none."""
+    """Return why the attempt is a stray; None if it is not."""
     if attempt is None or node not in attempt.allocation.node_ids:
         return StrayKind.UNKNOWN
     member = attempt.members.get(node)
@@ -103,14 +103,14 @@ def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
 
 
 def _overtaken(state: ClusterState, job: Job | None, heard: Heard) -> Iterator[Event]:
-    """The books' newest attempt was over before a newer one could start, as it did: whatever the journal says."""
+    """End the books' newest attempt if a newer one started: the older one was over then, whatever the journal says."""
     older = _not_free(job)
     if job is None or older is None or heard.attempt <= older.number:
         return
     if any(node != heard.node and state.nodes[node].reachable for node in older.allocation.node_ids):
-        return  # both are there: somebody has to look
+        return  # both may run: a user has to look
     if heard.orphan and heard.node in older.allocation.node_ids:
-        return  # the node has nothing but processes to go by, and tells of the older one itself
+        return  # the node knows only processes, and reports the older attempt itself
     if older.exited is not None:
         yield e.AttemptFreed(job.id, older.number)
     else:
@@ -119,7 +119,7 @@ def _overtaken(state: ClusterState, job: Job | None, heard: Heard) -> Iterator[E
 
 
 def _not_free(job: Job | None) -> Attempt | None:
-    """The attempt of which something may be left."""
+    """Return the newest attempt if something of it may be left."""
     newest = job.attempt if job is not None else None
     return newest if newest is not None and newest.freed is None else None
 
@@ -138,7 +138,7 @@ def _is_known(state: ClusterState, event: e.StrayGone | e.StrayEndRequested) -> 
 
 
 def _is_orphaned(state: ClusterState, event: e.AttemptOrphaned) -> bool:
-    """Whether that is news of the job's newest attempt."""
+    """Return whether the event is news about the job's newest attempt."""
     job = state.jobs.get(event.job)
     live = job.live if job is not None else None
     return live is not None and live.number == event.attempt and not live.orphaned
@@ -159,7 +159,7 @@ def _found(state: ClusterState, event: e.StrayFound, now: float) -> None:
 
 
 def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, now: float) -> None:
-    """The numbers up to that of the stray are taken: no checkpoint of it is to be overwritten, or thought older."""
+    """Use up the attempt numbers up to the stray's, so that no checkpoint of it is overwritten or taken for older."""
     slices = tuple(GpuSlice(gpu, WHOLE, node.gpus[gpu].mem_bytes) for gpu in event.gpus if gpu in node.gpus)
     allocation = Allocation((NodeAllocation(node.id, slices),))
     state.leave_queue(job)
@@ -172,7 +172,7 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
 
 
 def _hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
-    """A job with an attempt that nobody knows waits for a person."""
+    """Hold a job with an attempt that the journal does not know, until a user decides."""
     job = state.jobs.get(event.job)
     if job is None or job.ending is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
         return
@@ -208,13 +208,13 @@ def _orphaned(state: ClusterState, event: e.AttemptOrphaned, now: float) -> None
 
 
 def _end_if_over(state: ClusterState, event: e.StrayFound) -> Iterator[Command]:
-    """What counts as over is ended at once: another attempt may have begun where it left off."""
+    """Stop a stray that counts as over at once: another attempt may have begun where it left off."""
     if event.kind is StrayKind.OVER and not event.over:
         yield Stop((event.node,), event.job, event.attempt, 0.0)
 
 
 def reminders(node: Node) -> Iterator[Command]:
-    """The orders to end strays once more, which the node may not have received."""
+    """Yield the orders to end strays again, because the node may not have received them."""
     for ref, stray in node.strays.items():
         if stray.is_to_end:
             yield Stop((node.id,), ref.job, ref.attempt, stray.grace_s or 0.0)
@@ -225,7 +225,7 @@ def _end(state: ClusterState, event: e.StrayEndRequested) -> Iterator[Command]:
 
 
 def _forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
-    """Of one that was to end nobody wants to hear any more; what another left may still be of use."""
+    """Have the node forget a stray that was to end; what another stray left may still be of use."""
     if event.asked:
         yield Forget((event.node,), event.job, event.attempt)
 
@@ -234,7 +234,6 @@ def _forget(state: ClusterState, event: e.StrayGone) -> Iterator[Command]:
 
 
 def _refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | None:
-    """Why there is nothing to end."""
     if event.node not in state.nodes:
         return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
     if _is_known(state, event):
@@ -244,7 +243,7 @@ def _refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | No
 
 
 def refuse_start(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested) -> Refusal | None:
-    """Why ``job`` cannot go on: an attempt of it that nobody knows may still run."""
+    """Return why ``job`` cannot go on: an attempt that the journal does not know may still run. None if it can."""
     if job.live is not None:
         return None
     for node in state.nodes.values():
