@@ -1,4 +1,4 @@
-"""Draws the results of simulations as PNG files. matplotlib takes a second to load, so only this module uses it."""
+"""Draws the results of simulations as PNG files. It is imported late, because matplotlib takes a second to load."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -104,7 +104,7 @@ def run_setup(setup: Setup) -> Report:
 
 
 def in_processes(jobs: int) -> Engine:
-    """Return an engine that runs simulations in ``jobs`` local processes, which end with the calling process."""
+    """Return an engine that runs simulations in ``jobs`` local processes, which end with the iteration."""
 
     def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
         # A pool's exit terminates its workers, so an interrupted sweep leaves nothing behind.

@@ -1,9 +1,9 @@
 """EASY backfill: a later job may start now if that does not delay the head, the first job that has to wait.
 
-This is the rule of Lifka's EASY scheduler (1995). From the latest times at which running jobs leave follows when enough
-of them have left for the head to start: its *shadow time*. The room that it will have then is set aside for it. A later
-job may start if it leaves by the shadow time, or does not use that room. Only the head is protected; jobs that wait
-behind it may be passed.
+This is the rule of Lifka's EASY scheduler (1995). The head's *shadow time* is when enough running jobs have left, each
+at its latest possible time, for the head to start. The room that it will have then is set aside for it. A later job may
+start if it leaves by the shadow time, or does not use that room. Only the head is protected; jobs that wait behind it
+may be passed.
 
 Room is found by `Trial`, per GPU and node, not as a sum. If it is unknown when there will be room for the head, no job
 passes it. An estimate does not bound how long a job runs; only its time limit, its reservation or its declared work

@@ -139,7 +139,7 @@ class Draft:
         self.sparing.clear()
 
     def _obstacle(self, job: Job) -> str:
-        """Return in words what keeps ``job`` from starting beside the lack of free GPUs; empty if nothing does."""
+        """Return in words what keeps ``job`` from starting apart from a lack of free GPUs; empty if nothing does."""
         books = self.snapshot.books
         if not books.usable:
             drained = any(node.reachable for node in books.nodes.values())

@@ -240,7 +240,7 @@ class _Pass:
         return True
 
     def _choose(self, job: Job) -> Choice | None:
-        """Return the first candidate if it suffices alone, as in the paper; else the fewest."""
+        """Return the first candidate if it suffices alone (paper); else the fewest on one node (of a gang: on any)."""
         gang = self.draft.trial.is_gang(job)
         for first in self._candidates(job):
             nodes = None if gang else nodes_of(first)

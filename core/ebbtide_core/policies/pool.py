@@ -140,7 +140,7 @@ class PlacedJob:
         return self._speed
 
     def nearly_done(self, now: float, work_s: float) -> bool:
-        """Return whether the job runs and is within ``work_s`` of its estimated end, before it or after it."""
+        """Return whether the job runs and has ``work_s`` of work left at most, or exceeds its estimate by no more."""
         if not self._known:
             self._learn(now)
         return self._since is not None and abs(self._running(now)) <= work_s
