@@ -65,10 +65,11 @@ def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event
 
 
 def place_more(pool: PoolState, unplaced: Unplaced) -> Iterator[Event]:
-    """Carry out some of the ``unplaced`` placements; skip jobs that changed since the plan, for the next plan."""
+    """Carry out some of the ``unplaced`` placements; leave jobs and nodes that changed since then to the next plan."""
     for _ in range(min(PLACED_AT_ONCE, len(unplaced))):
         job, placement, planned = unplaced.popleft()
-        if job.pool == pool.name and _as_planned(job) == planned:
+        there = all(node in pool.books.usable for node in placement.allocation.node_ids)
+        if there and job.pool == pool.name and _as_planned(job) == planned:
             yield from _place(pool, job, placement)
 
 

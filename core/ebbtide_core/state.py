@@ -1,7 +1,7 @@
 """Holds the whole state of the cluster, and the few functions that change it."""
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
@@ -14,7 +14,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec, text_size
+from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
@@ -54,7 +54,7 @@ class ClusterState:
         for pool in self.pools.values() if len(self.pools) > 1 else ():
             pool.where = f" in pool {pool.name}"
         self.unfinished: dict[JobId, Job] = {}
-        self.submissions, self.text_bytes = 0, Counter[str]()  # text_bytes: commands and scripts, by user
+        self.submissions = 0
         self.operations, self.requests = dict[str, JobId](), dict[str, str]()
         self.speedup = speedup
         self.history = common.history
@@ -128,14 +128,11 @@ class ClusterState:
         self.pool(job.pool)
         self.jobs[job.id] = self.unfinished[job.id] = job
         self.submissions += 1
-        self.text_bytes[job.user] += text_size(job.spec)
 
     def forget_job(self, id: JobId) -> None:
         """Forget the job, which is over and holds nothing."""
-        job = self.jobs.pop(id)
-        self.text_bytes[job.user] -= text_size(job.spec)
         self.left_out.discard(id)
-        self.gates.forget(job)
+        self.gates.forget(self.jobs.pop(id))
 
     def newest(self, job: JobId, attempt: int) -> Attempt | None:
         """Return the attempt with that number if it is its job's newest, else None."""

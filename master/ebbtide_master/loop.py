@@ -99,8 +99,10 @@ async def _nothing() -> None:
 
 
 class MasterLoop:
-    """Passes facts from its queue to the cluster. ``perform`` carries out a command and must not block.
+    """Passes facts from its queue to the cluster.
 
+    ``perform`` carries out a command and must not block; it returns the fact that the command cannot be carried out, or
+    None.
     ``keep`` is awaited before each commit and makes durable what the journal relies on; an error of it stops the
     master. ``recorded`` is called with the time and the events of each commit, once they are durable.
     """
@@ -111,7 +113,7 @@ class MasterLoop:
         store: Store,
         clock: Clock,
         changes: Changes,
-        perform: Callable[[Command], None],
+        perform: Callable[[Command], Event | None],
         keep: Callable[[], Awaitable[None]] = _nothing,
         recorded: Callable[[float, list[Event]], None] = lambda time, events: None,
     ) -> None:
@@ -323,7 +325,8 @@ class MasterLoop:
             case WakeAt(time=time):
                 self._wake_at(time)
             case _:
-                self._perform(command)
+                if (refused := self._perform(command)) is not None:
+                    self._put_own(lambda _: [refused])
 
     def _wake_at(self, time: float) -> None:
         # The core does not ask for the same time again, even if it asked for an earlier one as well.
@@ -347,8 +350,12 @@ class MasterLoop:
             heapq.heappop(self._wakes)
         if self._wakes:
             self._arm()
+        self._put_own(_wake)
+
+    def _put_own(self, facts: Callable[[Cluster], Facts]) -> None:
+        """Put facts into the queue for which no caller waits."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests.put_now(_Work(_wake, lambda _: None, done))
+        self._requests.put_now(_Work(facts, lambda _: None, done))
         self._filled.set()
 
 

@@ -1,14 +1,14 @@
 """Runs many simulations that differ in a few parameters in parallel: in local processes, or on a Dask cluster."""
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from typing import Any, Final
 
 from ebbtide_core.policies.registry import POLICIES, PolicyError, option_names
 
+from ebbtide_sim.experiments.running import run_each
 from ebbtide_sim.metrics import Report
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.simulate import simulate
@@ -107,19 +107,9 @@ def in_processes(jobs: int) -> Engine:
     """Return an engine that runs simulations in ``jobs`` local processes, which end with the iteration."""
 
     def run(setups: Sequence[Setup]) -> Iterator[tuple[int, Report]]:
-        # A pool's exit terminates its workers, so an interrupted sweep leaves nothing behind.
-        with get_context("spawn").Pool(min(jobs, len(setups)), _ignore_interrupts) as pool:
-            yield from pool.imap_unordered(_numbered, list(enumerate(setups)))
+        yield from run_each([partial(run_setup, setup) for setup in setups], min(jobs, len(setups)))
 
     return run
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _numbered(job: tuple[int, Setup]) -> tuple[int, Report]:
-    return job[0], run_setup(job[1])
 
 
 def on_dask(scheduler: str) -> Engine:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import pytest
 from ebbtide_core import events as e
@@ -91,3 +92,23 @@ def test_a_job_that_is_held_resized_or_cancelled_between_two_passes_of_one_plan_
     for _ in range(3):
         cluster.handle(e.SchedulingDue(), 3.0)
     assert set(map(str, range(count))) - set(started(cluster)) == {held, resized, cancelled}
+
+
+def test_what_a_plan_has_left_on_a_node_that_is_removed_in_between_is_left_to_the_next_plan() -> None:
+    """Kept apart from another job, each of them is looked for on its node."""
+    cluster = Cluster(create_policy("fitgpp", {}))
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=parts(Fraction(1, 20)), gpus_max=parts(Fraction(1, 20)))
+    for number in range(2 * PLACED_AT_ONCE):
+        cluster.handle(e.JobSubmitted(JobId(str(number)), spec, "ann"), 1.0)
+    state = cluster.state
+    state.add_anti_affinity(state.jobs[JobId("0")], state.jobs[JobId("1")], 1e6)
+    for name in "ab":
+        cluster.handle(registration(name, PLACED_AT_ONCE // 20), 2.0)
+    cluster.handle(e.SchedulingDue(), 2.0)
+    used = {job.attempts[-1].allocation.node_ids[0] for job in state.jobs.values() if job.live is not None}
+    [unused] = state.nodes.keys() - used
+    for event in (e.NodeDisconnected(unused), e.NodeLost(unused, 40.0), e.NodeRemoved(unused, "ann")):
+        cluster.handle(event, 3.0)
+    before = started(cluster)
+    cluster.handle(e.SchedulingDue(), 3.0)
+    assert started(cluster) == before

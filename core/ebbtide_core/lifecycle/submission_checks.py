@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
-from ebbtide_core.model.spec import JobSpec, SpecError, text_size
+from ebbtide_core.model.spec import JobSpec, SpecError
 from ebbtide_core.model.types import WHOLE, Task, gpus
 from ebbtide_core.state import ClusterState
 
@@ -25,11 +25,6 @@ def check_submit(state: ClusterState, event: e.JobSubmitted) -> None:
     count = 1 if task is None else task.size
     if len(state.unfinished) + count > limits.MAX_UNFINISHED_JOBS:
         raise LimitReachedError(f"the limit of {limits.MAX_UNFINISHED_JOBS} unfinished jobs is reached")
-    if state.text_bytes[event.user] + text_size(spec) * count > limits.MAX_TEXT_BYTES_PER_USER:
-        raise LimitReachedError(
-            f"the commands and scripts of the jobs of {event.user} would come to more than "
-            f"{limits.MAX_TEXT_BYTES_PER_USER // limits.MIB} MiB: remove some that are over (ebb rm)"
-        )
     if spec.asha is not None and task is None and event.again_of is None:
         raise SpecError("--asha", "compares the tasks of an array: submit one with --array or --param")
     for dependency in spec.after:

@@ -241,9 +241,11 @@ def holds_up(job: Job, books: Books) -> bool:
     """
     if job.pinned_allocation is not None:
         return False
-    if job.gpus_min > books.largest * WHOLE and job.spec.most_nodes == 1 and len(books.usable) == len(books.nodes):
-        return False  # a larger node was removed since the job was submitted
-    return not (job.constrained or books.heterogeneous or books.drained) or could_run(job, books)
+    if not (job.constrained or books.heterogeneous or books.drained):
+        away = len(books.usable) < len(books.nodes)  # nodes that may come back
+        if away or (job.spec.nodes == 1 and job.gpus_min <= books.largest * WHOLE):
+            return True
+    return could_run(job, books)
 
 
 # --- in words ---

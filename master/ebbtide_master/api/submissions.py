@@ -70,7 +70,7 @@ class SubmissionService:
                 if not is_whole(cluster, known):  # the master ended before it had accepted all
                     yield from submission_events(cluster, known, jobs, request.user, request.hold)
                 return
-            self._throttle.submit(cluster, request.user, len(jobs))
+            self._throttle.submit(cluster, request.user, [spec for spec, _ in jobs])
             chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
             self._environments.note(chosen[0], spec.env)
             yield from submission_events(cluster, chosen[0], jobs, request.user, request.hold, operation)
@@ -107,7 +107,7 @@ class SubmissionService:
                 raise RefusedError(_had_stdin(jobs[0]))
             if jobs:
                 self._throttle.add_jobs(asking, len(jobs))
-                self._throttle.submit(cluster, request.user, len(jobs))
+                self._throttle.submit(cluster, request.user, [job.spec for job in jobs])
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 self._environments.note_again(chosen[0], jobs[0].id)
                 owner = jobs[0].user or request.user  # the job stays its user's, even if an operator asks

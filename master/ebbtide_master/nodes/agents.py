@@ -79,8 +79,6 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         )
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._relay = Relay()
-        self._refusals = set[asyncio.Task[None]]()
-        sessions.refuse = self._take_refusal
 
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
@@ -92,17 +90,6 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._sessions.close()
         for task in self._silences.values():
             task.cancel()
-
-    def _take_refusal(self, refused: e.AttemptRefused) -> None:
-        """Record a refusal that an older agent would not report itself."""
-
-        async def tell() -> None:
-            with suppress(StoppedError):
-                await self._loop.tell(lambda _: [refused], lambda _: None)
-
-        task = asyncio.create_task(tell(), name=f"refusal of job {refused.job}")
-        self._refusals.add(task)
-        task.add_done_callback(self._refusals.discard)
 
     # --- certificates ---
 

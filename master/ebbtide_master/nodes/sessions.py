@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ebbtide_core import commands as c
@@ -99,8 +99,6 @@ class Sessions:
         self._by_node: dict[NodeId, AgentSession] = {}
         self._requests = itertools.count(1)
         self.channels = Channels()
-        self.refuse: Callable[[e.AttemptRefused], None] = lambda refused: None
-        """Called with the refusal of a launch that a node's older agent would carry out wrongly."""
 
     # --- connected nodes ---
 
@@ -161,8 +159,12 @@ class Sessions:
         """Set the rules that are applied to the logs of jobs that start from now on."""
         self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
 
-    def perform(self, order: c.Command) -> None:
-        """Send an order to its nodes; for a node that is not connected, the core decides anew when it registers."""
+    def perform(self, order: c.Command) -> e.AttemptRefused | None:
+        """Send an order to its nodes; return the refusal of a launch that a node's older agent would carry out wrongly.
+
+        For a node that is not connected, the core decides anew when it registers.
+        """
+        refused = None
         if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
             for node in order.nodes:
                 session = self._by_node.get(node)
@@ -170,9 +172,10 @@ class Sessions:
                     continue
                 if isinstance(order, c.Launch) and order.spec.stdin and not session.hello.stdin:
                     # An agent that does not know the field would start the job with an empty input.
-                    self.refuse(e.AttemptRefused(order.job, order.attempt, RefusalCause.NO_STDIN, _NO_STDIN))
+                    refused = e.AttemptRefused(order.job, order.attempt, RefusalCause.NO_STDIN, _NO_STDIN)
                 else:
                     session.send(self._message(order, node))
+        return refused
 
     def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
         message = order_to_message(order, node)

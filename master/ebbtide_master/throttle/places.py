@@ -9,6 +9,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.model.spec import text_size
 
 _IN_ALL: Final = object()
 _RECOUNT_S: Final = 1.0
@@ -73,37 +74,78 @@ class OneEach:
             yield
 
 
-class UnfinishedJobs:
-    """Bounds each user's unfinished jobs to ``most``, unless the administrator gave the user a quota of waiting jobs.
+class AtMost:
+    """Allows each user at most ``most`` of what ``count`` counts in the cluster.
 
-    The known number is an upper bound: the jobs of the last count, and all that were submitted since. The jobs of a
-    user who seems to be at the limit are counted again.
+    It knows only an upper bound: the last count and everything added since. A user who seems to be at the limit is
+    counted again, at most every `_RECOUNT_S`.
     """
 
-    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, count: Callable[[Cluster, str], int], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
+        self._count = count
         self._now = now
         self._at_most: dict[str, int] = {}
         self._counted: dict[str, float] = {}
 
-    def add(self, cluster: Cluster, user: str, jobs: int) -> None:
-        """Note that ``user`` submits so many ``jobs``. Raises `FullError` at the limit."""
-        if cluster.state.settings.quotas.of(user).queued is not None:
-            return  # the core checks the quota
+    def add(self, cluster: Cluster, user: str, more: int) -> int | None:
+        """Note that the user gets ``more``, and return None; return what the user has if that would be too many."""
         has = self._at_most.get(user)
-        if has is None or has + jobs > self._most:
-            has = self._count(cluster, user)
-        if has + jobs > self._most:
-            more = "one more is" if jobs == 1 else f"{jobs} more are"
-            raise FullError(f"{user} has {has} unfinished jobs: {more} over the limit of {self._most}")
-        self._at_most[user] = has + jobs
+        if has is None or has + more > self._most:
+            has = self._recount(cluster, user)
+        if has + more > self._most:
+            return has
+        self._at_most[user] = has + more
+        return None
 
-    def _count(self, cluster: Cluster, user: str) -> int:
+    def _recount(self, cluster: Cluster, user: str) -> int:
         now = self._now()
         if user not in self._counted or now - self._counted[user] >= _RECOUNT_S:
             self._counted[user] = now
-            self._at_most[user] = sum(job.user == user for job in cluster.state.unfinished.values())
+            self._at_most[user] = self._count(cluster, user)
         return self._at_most[user]
+
+
+class UnfinishedJobs:
+    """Allows each user at most ``most`` unfinished jobs, unless the administrator gave the user a quota."""
+
+    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._jobs = AtMost(most, _unfinished, now)
+
+    def add(self, cluster: Cluster, user: str, jobs: int) -> None:
+        """Note that the user submits so many. Raises `FullError` at the limit."""
+        if cluster.state.settings.quotas.of(user).queued is not None:
+            return  # the core looks at that
+        if (has := self._jobs.add(cluster, user, jobs)) is not None:
+            more = "one more is" if jobs == 1 else f"{jobs} more are"
+            raise FullError(f"{user} has {has} unfinished jobs: {more} over the limit of {self._most}")
+
+
+class JobTexts:
+    """Allows each user at most ``most`` bytes of commands and scripts in the jobs that the master has in memory."""
+
+    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._bytes = AtMost(most, _text_bytes, now)
+
+    def add(self, cluster: Cluster, user: str, size: int) -> None:
+        """Note that the user submits so many bytes. Raises `FullError` at the limit."""
+        if self._bytes.add(cluster, user, size) is not None:
+            raise FullError(
+                f"the commands and scripts of the jobs of {user} would come to more than {self._most} bytes: "
+                "remove some that are over (ebb rm)"
+            )
+
+
+def _unfinished(cluster: Cluster, user: str) -> int:
+    return sum(job.user == user for job in cluster.state.unfinished.values())
+
+
+def _text_bytes(cluster: Cluster, user: str) -> int:
+    return sum(text_size(job.spec) for job in cluster.state.jobs.values() if job.user == user)
 
 
 def may_take(own: int, taken: int, most: int) -> bool:

@@ -3,16 +3,17 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from enum import Enum, auto
 from typing import Final
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
+from ebbtide_core.model.spec import JobSpec, text_size
 
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.places import OpenCalls, Places, UnfinishedJobs
+from ebbtide_master.throttle.places import JobTexts, OpenCalls, Places, UnfinishedJobs
 from ebbtide_master.throttle.rates import Bucket, TooFastError, UserLimits
 
 REMEMBERED: Final = 4096
@@ -77,6 +78,7 @@ class Throttle:
         self._next_page = Places(1)
         self._pages = Places(PAGES_AT_ONCE)
         self._unfinished = UnfinishedJobs(unfinished, now)
+        self._texts = JobTexts(limits.MAX_TEXT_BYTES_PER_USER, now)
 
     def open(self, kind: Kind, user: str) -> AbstractContextManager[None]:
         """Count one more open call of ``user`` for as long as the block lasts. Raises `FullError`."""
@@ -104,9 +106,10 @@ class Throttle:
         """Return the semaphore to hold while a call of ``user`` is worked on, so that only a few are at a time."""
         return self._work.of(user)
 
-    def submit(self, cluster: Cluster, user: str, jobs: int) -> None:
-        """Note that ``user`` submits so many ``jobs``. Raises `FullError` if too many would be unfinished."""
-        self._unfinished.add(cluster, user, jobs)
+    def submit(self, cluster: Cluster, user: str, jobs: Sequence[JobSpec]) -> None:
+        """Note that ``user`` submits ``jobs``. Raises `FullError` if too many would be unfinished, or take too much."""
+        self._texts.add(cluster, user, sum(map(text_size, jobs)))
+        self._unfinished.add(cluster, user, len(jobs))
 
     def tell(self, caller: Caller, changes: float) -> float:
         """Return the seconds to wait before so many ``changes`` may be sent; 0.0 counts them, and they may go now."""

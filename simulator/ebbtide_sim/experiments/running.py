@@ -6,9 +6,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
-from typing import Any
+from typing import Any, TypeVar
 
 from ebbtide_sim.experiments import Progress
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +29,30 @@ def run_all(runs: Sequence[Run], jobs: int, progress: Progress) -> list[Any]:
     """Run all calls; return their results in the order of ``runs``. The first error, or an interrupt, ends all."""
     results: list[Any] = [None] * len(runs)
     whole, done = sum(run.weight for run in runs), 0.0
+    for place, result in run_each([run.call for run in runs], jobs):
+        results[place] = result
+        done += runs[place].weight
+        progress(runs[place].label, min(1.0, done / whole))
+    return results
+
+
+def run_each(calls: Sequence[Callable[[], T]], jobs: int) -> Iterator[tuple[int, T]]:
+    """Run the calls in ``jobs`` processes; yield each result with its call's index, as soon as it is there.
+
+    The first error, an interrupt, or the end of the iteration ends the processes.
+    """
+    others = {*active_children()}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         with _without_interrupts():
-            places = {pool.submit(run.call): place for place, run in enumerate(runs)}
+            places = {pool.submit(call): place for place, call in enumerate(calls)}
         try:
             for future in as_completed(places):
-                run = runs[places[future]]
-                results[places[future]] = future.result()
-                done += run.weight
-                progress(run.label, min(1.0, done / whole))
+                yield places[future], future.result()
         except BaseException:
-            for process in active_children():
+            for process in {*active_children()} - others:
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
-    return results
 
 
 @contextmanager

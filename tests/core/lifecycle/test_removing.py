@@ -2,8 +2,6 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model import limits
-from ebbtide_core.model.spec import JobSpec, text_size
 from ebbtide_core.model.types import JobId, JobState, NodeId
 
 from tests.core.lab import DONE, Lab, gpus_of, registration
@@ -80,18 +78,3 @@ class TestJobs:
         lab.tell(e.AttemptExited(job.id, 1, DONE, freed=True))
         lab.tell(e.JobRemoved(job.id))
         assert lab.cluster.state.removed == {JobId(job.id)}
-
-    def test_one_user_s_commands_and_scripts_are_bounded_and_removing_a_job_makes_room(self, lab: Lab) -> None:
-        large = JobSpec(command=("x", *["y" * limits.MAX_ARGUMENT_BYTES] * 7), workdir="/")
-        fit = limits.MAX_TEXT_BYTES_PER_USER // text_size(large)
-        for number in range(fit):
-            submit = e.JobSubmitted(JobId(str(number)), large, "ann", hold=True)
-            assert refused(lab, submit) == ""
-            lab.tell(submit)
-        one_more = e.JobSubmitted(JobId("100000"), large, "ann")
-        assert "of the jobs of ann would come to more than 1024 MiB" in refused(lab, one_more)
-        assert refused(lab, e.JobSubmitted(JobId("100000"), large, "bob")) == ""
-        lab.tell(e.CancelRequested(JobId("0")))
-        assert refused(lab, one_more) != ""
-        lab.tell(e.JobRemoved(JobId("0"), "ann"))
-        assert refused(lab, one_more) == ""

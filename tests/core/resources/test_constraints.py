@@ -308,6 +308,19 @@ def test_a_job_that_is_too_large_for_every_node_since_one_was_removed_holds_up_n
     assert (len(large.attempts), where(other)) == (1, ("b",))
 
 
+@pytest.mark.parametrize("policy", ["fifo", "fitgpp", "lrtp", "priority", "hybrid", "pri", "fair-share", "reservation"])
+@pytest.mark.parametrize("size", [{"nodes": 2}, {"max_nodes": 2}])
+def test_a_gang_for_which_too_few_nodes_are_left_since_one_was_removed_holds_up_nobody(policy, size):
+    made = lab(policy, *(node(name, *[A100] * 4, checkpoint_root_id="shared") for name in "ab"))
+    gang = made.running(8, te=True, priority=1, time_limit_s=100.0, **size)
+    lose(made, "a")
+    made.tell(dead(NodeId("a")))
+    made.free(gang)
+    made.tell(e.NodeRemoved(NodeId("a"), "ann"))
+    other = made.submit(1, time_limit_s=100.0)
+    assert (gang.live, where(other)) == (None, ("b",))
+
+
 # --- drain ---
 
 

@@ -87,6 +87,22 @@ async def test_one_users_jobs_do_not_fill_the_queue(tmp_path: Path) -> None:
         await master.ask.Submit(submit(), metadata=ANN)
 
 
+async def test_one_users_commands_do_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TEXT_BYTES_PER_USER", 500_000)
+    async with a_master(tmp_path) as master:
+        large = submit(4)
+        large.spec.command[:] = ["x" * 100_000]
+        array = (await master.ask.Submit(large, metadata=EVE)).job_id
+        await master.ask.Cancel(client_pb2.CancelRequest(job_id=array), metadata=EVE)
+        most = "the commands and scripts of the jobs of eve would come to more than 500000 bytes"
+        for again in (
+            master.ask.Submit(large, metadata=EVE),
+            master.ask.Requeue(client_pb2.RequeueRequest(job_id=array), metadata=EVE),
+        ):
+            assert await refused(again) == (EXHAUSTED, f"{most}: remove some that are over (ebb rm)")
+        await master.ask.Submit(large, metadata=ANN)
+
+
 async def test_one_users_streams_are_counted_and_make_room_when_they_end(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_STREAMS_PER_USER", 3)
     async with a_master(tmp_path) as master:

@@ -10,12 +10,12 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec, text_size
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.fair_queue import FairQueue, stand_in
-from ebbtide_master.throttle.places import FullError, OpenCalls, UnfinishedJobs
+from ebbtide_master.throttle.places import FullError, JobTexts, OpenCalls, UnfinishedJobs
 from ebbtide_master.throttle.rates import STAFF, Bucket, RateLimit, TooFastError, UserLimits
 from ebbtide_master.throttle.throttle import Throttle
 from hypothesis import given
@@ -229,3 +229,21 @@ def test_jobs_that_ended_make_room(clock: Hands) -> None:
 def test_an_administrators_word_on_somebody_counts_instead(clock: Hands) -> None:
     state = cluster(Settings(quotas=Quotas(users={"ann": Quota(queued=50)})))
     UnfinishedJobs(1, clock).add(state, "ann", 40)
+
+
+def test_one_users_commands_and_scripts_are_bounded_and_what_is_removed_makes_room(clock: Hands) -> None:
+    large = JobSpec(command=("x", "y" * 100_000), workdir="/")
+    texts, state = JobTexts(3 * text_size(large), clock), cluster()
+    for number in range(3):
+        texts.add(state, "ann", text_size(large))
+        state.handle(e.JobSubmitted(JobId(str(number)), large, "ann", hold=True), 0.0)
+    with pytest.raises(FullError, match="of the jobs of ann would come to more than 300"):
+        texts.add(state, "ann", text_size(large))
+    texts.add(state, "eve", text_size(large))
+    state.handle(e.CancelRequested(JobId("0")), 1.0)
+    clock.now += 2.0
+    with pytest.raises(FullError):  # it is over, and the master still has it in memory
+        texts.add(state, "ann", text_size(large))
+    state.handle(e.JobRemoved(JobId("0"), "ann"), 2.0)
+    clock.now += 2.0
+    texts.add(state, "ann", text_size(large))
