@@ -1,1 +1,1 @@
-"""Counts what nodes have and who holds it, and finds where a job fits: books, topology, eligibility, placing, pools."""
+"""Counts what nodes have and which jobs hold it, and finds where a job fits."""

@@ -1,4 +1,4 @@
-"""Who is kept apart: scripts whose jobs, on one GPU, got on worse together than one after the other."""
+"""Keeps scripts apart whose jobs made less progress together on one GPU than one after the other."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,28 +9,28 @@ from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId, NodeId
 from ebbtide_core.resources.books import Books, Node
 
 APART_S: Final = 24 * 3600.0
-"""For how long two scripts are not put together again."""
+"""Seconds for which two scripts do not share a GPU again."""
 
 
 class Pairs:
-    """The pairs of scripts that are kept apart, each until a time; ``jobs`` are all there are."""
+    """The pairs of scripts that are kept apart, each until a Unix time; ``jobs`` are all jobs of the cluster."""
 
     def __init__(self, jobs: Mapping[JobId, Job]) -> None:
         self._jobs = jobs
         self._until: dict[frozenset[Script], float] = {}
 
     def remember(self, one: Job, other: Job, until: float) -> None:
-        """Keep the scripts of the two apart."""
+        """Keep the scripts of the two jobs apart until Unix time ``until``."""
         if (pair := _pair(one, other)) is not None:
             self._until[pair] = until
 
     def forget(self, now: float) -> bool:
-        """Let those try again whose time is up; whether any are left."""
+        """Forget the pairs whose time is up; return whether any are left."""
         self._until = {pair: until for pair, until in self._until.items() if until > now}
         return bool(self._until)
 
     def gpus(self, job: JobId, node: Node) -> dict[GpuId, JobId]:
-        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        """Return the GPUs of ``node`` that ``job`` must not share, each with the other job there."""
         found: dict[GpuId, JobId] = {}
         own = self._jobs[job]
         for other in (self._jobs[id] for id in node.planned if id != job):
@@ -40,7 +40,7 @@ class Pairs:
         return found
 
     def forbid(self, job: Job, allocation: Allocation, nodes: Mapping[NodeId, Node]) -> bool:
-        """Whether ``job`` must not have ``allocation`` as long as those stay who are to be there."""
+        """Return whether ``job`` must not have ``allocation`` because of the jobs that have room promised there."""
         if allocation.share % WHOLE == 0:
             return False
         [piece] = allocation.nodes
@@ -48,7 +48,7 @@ class Pairs:
 
 
 def kept_from(job: Job, books: Books, node: Node | None = None) -> str:
-    """From whom ``job`` is kept apart, on ``node`` or anywhere, in words (``job 3, 5``); empty if from nobody there."""
+    """Return the jobs that ``job`` is kept apart from, on ``node`` or anywhere, as ``jobs 3, 5``; empty if none."""
     if books.anti_affinity is None or not 0 < job.gpus_min < WHOLE:
         return ""
     nodes = books.usable.values() if node is None else (node,)

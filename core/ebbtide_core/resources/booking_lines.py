@@ -1,8 +1,9 @@
-"""The jobs that wait for GPUs while there are bookings, those together that bookings treat alike.
+"""Groups the jobs that wait for GPUs while there are bookings, so that bookings treat all jobs of a group alike.
 
-Whether bookings keep a job out, and how that is said, depends on what it needs, whose it is and how long it would stay.
-A hundred thousand may wait, and be asked about after every event: so it is asked of those that changed, of groups that
-are alike, and only if bookings, nodes or the time may have changed the answer. What that leaves is done in parts.
+Whether bookings keep a job out of the queue, and for which reason, depends on its request, its user and how long it
+would stay. A hundred thousand jobs may wait, and the question comes up after every event. So it is asked only for jobs
+that changed, once for each group, and only if bookings, nodes or the time may have changed the answer. What is then
+left to do is spread over several passes.
 """
 
 import math
@@ -19,15 +20,15 @@ from ebbtide_core.model.types import JobId
 from ebbtide_core.resources.bookings import Bookings, stay_s
 
 TAKEN_IN_AT_ONCE: Final = 5000
-"""Jobs that are looked at because they changed, or are there when the first booking is made."""
+"""Jobs that one `BookingLines.take_in` looks at: changed jobs, and jobs that were there before the first booking."""
 
 Ask = Callable[[Job], str]
-"""Why bookings keep a job out, in words; empty if they do not."""
+"""Returns why bookings keep a job out of the queue, in words; empty if they do not."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Jobs that stay equally long; ``reason`` is why bookings keep them out, None: that was not asked yet."""
+    """Jobs that would stay equally long. ``reason`` says why bookings keep them out, None if that is not known yet."""
 
     jobs: dict[JobId, Job] = field(default_factory=dict)
     reason: str | None = None
@@ -35,7 +36,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Line:
-    """Jobs of one user and pool that need the same, in groups by how long they would stay, in seconds."""
+    """Jobs of one user and pool with the same request, in groups by how long they would stay, in seconds."""
 
     pool: str
     user: str
@@ -43,7 +44,7 @@ class _Line:
     groups: dict[float, _Group] = field(default_factory=dict)
 
     def bands(self, bookings: Bookings) -> Iterator[tuple[list[_Group], float]]:
-        """The groups that would not be out when the same bookings begin; until when that is so, in Unix seconds."""
+        """Yield the groups that would still run when the same bookings begin, and until which Unix time that is so."""
         starts, now, low = bookings.index.every.starts, bookings.now, 0
         while low < len(self.stays):
             before, high, until = bisect_left(starts, now + self.stays[low]), len(self.stays), math.inf
@@ -55,7 +56,7 @@ class _Line:
 
 
 class BookingLines:
-    """The index. ``changed`` are the jobs that changed since they were looked at; some are there from the beginning."""
+    """The index of waiting jobs. ``changed`` are the jobs that changed since `take_in` last looked at them."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.changed: dict[JobId, Job] = {}
@@ -63,22 +64,22 @@ class BookingLines:
         self._lines: dict[Hashable, _Line] = {}
         self._place: dict[JobId, tuple[Hashable, float]] = {}
         self._stale: dict[Hashable, _Line] = {}
-        """The lines of which some group is to be asked about."""
+        """The lines with a group whose answer is missing or may be out of date."""
         self._moves: dict[JobId, Job] = {}
-        """Those that may have to be taken out of the line, or put back."""
+        """Jobs that may have to be taken out of the queue or put back."""
         self.rounds = 0
-        """Grows whenever jobs that had changed were looked at."""
+        """The number of calls of `take_in` that found changed jobs."""
         self._known: Hashable = None
         self._asked, self._due = -math.inf, math.inf
-        """When it was asked last, and when time will have changed some answer."""
+        """Unix times: the last call of `ask`, and after which time alone may change an answer."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is left to be done, without anything new."""
+        """Whether work is left from earlier calls."""
         return bool(self._first or self.changed or self._stale or self._moves)
 
     def take_in(self, shut_out: Collection[JobId]) -> None:
-        """Look at some of the jobs that changed; ``shut_out`` are those that stand in no line because of bookings."""
+        """Look at some of the changed jobs; ``shut_out`` are the jobs that bookings keep out of the queue."""
         self.rounds += bool(self.changed)
         jobs = [self.changed.pop(id) for id in list(islice(self.changed, TAKEN_IN_AT_ONCE))]
         jobs += [self._first.popleft() for _ in range(min(len(self._first), TAKEN_IN_AT_ONCE - len(jobs)))]
@@ -124,9 +125,9 @@ class BookingLines:
         self._moves[job.id] = job
 
     def ask(self, bookings: Bookings, known: Hashable, ask: Ask, most: int) -> None:
-        """Ask about those of whom the answer may have changed, but ``most`` times at once, or a line more.
+        """Ask about the groups whose answer may have changed, ``most`` times or until the line under way is done.
 
-        ``known`` is all that the answers depend on but jobs and time.
+        ``known`` is all that the answers depend on, apart from jobs and time.
         """
         if known != self._known or bookings.now > self._due or bookings.now < self._asked:
             self._stale |= self._lines
@@ -148,7 +149,7 @@ class BookingLines:
                             job.reason = reason
 
     def moves(self, shut_out: Collection[JobId], most: int) -> Iterator[tuple[Job, str]]:
-        """So many of the jobs that are to be taken out of the line, and why, or put back: that is said by no reason."""
+        """Yield up to ``most`` jobs to take out of the queue, with the reason, or to put back, with an empty reason."""
         for id in list(self._moves):
             if most <= 0:
                 return
@@ -158,16 +159,16 @@ class BookingLines:
                 yield job, reason
 
     def reason(self, id: JobId) -> str:
-        """Why bookings keep the job out, as far as that was asked; empty if they do not."""
+        """Return why bookings keep the job out, as last asked; empty if they do not, or if that is not known yet."""
         place = self._place.get(id)
         return (self._lines[place[0]].groups[place[1]].reason or "") if place is not None else ""
 
     def alike(self, job: Job) -> Hashable:
-        """The same for all jobs that wait which are alike; as long as it waits as it does."""
+        """Return a key that the jobs of one group share; ``job`` must wait, and the key holds until it changes."""
         return self._place[job.id]
 
     def jobs_of(self, user: str, pool: str) -> Iterator[Job]:
-        """All that wait for GPUs, of that user and pool, in no order."""
+        """Yield the jobs of that user and pool that wait for GPUs, in no order."""
         for line in self._lines.values():
             if line.user == user and line.pool == pool:
                 for group in line.groups.values():
@@ -175,5 +176,5 @@ class BookingLines:
 
 
 def _waits_outside(job: Job, shut_out: Collection[JobId]) -> bool:
-    """Whether ``job`` waits in no line because of bookings."""
+    """Return whether ``job`` waits, and bookings keep it out of the queue."""
     return job.id in shut_out and job.waiting and job.planned is None

@@ -1,10 +1,10 @@
-"""Bookings: GPUs that only one user's jobs get, from one time to another. Users know them as reservations.
+"""Keeps the bookings: GPUs that only one user's jobs get, from one time to another. Users know them as reservations.
 
 (The policy `reservation` is about something else: how much running time a job asks for.)
 
-Before a booking begins, others may have its GPUs as long as they can be out by then. Who can be suspended may stay
-until its grace period, and the time that it takes to free a GPU, are all that is left; who cannot has to have a time
-limit that ends before. As long as there is no booking, nothing here is asked.
+Before a booking begins, jobs of other users may have its GPUs if they can leave by then. A preemptible job may stay
+until only its grace period and the time to free a GPU are left. Any other job needs a time limit that ends before the
+booking begins. While there are no bookings, placing does not look here.
 """
 
 import math
@@ -20,27 +20,28 @@ from ebbtide_core.model.types import Allocation, GpuId, NodeId
 from ebbtide_core.resources.remembered import Remembered
 
 FREEING_S: Final = 10.0
-"""What it may take from the end of an attempt's last process until its GPU is free; after that it is set aside."""
+"""Seconds from the end of an attempt's last process until its GPU is free; after that the GPU is quarantined."""
 
 MOST_NAMED: Final = 3
-"""Bookings that one reason names: of a thousand, nobody reads the others."""
+"""Bookings that one reason names, because a user does not read a list of a thousand."""
 
 Barred = Mapping[NodeId, frozenset[GpuId]]
-"""GPUs that a job may not have, or that it may, by node."""
+"""GPUs by node: the GPUs that a job may not have, or the ones that its user has booked."""
 _Next = tuple[BookingMade | None, BookingMade | None]
-"""The booking that comes first on a GPU, and the first there that is of another user than that one."""
+"""The first booking on a GPU, and the first booking there by another user than the first one's."""
 _NONE: Final[_Next] = (None, None)
 
 
 def lead_s(job: Job) -> float:
-    """How long before a booking ``job`` is asked to leave its GPUs, in seconds."""
+    """Return how many seconds before a booking begins ``job`` is asked to leave its GPUs."""
     return job.spec.grace_s + FREEING_S
 
 
 def stay_s(job: Job, now: float) -> float:
-    """How long ``job``, if it started now, might stay, in seconds. It may not have what is booked from before that.
+    """Return for how many seconds ``job`` might stay if it started now. It may not have GPUs that are booked sooner.
 
-    Nobody is started only to be asked to leave: it shall have as long to compute as it may take to leave.
+    For a preemptible job this is twice the time that it may take to leave, so that it computes at least as long as it
+    takes to leave. Infinite for a job that is not preemptible and has no time limit.
     """
     if job.preemptible:
         return 2 * lead_s(job)
@@ -49,10 +50,10 @@ def stay_s(job: Job, now: float) -> float:
 
 
 class Bookings:
-    """Those that are not over, by id; ``now`` is when the cluster last looked at them, in Unix seconds.
+    """The bookings that are not over, by id; ``now`` is the Unix time at which the cluster last looked at them.
 
-    There may be a thousand, and every job that waits is asked about after every event: what is asked often is looked
-    up in an index, which is made anew once there are others.
+    There may be a thousand bookings, and each waiting job is checked against them after every event. So frequent
+    queries use an index, which is rebuilt when bookings have changed.
     """
 
     def __init__(self) -> None:
@@ -60,72 +61,72 @@ class Bookings:
         self.made = 0
         self.now = 0.0
         self.tried = set[str]()
-        """Those with lost GPUs that were moved, or could not be, since all of them had their turn."""
+        """Ids of bookings with lost GPUs that were tried to be moved in the present round over all such bookings."""
         self.more_to_move = self.more_to_line_up = False
-        """Whether some is left of what follows from them."""
+        """Whether bookings are still to be moved, and jobs to be taken out of the queue or put back."""
         self._index: _Index | None = None
 
     def __bool__(self) -> bool:
         return bool(self.by_id)
 
     def add(self, booking: BookingMade) -> None:
-        """Take in a new one."""
+        """Add a new booking."""
         self.made += 1
         self.by_id[booking.booking] = booking
         self._index = None
 
     def move(self, id: str, gpus: tuple[BookedGpu, ...]) -> None:
-        """Note that the booking of that id, if there is one, has other GPUs."""
+        """Give the booking with that id, if there is one, other GPUs."""
         if (booking := self.by_id.get(id)) is not None:
             self.by_id[id] = replace(booking, gpus=gpus)
             self._index = None
 
     def cancel(self, id: str) -> None:
-        """Forget the booking of that id."""
+        """Forget the booking with that id, if there is one."""
         if self.by_id.pop(id, None) is not None:
             self._index = None
 
     def look(self, now: float) -> None:
-        """Forget what is over."""
+        """Note the time, and forget the bookings that are over."""
         self.now = now
         for id in [id for id, booking in self.by_id.items() if booking.until <= now]:
             self.cancel(id)
 
     @property
     def index(self) -> "_Index":
-        """What is to be looked up of them."""
+        """The index of all bookings, built when it is first needed."""
         if self._index is None:
             self._index = _Index(list(self.by_id.values()))
         return self._index
 
     def barred(self, job: Job) -> Barred:
-        """The GPUs that ``job`` may not start on now."""
+        """Return the GPUs that ``job`` may not start on now."""
         return self.index.barred(job.user, self._leaves_at(job))
 
     def own(self, job: Job) -> Barred:
-        """The GPUs that are kept for the user of ``job`` now."""
+        """Return the GPUs that are kept for the user of ``job`` now."""
         return self.index.own(job.user, self.now)
 
     def next_on(self, node: NodeId, gpu: GpuId) -> BookingMade | None:
-        """The booking that has that GPU now, or is the next to have it; None: none has."""
+        """Return the booking that has that GPU now or next; None if there is none."""
         return self.index.next.get(node, {}).get(gpu, _NONE)[0]
 
     def next_of_others(self, user: str, node: NodeId, gpu: GpuId) -> BookingMade | None:
-        """The booking of others than ``user`` that has that GPU now, or is the next to have it; None: none has."""
+        """Return the booking of another user than ``user`` that has that GPU now or next; None if there is none."""
         first, second = self.index.next.get(node, {}).get(gpu, _NONE)
         return second if first is not None and first.user == user else first
 
     def owners(self) -> frozenset[str]:
-        """The users for whom GPUs are kept now."""
+        """Return the users for whom GPUs are kept now."""
         return frozenset([booking.user for booking in self.index.every.bookings[: self.begun]])
 
     @property
     def begun(self) -> int:
-        """How many have begun."""
+        """The number of bookings that have begun."""
         return bisect_right(self.index.every.starts, self.now)
 
     def forbid(self, job: Job, allocation: Allocation) -> BookingMade | None:
-        """A booking because of which ``job`` may not have ``allocation`` now; None: it may."""
+        """Return a booking because of which ``job`` may not have ``allocation`` now; None if it may."""
         leaves_at = self._leaves_at(job)
         for piece in allocation.nodes:
             for slice in piece.gpus:
@@ -138,12 +139,12 @@ class Bookings:
         return self.now + stay_s(job, self.now)
 
     def obstacle(self, job: Job, node: NodeId | None = None) -> str:
-        """Which GPUs ``job`` may not have because of bookings, of ``node`` or at all, in words; empty: none."""
+        """Return which GPUs bookings keep from ``job``, on ``node`` or (None) anywhere, in words; empty if none."""
         return self.index.obstacle(job.user, self._leaves_at(job), node)
 
 
 class _Row:
-    """Bookings in order of their start, of one node or of all."""
+    """The bookings of one node or of all nodes, in order of their start."""
 
     __slots__ = ("bookings", "starts", "starts_of")
 
@@ -151,20 +152,20 @@ class _Row:
         self.bookings: list[BookingMade] = []
         self.starts: list[float] = []
         self.starts_of: dict[str, list[float]] = {}
-        """Those of the bookings of each user."""
+        """The starts of each user's bookings."""
 
     def add(self, booking: BookingMade) -> None:
-        """Add what starts last."""
+        """Add a booking that starts no earlier than the ones before."""
         self.bookings.append(booking)
         self.starts.append(booking.since)
         self.starts_of.setdefault(booking.user, []).append(booking.since)
 
     def of_others(self, user: str, before: float) -> int:
-        """How many bookings of others than ``user`` start before that time."""
+        """Return how many bookings of other users than ``user`` start before that time."""
         return bisect_left(self.starts, before) - bisect_left(self.starts_of.get(user, ()), before)
 
     def text(self, user: str, count: int, node: NodeId | None) -> str:
-        """The first ``count`` bookings of others than ``user`` in words; of very many, the first."""
+        """Return the first ``count`` bookings of other users in words; beyond `MOST_NAMED` only their number."""
         others = (booking for booking in self.bookings if booking.user != user)
         texts = []
         for booking in islice(others, min(count, MOST_NAMED)):
@@ -176,7 +177,7 @@ class _Row:
 
 
 class _Index:
-    """Bookings as they are looked up: by their start, by node, and for each GPU which come next on it."""
+    """An index of the bookings: by start, by node, and which come next on each GPU."""
 
     def __init__(self, bookings: list[BookingMade]) -> None:
         self.every, self.on_node = _Row(), dict[NodeId, _Row]()
@@ -194,7 +195,7 @@ class _Index:
         self._remembered = Remembered()
 
     def barred(self, user: str, before: float) -> Barred:
-        """The GPUs that others than ``user`` have booked from a time before that."""
+        """Return the GPUs that other users than ``user`` have booked from a time before ``before``."""
         return self._remembered.get(
             ("barred", self._whose(user), bisect_left(self.every.starts, before)),
             lambda: _some({node: self._barred_on(node, user, before) for node in self.next}),
@@ -208,7 +209,7 @@ class _Index:
         return ((gpu, (first, second)) for gpu, (first, second) in self.next[node].items() if first is not None)
 
     def own(self, user: str, now: float) -> Barred:
-        """The GPUs that ``user`` has booked, and that are theirs by then."""
+        """Return the GPUs of bookings of ``user`` that have begun by Unix time ``now``."""
         if user not in self.every.starts_of:
             return {}
         count = bisect_right(self.every.starts, now)
@@ -218,24 +219,24 @@ class _Index:
         )
 
     def obstacle(self, user: str, before: float, node: NodeId | None) -> str:
-        """The bookings of others than ``user`` that start before that time, in words."""
+        """Return the bookings of other users than ``user`` that start before that time, in words."""
         row = self.every if node is None else self.on_node.get(node)
         if row is None or not (count := row.of_others(user, before)):
             return ""
         return self._remembered.get(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
 
     def _whose(self, user: str) -> str | None:
-        """The user, if they have booked anything: all others are alike."""
+        """Return ``user`` if they have a booking, else None, because the answers are alike for all other users."""
         return user if user in self.every.starts_of else None
 
 
 def reserved_for(booking: BookingMade) -> str:
-    """A booking in words."""
+    """Return a booking in words."""
     return f"reserved for {booking.user}, {booking.window} (reservation {booking.booking})"
 
 
 def _some(barred: Barred) -> Barred:
-    """Only the nodes on which there are any."""
+    """Leave out the nodes without such GPUs."""
     return {node: gpus for node, gpus in barred.items() if gpus}
 
 

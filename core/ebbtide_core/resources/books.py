@@ -1,14 +1,14 @@
-"""Who holds what on each node.
+"""Keeps the books of each node: what attempts hold there, and what is promised to jobs.
 
 Two sums are kept for everything that can be allocated:
 
-- *held*: by every attempt whose GPUs are not proven free. What exceeds the capacity here would be double-booked.
-- *promised*: by every attempt that is to go on, and by claims. It is what a policy plans with: an attempt that was
-  asked to stop no longer counts, and the room kept for its preemptor does.
+- *held*: allocated to attempts whose GPUs are not proven free. If this sum exceeds a capacity, it is double-booked.
+- *promised*: allocated to attempts that are to go on, or claimed. Policies plan with this sum: an attempt that was
+  asked to stop no longer counts, and the room that is kept for its preemptor does.
 
-They differ only while something is being freed; until then a node has one sum for both, which is changed once.
-An attempt may start where its allocation fits both. Nothing here is computed by going over all GPUs or all nodes: a
-change costs what it changes, and what it must never do (use a GPU twice) is checked while it is made.
+The sums differ only while something is being freed. Otherwise one object on a node is both sums, so that a change is
+made once. An attempt may start where its allocation fits both sums. The cost of a change depends only on its size, not
+on the number of GPUs or nodes. Each change checks that it does not use a GPU twice.
 """
 
 from collections import defaultdict
@@ -40,21 +40,21 @@ from ebbtide_core.resources.topology import Topology, together, topology_of
 
 @dataclass(slots=True)
 class Node:
-    """One node: what it has, what of it is in use, and whether it can be reached.
+    """One node: its facts, what is held and promised on it, and whether it can be reached.
 
-    ``attempts`` are the jobs with an attempt here that is not proven over, ``on_gpus`` those of them that hold GPUs;
-    ``planned`` those with room promised here. ``kept`` is what attempts have here wherever their GPUs go.
-    ``quarantine`` are the GPUs whose memory was not released, and why; whatever their node says, they are not used.
-    ``slices`` are the GPUs on offer in order of index, each as the slice that a job gets of a whole one; ``sound`` says
-    that they are all GPUs, and the node in service. ``promised`` is the very object that ``held`` is while the two are
-    equal. ``entire`` is a piece of all ``slices`` and nothing else.
-    ``foreign`` are the GPUs with processes of no job, which are not in ``slices``; ``beside`` are those of them of
-    which shares are offered all the same, with the memory that these processes leave. ``topology`` is None if it makes
-    no difference which GPUs a job gets; ``together`` is how many one job can have. ``models`` are those of its GPUs.
-    ``drain`` is how it was taken out of service, None if it was not. It is lost since ``lost_since``, and was told that
-    it is heard ``acknowledged``, both in Unix seconds; ``dead`` says who confirmed that it is, if somebody did.
-    ``strays`` are attempts here that are not in the books (see `ebbtide_core.nodes.strays`); their GPUs are not on
-    offer.
+    ``attempts`` are the jobs with an attempt here that is not proven over; ``on_gpus`` are the ones of these that hold
+    GPUs. ``planned`` are the jobs with room promised here. ``kept`` is what each job's attempt has here until it ends,
+    also while its GPU memory is swapped out. ``quarantine`` gives the reason for each GPU whose memory was not
+    released; such a GPU is not used, even if the node reports it as healthy. ``slices`` are the GPUs on offer in order
+    of index, each as the slice that a job gets of a whole GPU. ``sound`` says that all GPUs are on offer and the node
+    is in service. ``promised`` is the same object as ``held`` while the two are equal. ``entire`` has all ``slices``
+    and nothing else. ``foreign`` are the GPUs with foreign processes, which are not in ``slices``; ``beside`` are the
+    ones of these whose shares are offered all the same, with the memory that the foreign processes leave.
+    ``topology`` is None if it makes no difference which GPUs a job gets. ``together`` is how many of the GPUs one job
+    can have, ``models`` are their models. ``drain`` says how the node was taken out of service, None if it was not. The
+    node is lost since ``lost_since``, and got the master's last acknowledgement at ``acknowledged``, both in Unix
+    seconds. ``dead`` says which user or hook confirmed that the node is dead. ``strays`` are attempts here that are not
+    in the books (see `ebbtide_core.nodes.strays`); their GPUs are not on offer.
     """
 
     id: NodeId
@@ -90,33 +90,33 @@ class Node:
         self.list_slices()
 
     def part(self) -> None:
-        """See to it that what is promised can be changed without what is held."""
+        """Make ``promised`` an object of its own, so that it can change while ``held`` does not."""
         if self.promised is self.held:
             self.promised = self.held.copy()
 
     def join(self) -> None:
-        """Have one sum again if both are equal, so that the next change is made once."""
+        """Make ``promised`` the same object as ``held`` if both are equal, so that the next change is made once."""
         if self.promised == self.held:
             self.promised = self.held
 
     @property
     def usable(self) -> bool:
-        """Whether something may be placed here."""
+        """Whether jobs may be placed on the node."""
         return self.connected and not self.lost and self.drain is None
 
     @property
     def reachable(self) -> bool:
-        """Whether it can be asked for anything."""
+        """Whether the node can be sent requests."""
         return self.connected and not self.lost
 
     def idle(self, use: NodeUse) -> int:
-        """How many healthy GPUs nobody uses, if ``use`` is what is in use."""
+        """Return how many GPUs on offer are not in use at all, given ``use``."""
         if self.sound:
             return len(self.slices) - len(use.whole) - len(use.shares)
         return sum(1 for gpu in self.slices if gpu not in use.whole and gpu not in use.shares)
 
     def fits(self, piece: NodeAllocation, use: NodeUse, less: NodeAllocation | None = None) -> bool:
-        """Whether ``piece`` fits beside ``use`` (``less`` some of it)."""
+        """Return whether ``piece`` fits beside ``use``, of which the part ``less`` does not count."""
         if piece is self.entire and less is None:
             return not (use.whole or use.shares)
         cpus = round(use.cpus - less.cpus, CPU_DIGITS) if less else use.cpus
@@ -142,7 +142,7 @@ class Node:
         return True
 
     def _fits_beside(self, piece: GpuSlice, use: NodeUse, less: GpuSlice | None) -> bool:
-        """Whether a share fits beside processes of no job."""
+        """Return whether a share of a GPU fits beside foreign processes."""
         left, id = self.beside.get(piece.gpu), piece.gpu
         if left is None or piece.share == WHOLE or id in use.whole:
             return False
@@ -151,11 +151,11 @@ class Node:
         return fits and use.share(id) - share + piece.share <= WHOLE
 
     def offers(self, piece: GpuSlice) -> bool:
-        """Whether the GPU of ``piece`` is on offer at all to who wants as much of it."""
+        """Return whether as much of the GPU of ``piece`` is on offer at all, even if it is in use now."""
         return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
 
     def idle_together(self, use: NodeUse) -> int:
-        """How many idle GPUs one job could have: MIG slices are not combined."""
+        """Return how many idle GPUs one job could have; MIG slices do not count, because they are not combined."""
         count = self.idle(use)
         if self.topology is None or not self.topology.slices:
             return count
@@ -163,12 +163,12 @@ class Node:
         return count - sum(1 for gpu in apart if use.share(gpu) == 0)
 
     def link(self) -> None:
-        """Take note of how its GPUs reach each other."""
+        """Update what depends on the node's set of GPUs: the topology and the models."""
         self.topology, self.together = topology_of(self.gpus.values()), together(self.gpus.values())
         self.models = frozenset(facts.model for facts in self.gpus.values())
 
     def list_slices(self) -> None:
-        """Take note of which GPUs are on offer now."""
+        """Update which GPUs are on offer."""
         healthy = sorted((facts for facts in self.gpus.values() if facts.healthy), key=lambda facts: facts.index)
         if self.strays:
             set_aside = {gpu for stray in self.strays.values() for gpu in stray.gpus}
@@ -184,9 +184,10 @@ class Node:
 
 
 class Room:
-    """The usable nodes by how many GPUs nobody is promised, so that room is found without a look at every node.
+    """An index of the usable nodes by idle GPUs (promised to no job), so that a search need not look at every node.
 
-    ``idle[n]`` has the nodes with n such GPUs, if there are any; ``shared`` those where parts of a GPU are in use.
+    ``idle[n]`` has the nodes with n idle GPUs. ``shared`` has the nodes where shares of a GPU are in use. ``total`` is
+    the number of idle GPUs of all nodes.
     """
 
     def __init__(self) -> None:
@@ -196,8 +197,8 @@ class Room:
         self._count: dict[NodeId, int] = {}
 
     def update(self, node: Node, use: NodeUse) -> None:
-        """Put ``node`` where it belongs if ``use`` of it is promised."""
-        # This is done for every piece of every placement.
+        """Update the index for ``node``, of which ``use`` is promised."""
+        # This runs for every piece of every placement, so the common case is spelled out.
         id, shares, idle = node.id, use.shares, self.idle
         if node.sound and node.connected and not node.lost:
             count = len(node.slices) - len(use.whole)
@@ -220,7 +221,7 @@ class Room:
             self.shared.pop(id, None)
 
     def copy(self) -> "Room":
-        """An independent copy."""
+        """Return an independent copy."""
         other = Room()
         other.idle.update((count, nodes.copy()) for count, nodes in self.idle.items())
         other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
@@ -229,10 +230,10 @@ class Room:
 
 @frozen
 class Most:
-    """The most that a node has for one job, reachable or not. ``gpus`` are the counts of all, the largest first.
+    """The most that any node of the pool, reachable or not, has for one job.
 
-    ``sums`` are the counts of the largest node, of the two largest, and so on. ``alike``: no node has a taint, and all
-    GPUs are of one model.
+    ``gpus`` are the GPU counts of all nodes, the largest first; ``sums`` are the counts of the largest node, of the two
+    largest together, and so on. ``alike`` says that no node has a taint and all GPUs are of one model.
     """
 
     gpus: tuple[int, ...]
@@ -243,33 +244,34 @@ class Most:
     alike: bool
 
     def gpus_of(self, nodes: int) -> int:
-        """How many GPUs that many nodes have at most."""
+        """Return how many GPUs the largest ``nodes`` nodes have together."""
         return self.sums[min(nodes, len(self.sums)) - 1]
 
     def nodes_with(self, share: int) -> int:
-        """How many nodes have so many parts of GPUs."""
+        """Return how many nodes have at least ``share`` parts of GPUs."""
         return sum(1 for count in self.gpus if count * WHOLE >= share)
 
 
 class AntiAffinity(Protocol):
-    """Who is kept apart from whom (see `ebbtide_core.resources.anti_affinity`)."""
+    """The rules that two jobs must not share a GPU (see `ebbtide_core.resources.anti_affinity`)."""
 
     def gpus(self, job: JobId, node: Node) -> Mapping[GpuId, JobId]:
-        """The GPUs of ``node`` that ``job`` must not share, and with whom."""
+        """Return the GPUs of ``node`` that ``job`` must not share, each with the other job there."""
         ...
 
 
 class Books:
     """The books of the nodes of one pool.
 
-    ``problems`` are the things that must never be, such as GPUs that are booked twice. ``usable`` are the nodes in
-    service that can be reached, ``drained`` those that can be reached and are not in service. ``roots`` are the
-    checkpoint roots that the connected nodes of all pools see, ``everywhere`` are the nodes of all pools. ``largest``
-    is the most GPUs that one job has on one. ``foreign`` are the usable nodes with processes of no job on their GPUs,
-    ``beside`` those that offer shares beside them, ``sliced`` those with MIG slices, ``tainted`` those with taints,
-    ``mixed`` those with GPUs of several models. ``heterogeneous``: not every job may go everywhere, even if it needs
-    nothing. ``anti_affinity`` is None if nobody is, ``booked`` if there are no bookings. ``changes`` grows with every
-    change in what there would be for a job if no other had room.
+    ``problems`` are faults of the books that must never occur, such as a GPU that is used twice. ``usable`` are the
+    reachable nodes in service, ``drained`` the reachable nodes that are drained. ``everywhere`` are the nodes of all
+    pools, and ``roots`` are the checkpoint roots that the reachable ones of these see. ``largest`` is the most GPUs
+    that one job can have on one usable node. Of the usable nodes, ``foreign`` are the ones with foreign processes,
+    ``beside`` the ones that offer shares beside such processes, ``sliced`` the ones with MIG slices, ``tainted`` the
+    ones with taints, and ``mixed`` the ones with GPUs of several models. ``heterogeneous`` says that not even a job
+    without constraints may have every set of GPUs. ``anti_affinity`` is None while no jobs are kept apart, ``booked``
+    is None while there are no bookings. ``changes`` is counted up whenever a change may affect where a job would fit if
+    no other job had room.
     """
 
     def __init__(
@@ -294,13 +296,13 @@ class Books:
         self.heterogeneous = False
         self.changes = 0
         self.remembered = Remembered()
-        """What was worked out of all nodes; forgotten when a node comes, goes or changes."""
+        """Results computed from all nodes; they are forgotten when a node comes, goes or changes."""
         self._most: Most | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
-        """Take in a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
+        """Register a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
 
-        It wants a `refresh` after that.
+        The caller must `refresh` the node afterwards.
         """
         gpus = {facts.gpu: facts for facts in event.gpus}
         node = self.everywhere.get(event.node)
@@ -323,13 +325,13 @@ class Books:
         return node
 
     def part_with(self, node: Node) -> None:
-        """Have ``node``, of which nothing is held or promised, here no more."""
+        """Remove ``node`` from the pool; nothing of it may be held or promised."""
         del self.nodes[node.id]
         node.connected = False
         self.refresh(node)
 
     def refresh(self, node: Node) -> None:
-        """Take note of a change in what ``node`` has, or in whether it can be reached."""
+        """Update the books after ``node`` changed in what it has, or in whether it can be reached."""
         self.changes += 1
         node.list_slices()
         usable = node.usable
@@ -357,7 +359,7 @@ class Books:
 
     @property
     def most(self) -> Most:
-        """The most that a node has of anything."""
+        """The most that any node has of each resource."""
         if self._most is None:
             nodes = self.nodes.values()
             gpus = tuple(sorted((node.together for node in nodes), reverse=True))
@@ -372,7 +374,7 @@ class Books:
         return self._most
 
     def occupy(self, job: JobId, allocation: Allocation) -> None:
-        """Note that an attempt of ``job`` holds ``allocation``, and is to go on there."""
+        """Enter ``allocation`` as held by and promised to an attempt of ``job``."""
         nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
             node = nodes[piece.node]
@@ -389,7 +391,7 @@ class Books:
             update(node, promised)
 
     def vacate(self, job: JobId, allocation: Allocation) -> None:
-        """Note that what an attempt occupied is proven free, and promised to nobody."""
+        """Undo `occupy`: ``allocation`` is proven free and no longer promised."""
         nodes, update = self.nodes, self.room.update
         for piece in allocation.nodes:
             node = nodes[piece.node]
@@ -405,7 +407,7 @@ class Books:
             update(node, promised)
 
     def keep(self, job: JobId, piece: NodeAllocation) -> None:
-        """Note that an attempt of ``job`` has ``piece`` for as long as it lives, wherever its GPUs go."""
+        """Enter ``piece`` as kept by an attempt of ``job`` until it ends, also while its memory is swapped out."""
         node = self.nodes[piece.node]
         node.held.add(piece)
         if node.promised is not node.held:
@@ -415,7 +417,7 @@ class Books:
         self.changes += 1
 
     def drop(self, job: JobId, piece: NodeAllocation) -> None:
-        """Note that it no longer has it."""
+        """Undo `keep`."""
         node = self.nodes[piece.node]
         fine = node.held.remove(piece)
         if node.promised is not node.held:
@@ -427,9 +429,9 @@ class Books:
         self.changes += 1
 
     def free(self, job: JobId, allocation: Allocation, leaves: bool = True) -> None:
-        """Note that what an attempt held is proven free; to whom it is promised was settled before.
+        """Enter as free what an attempt of ``job`` held; the caller has settled before which job it is promised to.
 
-        Unless it ``leaves``, the attempt lives on there without them.
+        Unless it ``leaves``, the attempt lives on there without the GPUs.
         """
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
@@ -442,7 +444,7 @@ class Books:
                 node.attempts.discard(job)
 
     def promise(self, job: JobId, allocation: Allocation) -> None:
-        """Note that ``allocation`` is kept for ``job``."""
+        """Promise ``allocation`` to ``job``."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
             node.part()
@@ -452,7 +454,7 @@ class Books:
             self.room.update(node, node.promised)
 
     def release(self, job: JobId, allocation: Allocation) -> None:
-        """Note that it no longer is, or that an attempt there is not to go on."""
+        """Take back the promise of ``allocation``: a claim was given up, or an attempt is to end."""
         for piece in allocation.nodes:
             node = self.nodes[piece.node]
             node.part()
@@ -463,7 +465,7 @@ class Books:
             self.room.update(node, node.promised)
 
     def open(self, allocation: Allocation) -> bool:
-        """Whether nothing holds any of it, and it is promised to nobody."""
+        """Return whether all of ``allocation`` is usable, not held, and promised to no job."""
         for piece in allocation.nodes:
             node = self.usable.get(piece.node)
             if node is None or not node.fits(piece, node.held):
@@ -473,7 +475,7 @@ class Books:
         return True
 
     def free_now(self, allocation: Allocation) -> bool:
-        """Whether nothing holds any of it, whoever it is promised to."""
+        """Return whether all of ``allocation`` is usable and not held, even if it is promised to a job."""
         for piece in allocation.nodes:
             node = self.usable.get(piece.node)
             if node is None or not node.fits(piece, node.held):

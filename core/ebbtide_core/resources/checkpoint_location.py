@@ -1,8 +1,9 @@
-"""Where the checkpoints of a job are, and who can read them.
+"""Finds out where the checkpoints of a job are, and which nodes can read them.
 
-An attempt leaves them below the checkpoint root of its node, and nodes that share the root see them. With
-``move_checkpoints`` a job may go to others, too: the newest one is copied there before the attempt starts, from a node
-that has it. If that fails, the job waits for the nodes that have it, as it does without.
+An attempt saves checkpoints below the checkpoint root of its node, and all nodes that share the root see them. With
+``move_checkpoints`` a job may also go to other nodes: before the attempt starts, the newest checkpoint is copied there
+from a node that has it. If the copy fails, the job waits for the nodes that have the checkpoint, as it does without
+that option.
 """
 
 from collections.abc import Mapping
@@ -13,29 +14,29 @@ from ebbtide_core.resources.books import Books, Node
 
 
 def moves(job: Job) -> bool:
-    """Whether a copy of its checkpoint may be made, and none failed since it last ran."""
+    """Return whether the checkpoint of ``job`` may be copied, and no copy has failed since the job last ran."""
     return job.spec.move_checkpoints and not job.move_failure
 
 
 def reads_checkpoint(job: Job, node: Node, books: Books) -> bool:
-    """Whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a node that can be reached."""
+    """Return whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a reachable node."""
     return sees_checkpoint(job, node) or (job.checkpoint_root_id in books.roots and moves(job))
 
 
 def sees_checkpoint(job: Job, node: Node) -> bool:
-    """Whether ``node`` sees what earlier attempts of ``job`` saved."""
+    """Return whether ``node`` sees what earlier attempts of ``job`` saved."""
     return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id
 
 
 def keepers(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
-    """Those of ``nodes`` that have its checkpoints, reachable or not, by name; none if no attempt of it ever ran."""
+    """Return the ``nodes``, reachable or not, that have the job's checkpoints, by name; none if it never ran."""
     root = job.checkpoint_root_id
     found = [node for node in nodes.values() if root and node.facts.checkpoint_root_id == root]
     return sorted(found, key=lambda node: node.id)
 
 
 def source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | None:
-    """From which of ``nodes`` ``node`` has to get its checkpoint before it starts there; None if it sees it."""
+    """Return from which of ``nodes`` ``node`` has to copy the job's checkpoint before a start; None if it sees it."""
     if sees_checkpoint(job, nodes[node]):
         return None
     found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.reachable)

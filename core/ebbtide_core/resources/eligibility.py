@@ -1,9 +1,9 @@
-"""Where a job may go at all: the nodes and GPUs that meet what it needs, whoever uses them now.
+"""Decides which nodes and GPUs a job may use at all, regardless of what uses them now.
 
-All GPUs of one job are of one model, unless it asks for anything else: ranks on different GPUs wait for the slowest. So
-what is open to a job are *domains*, each of them nodes, and GPUs of these, that it may have at the same time. They are
-worked out once for all jobs with the same needs, until a node comes, goes or changes. Where no job needs anything in
-particular, no node has a taint and all GPUs are of one model, nothing here is asked.
+All GPUs of one job are of one model unless the job allows several, because ranks on different GPUs wait for the
+slowest. So a job may choose among *domains*: a domain is a set of nodes and GPUs that the job may have at the same
+time. Domains are computed once for all jobs with the same constraints, until a node comes, goes or changes. They are
+not computed at all for a job without constraints in a pool without taints and with GPUs of one model.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ NODES_NAMED: Final = 4
 
 
 class Span(Enum):
-    """Over what a job goes: of one GPU it does not matter which others are beside it."""
+    """How far one job extends. Its GPUs need to be alike only within the span, so a single GPU sets no condition."""
 
     GPU = auto()
     NODE = auto()
@@ -33,22 +33,22 @@ class Span(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Nodes that a job may have, ``barred`` of each the GPUs that it may not have beside the others."""
+    """The nodes that a job may have at the same time; ``barred`` has the GPUs of each node that do not belong to it."""
 
     nodes: dict[NodeId, Node]
     barred: dict[NodeId, frozenset[GpuId]]
 
     def offered(self, node: Node) -> Iterable[GpuSlice]:
-        """The GPUs of ``node`` that are on offer to the job, whoever uses them."""
+        """Return the GPUs of ``node`` that are on offer to the job, in use or not."""
         barred = self.barred.get(node.id, frozenset())
         return (piece for gpu, piece in node.slices.items() if gpu not in barred)
 
     def count(self, node: Node) -> int:
-        """How many these are."""
+        """Return how many GPUs of ``node`` are on offer to the job."""
         return len(node.slices) if node.id not in self.barred else sum(1 for _ in self.offered(node))
 
     def together(self, node: Node) -> int:
-        """How many of them it could have as one job, the broken ones as well."""
+        """Return how many GPUs of ``node`` one job could have, including unhealthy ones."""
         barred = self.barred.get(node.id)
         if barred is None:
             return node.together
@@ -56,7 +56,7 @@ class Domain:
 
 
 def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
-    """Where ``job`` may have ``share`` parts of GPUs; None: on all usable nodes, whichever their GPUs."""
+    """Return the domains where ``job`` may have ``share`` parts of GPUs; None: any GPUs of any usable nodes."""
     if not (job.constrained or books.heterogeneous):
         return None
     span = _span(job, books, share)
@@ -66,13 +66,13 @@ def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
 
 
 def open_to(job: Job, books: Books, share: int) -> tuple[Domain, ...]:
-    """As `domains`, with a domain of everything in place of None."""
+    """Do as `domains`, but return one domain of all usable nodes instead of None."""
     found = domains(job, books, share)
     return (Domain(books.usable, {}),) if found is None else found
 
 
 def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
-    """Where ``job`` may have more beside ``allocation``; None: nowhere."""
+    """Return the domain where ``job`` may have more GPUs besides ``allocation``; None if there is none."""
     first = allocation.nodes[0]
     span = Span.GPU if job.spec.needs.mixed_gpus else Span.NODES
     for domain in _known(job, books, span):
@@ -84,7 +84,7 @@ def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
 
 
 def largest(job: Job, books: Books) -> int:
-    """The most GPUs that ``job`` could have on one usable node."""
+    """Return the most GPUs that ``job`` could have on one usable node."""
     if not (job.constrained or books.heterogeneous) or (not job.constrained and not books.tainted and not books.mixed):
         return books.largest
     found = _known(job, books, Span.NODE)
@@ -92,7 +92,7 @@ def largest(job: Job, books: Books) -> int:
 
 
 def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> bool:
-    """Whether ``job`` may go to ``node``, which is usable, and to that GPU of it."""
+    """Return whether ``job`` may use ``node``, which must be usable, and that GPU of it, if one is given."""
     found = domains(job, books, 0)
     if found is None:
         return True
@@ -101,7 +101,7 @@ def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> b
 
 
 def allows(job: Job, books: Books, allocation: Allocation) -> bool:
-    """Whether ``job`` may have ``allocation``: whatever a policy plans, it gets nothing else."""
+    """Return whether ``job`` may have ``allocation``; this is checked for every placement that a policy plans."""
     if not (job.constrained or books.heterogeneous) or job.pinned_allocation is not None:
         return True
     if not all(_allows(job, books, piece) for piece in allocation.nodes):
@@ -116,7 +116,7 @@ def _allows(job: Job, books: Books, piece: NodeAllocation) -> bool:
 
 
 def _models(books: Books, allocation: Allocation) -> set[str]:
-    """The models of its GPUs that are still there."""
+    """Return the models of the allocation's GPUs, except for GPUs that are gone."""
     found = [books.nodes[piece.node].gpus.get(gpu.gpu) for piece in allocation.nodes for gpu in piece.gpus]
     return {facts.model for facts in found if facts is not None}
 
@@ -134,7 +134,7 @@ def _span(job: Job, books: Books, share: int) -> Span:
 
 
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
-    """The domains of jobs like it, from the books if they have them."""
+    """Return the domains for the job's constraints, from the cache in the books if they are there."""
     key = (job.spec.needs, job.excluded, job.excluded_gpus, span)
     return books.remembered.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
 
@@ -150,7 +150,7 @@ def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:
         for model in sorted({model for _, models in by_model for model in models}):
             yield _domain((node, models[model]) for node, models in by_model if model in models)
         return
-    # On one node, what is alike elsewhere makes no difference: the first domain has the commonest model of every node.
+    # GPUs need to be alike only on each node, so the first domain has the commonest model of every node.
     most_first = [(node, sorted(models.values(), key=len, reverse=True)) for node, models in by_model]
     for rank in range(max((len(groups) for _, groups in most_first), default=0)):
         yield _domain((node, groups[rank]) for node, groups in most_first if rank < len(groups))
@@ -183,11 +183,11 @@ def _by_model(gpus: Iterable[GpuFacts]) -> dict[str, list[GpuFacts]]:
     return found
 
 
-# --- whether it fits where nobody else is ---
+# --- whether a job would fit if no other job ran ---
 
 
 def could_spread(job: Job, books: Books) -> bool:
-    """Whether ``job`` would fit on as many nodes as it wants, with one checkpoint root, if nobody else ran there."""
+    """Return whether ``job`` would fit on as many nodes as it asks for, with one checkpoint root, if they were idle."""
     each = job.gpus_min // job.spec.nodes // WHOLE
     for domain in open_to(job, books, job.gpus_min):
         roots = [
@@ -201,7 +201,7 @@ def could_spread(job: Job, books: Books) -> bool:
 
 
 def could_combine(job: Job, books: Books) -> bool:
-    """Whether as many nodes as ``job`` may have, with one checkpoint root, have enough if nobody else ran there."""
+    """Return whether as many nodes as ``job`` may have, with one checkpoint root, would have enough GPUs if idle."""
     most = 0
     for domain in open_to(job, books, job.gpus_min):
         counts: dict[str, list[int]] = {}
@@ -213,7 +213,7 @@ def could_combine(job: Job, books: Books) -> bool:
 
 
 def could_gather(job: Job, books: Books) -> bool:
-    """Whether as many nodes as ``job`` may have had enough GPUs for it if nobody else ran there."""
+    """Return whether as many nodes as ``job`` may have would have enough GPUs for it if idle."""
     for domain in open_to(job, books, job.gpus_min):
         counts = sorted(map(domain.count, domain.nodes.values()), reverse=True)
         if job.gpus_min <= sum(counts[: job.spec.max_nodes]) * WHOLE:
@@ -222,7 +222,7 @@ def could_gather(job: Job, books: Books) -> bool:
 
 
 def could_run(job: Job, books: Books) -> bool:
-    """Whether ``job`` would fit on the nodes in service if nobody else ran there."""
+    """Return whether ``job`` would fit on the nodes in service if they were idle."""
     if job.spec.nodes > 1:
         return could_spread(job, books)
     if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
@@ -235,9 +235,9 @@ def could_run(job: Job, books: Books) -> bool:
 
 
 def holds_up(job: Job, books: Books) -> bool:
-    """Whether those behind ``job``, for which there is no room, wait for it.
+    """Return whether the jobs behind ``job``, for which there is no room, wait for it.
 
-    It holds up nobody if the only room that it can have is not free, or if none of the nodes in service will ever do.
+    They do not wait if ``job`` has a pinned allocation, or if it would not fit even on idle nodes in service.
     """
     if job.pinned_allocation is not None:
         return False
@@ -252,7 +252,7 @@ def holds_up(job: Job, books: Books) -> bool:
 
 
 def why_not_here(job: Job, node: Node) -> str:
-    """Why ``job`` may not go to ``node``, in words; empty if it may, with one GPU at least."""
+    """Return why ``job`` may not use ``node``, in words; empty if it may use the node and at least one GPU of it."""
     needs = job.spec.needs
     if node.id in job.excluded:
         return job.excluded_because.get(node.id, "excluded")
@@ -266,7 +266,7 @@ def why_not_here(job: Job, node: Node) -> str:
 
 
 def obstacle(job: Job, books: Books) -> str:
-    """What is in the way of a job that needs something in particular, and waits; empty if nothing is but others."""
+    """Return what besides other jobs keeps a waiting job with constraints from starting, in words; empty if nothing."""
     found = domains(job, books, 0)
     if found is not None and not found[0].nodes:
         nodes = islice(books.usable.values(), NODES_NAMED)

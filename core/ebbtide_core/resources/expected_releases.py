@@ -1,7 +1,7 @@
-"""When those that run give back what they have, and so when there is room for one who waits.
+"""Predicts when running jobs free their GPUs, and so when there is room for a waiting job.
 
-An attempt leaves when its work is done, or when the time that was asked for is up: the job's time limit, or the end of
-its reservation. In the latter case it still has its grace period. Where neither is known, an estimate has to do.
+An attempt leaves when its work is done, or when its requested time is up: the job's time limit, or the end of its
+reservation. In the latter case its grace period follows. Where neither is known, an estimate is used.
 """
 
 from bisect import bisect_left, insort
@@ -16,9 +16,9 @@ from ebbtide_core.resources.pools import PoolState
 
 
 class ExpectedRelease(NamedTuple):
-    """That ``job`` leaves at Unix time ``time``, for certain at the latest then, or as far as one can tell.
+    """The expectation that ``job`` frees its GPUs at Unix time ``time``, or at the latest then if it is ``certain``.
 
-    With ``asks_again`` it is a reservation that ends: the job waits in the queue for its next one.
+    With ``asks_again`` a reservation ends then, and the job waits in the queue for its next reservation.
     """
 
     time: float
@@ -29,10 +29,11 @@ class ExpectedRelease(NamedTuple):
 
 
 def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | None = None) -> float | None:
-    """For how many seconds at most an attempt of ``job`` that starts ``at`` then would hold ``share`` parts of GPUs.
+    """Return for how many seconds at most an attempt that starts at Unix time ``at`` holds ``share`` parts of GPUs.
 
-    That is what is left of its time limit, or until it has run for ``reserved_s`` in all, and its grace period; or what
-    is left of the work that its submitter declared. None if nothing bounds it.
+    The bound is what is left of the job's time limit, or until the job has run for ``reserved_s`` in all, plus its
+    grace period. Without either, it is the time for the rest of the work that the submitter declared; None without
+    that too.
     """
     limits = [limit for limit in (job.spec.time_limit_s, reserved_s) if limit is not None]
     if limits:
@@ -43,19 +44,19 @@ def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | 
 
 
 Gone = tuple[ExpectedRelease, Allocation]
-"""Who leaves, and what that frees."""
+"""A release, and the allocation that it frees."""
 
 
 def first_room(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
-    """Who leaves last of those that have to leave before ``job`` fits, and the room that it then gets.
+    """Return the last release that ``job`` has to wait for, and the room that it gets then; None if it never fits.
 
-    ``leaving`` is in order of time. What those who left had is given back in ``trial``, at least on the nodes of the
-    room. None if all of them are not enough. ``job`` must not fit before the first has left.
+    ``leaving`` is in order of time. The allocations that are released until then are given back in ``trial``, at least
+    on the nodes of the room. ``job`` must not fit before the first release.
     """
     return _room_of_gang(trial, job, leaving) if trial.is_gang(job) else _room_on_node(trial, job, leaving)
 
 
-# Most of those that leave make no difference yet, and to count GPUs costs less than to look for room.
+# After most releases there is still no room, and counting GPUs costs less than searching for room.
 
 
 def _room_of_gang(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | None:
@@ -100,7 +101,7 @@ def _room_on_node(trial: Trial, job: Job, leaving: Iterable[Gone]) -> Gone | Non
 
 
 class LastReason(NamedTuple):
-    """What the ``head`` of the line was told: that it waits until ``last`` leaves, in words."""
+    """The wait reason that the ``head`` of the queue got last: that it waits until job ``last`` leaves."""
 
     head: JobId
     last: JobId
@@ -108,10 +109,10 @@ class LastReason(NamedTuple):
 
 
 class ExpectedReleases:
-    """The attempts that run, in the order in which they leave; kept up to date, so that a pass need not sort them.
+    """The expected releases in order of time; they are kept up to date, so that a pass need not sort them.
 
-    ``starting`` are those that were placed and do not run yet. Those of which nothing is known are in neither. ``told``
-    is what was said last.
+    ``starting`` are the jobs that were placed and do not run yet. A running job whose release nothing predicts is in
+    neither. ``told`` is the last reason of the queue's head that named a job.
     """
 
     def __init__(self, state: PoolState) -> None:
@@ -122,11 +123,11 @@ class ExpectedReleases:
         self.told: LastReason | None = None
 
     def __contains__(self, job: JobId) -> bool:
-        """Whether that job runs, and something tells when it leaves."""
+        """Return whether that job runs and its release is predicted."""
         return job in self._known
 
     def update(self, job: Job) -> None:
-        """Take ``job`` in, or out."""
+        """Add, replace or remove the releases of ``job`` after it changed."""
         live = job.live if job.running else None
         if live is not None and live.started is None:
             self.starting[job.id] = job

@@ -1,8 +1,8 @@
-"""Processes on GPUs that belong to no job: somebody computes past the cluster, or a desktop is drawn.
+"""Describes foreign processes: processes on GPUs that belong to no job, such as a desktop or a user past the cluster.
 
-A GPU with one is offered to nobody new until it has left; jobs that are there go on. Where the node's administrator has
-asked for it, shares of such GPUs are offered all the same, to those whose memory fits beside; they come last, and whole
-GPUs never.
+A GPU with a foreign process is not offered to further jobs until the process has left; jobs that are there go on. If
+the node's administrator has allowed it, shares of such a GPU are offered all the same to jobs whose memory fits beside
+the process. Such shares are used last, and the whole GPU is never offered.
 """
 
 from typing import Final
@@ -12,13 +12,13 @@ from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import ForeignUse
 
 NEWS_BYTES: Final = 256 * 2**20
-"""A change of their memory by less than this is not told: the journal shall not grow with every reading."""
+"""Changes of their memory up to this, in bytes, are not recorded, or the journal would grow with every reading."""
 GPUS_NAMED: Final = 4
 """GPUs of one node that a reason lists."""
 
 
 def is_change(known: tuple[ForeignProcess, ...], found: tuple[ForeignProcess, ...]) -> bool:
-    """Whether ``found`` is news: other processes, or memory that differs by more than `NEWS_BYTES` or became known."""
+    """Return whether ``found`` has other processes, or memory that differs by over `NEWS_BYTES` or became (un)known."""
     if not known and not found:
         return False
     if {process.pid for process in known} != {process.pid for process in found}:
@@ -30,18 +30,18 @@ def is_change(known: tuple[ForeignProcess, ...], found: tuple[ForeignProcess, ..
 
 
 def on_gpu(node: Node, gpu: GpuId) -> tuple[ForeignProcess, ...]:
-    """The processes of no job on ``gpu``, as they were told last."""
+    """Return the foreign processes on ``gpu``, as last reported."""
     use = node.foreign.get(gpu)
     return use.processes if use is not None else ()
 
 
 def stray_on(node: Node, gpu: GpuId) -> AttemptRef | None:
-    """The stray that has ``gpu``, if one has (see `ebbtide_core.nodes.strays`)."""
+    """Return the stray that has ``gpu`` (see `ebbtide_core.nodes.strays`); None if none has."""
     return next((ref for ref, stray in node.strays.items() if gpu in stray.gpus), None)
 
 
 def users_text(processes: tuple[ForeignProcess, ...]) -> str:
-    """Who is on a GPU, in words: ``alice's python (10 GiB) and 2 more processes``."""
+    """Return the processes on a GPU in words: ``alice's python (10 GiB) and 2 more processes``."""
     first = max(processes, key=lambda process: process.mem_bytes or 0)
     memory = f" ({first.mem_bytes / 2**30:.3g} GiB)" if first.mem_bytes is not None else ""
     whose = f"{first.user}'s {first.command or f'process {first.pid}'}" if first.user else f"process {first.pid}"
@@ -50,7 +50,7 @@ def users_text(processes: tuple[ForeignProcess, ...]) -> str:
 
 
 def in_the_way(node: Node) -> list[str]:
-    """Why GPUs of ``node`` are not on offer, in words, in order of index; the first `GPUS_NAMED`."""
+    """Return why GPUs of ``node`` are not on offer, in words by index; beyond `GPUS_NAMED` only their number."""
     by_index = sorted(node.gpus.values(), key=lambda facts: facts.index)
     found = []
     for facts in by_index:

@@ -1,4 +1,4 @@
-"""Which GPUs of one node a job would get, and how much memory of a GPU that it shares."""
+"""Picks the GPUs of one node that a job would get, and the memory that it gets of a shared GPU."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -12,15 +12,16 @@ from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.resources.topology import Topology
 
 CONTEXT_BYTES: Final = 600 * 2**20
-"""What CUDA keeps for each process on a GPU, beside the process's own data: 300 to 600 MiB, by driver and libraries."""
+"""GPU memory that CUDA uses per process besides the process's own data: 300 to 600 MiB, by driver and libraries."""
 
 
 def pick(
     job: Job, share: int, node: Node, use: NodeUse, beside: Collection[GpuId] | None = None
 ) -> tuple[GpuSlice, ...] | None:
-    """The GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
+    """Return the GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
 
-    ``beside`` are those of them that it has there anyway; none, and not None, if all that it has are on other nodes.
+    ``beside`` are the GPUs that the job has on this node in addition: empty if its other GPUs are all on other nodes,
+    None if it has no other GPUs.
     """
     if share == 0:
         return ()
@@ -36,7 +37,7 @@ def pick(
         free = tuple(islice(_idle(node, memory, use, node.held), count))
         if len(free) == count:
             return free
-    # Its own first, then those that nobody holds any more, then those that are being freed.
+    # Take the job's own GPUs first, then GPUs that are not held, then GPUs that are being freed.
     idle = list(_idle(node, memory, use))
     chosen = {piece.gpu: piece for piece in idle if piece.gpu in own}
     for piece in chain(_idle(node, memory, use, node.held), idle):
@@ -52,7 +53,7 @@ def pick(
 def _pick_linked(
     job: Job, count: int, node: Node, topology: Topology, use: NodeUse, beside: Collection[GpuId] | None
 ) -> tuple[GpuSlice, ...] | None:
-    """As `pick`, where it makes a difference how GPUs reach each other. MIG slices are for jobs on one GPU."""
+    """Do as `pick` on a node with a topology. Only a job on one GPU gets a MIG slice."""
     alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
     idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
     own = idle.keys() & _own_gpus(job)
@@ -69,7 +70,7 @@ def _pick_linked(
 
 
 def _idle(node: Node, memory: int, *uses: NodeUse) -> Iterator[GpuSlice]:
-    """The whole GPUs of ``node`` with that much memory that none of ``uses`` has, in order of index."""
+    """Return the GPUs of ``node`` with at least ``memory`` bytes that are in none of ``uses``, in order of index."""
     ids: Iterator[GpuId] = iter(node.slices)
     for use in uses:
         for taken in (use.whole, use.shares):
@@ -80,10 +81,10 @@ def _idle(node: Node, memory: int, *uses: NodeUse) -> Iterator[GpuSlice]:
 
 
 def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
-    """What ``job`` gets of the memory of a GPU of which it gets ``share``, in bytes.
+    """Return how much memory, in bytes, ``job`` gets of a ``whole`` GPU of which it gets ``share``.
 
-    That is its share of it. If its submitter named what its data need, it is that and `CONTEXT_BYTES`; what was
-    measured since has that inside.
+    By default memory is in proportion to the share. If the submitter named the memory of the job's data, the job gets
+    that plus `CONTEXT_BYTES`. If the need was measured since, the job gets that, because it includes CUDA's memory.
     """
     needed = job.gpu_mem_bytes
     if not needed:
@@ -94,10 +95,10 @@ def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
 
 
 def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: NodeUse) -> float | None:
-    """What would be left of what is ``offered`` of a ``whole`` GPU, beside ``use`` and ``job``; None: it does not fit.
+    """Return how much of the ``offered`` part of a ``whole`` GPU ``use`` and ``job`` would leave; None if it is less.
 
-    The smaller, the better the fit. One number for two things: what is left of its share and of its memory, each
-    relative to the whole GPU, added up.
+    The smaller the number, the better the fit. It is the sum of the share and the memory that are left, each relative
+    to the whole GPU.
     """
     share_left = WHOLE - use.share(whole.gpu) - share
     memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
@@ -107,16 +108,17 @@ def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Nod
 
 
 def _pick_shared(job: Job, share: int, node: Node, use: NodeUse) -> tuple[GpuSlice, ...] | None:
-    """One GPU that has ``share`` left, and memory: free ones first, then its own, then the one with least left then.
+    """Return ``share`` of one GPU that has it and the memory left; None if there is none.
 
-    Those with processes of no job come last, where they are offered at all.
+    The job's own GPU comes first, then GPUs where the share is not held any more, then the GPU with least left. GPUs
+    with foreign processes come last, if they are offered at all.
     """
     best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
     own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
     for offers in (node.slices, node.beside):
         for id, offered in offers.items():
             if swaps and node.gpus[id].mps and use.share(id):
-                continue  # the driver swaps nobody out from under an MPS server
+                continue  # because the driver cannot swap out a process under an MPS server
             whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
             if (left := left_over(job, share, whole, offered, use)) is None:
                 continue

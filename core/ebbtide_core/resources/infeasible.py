@@ -1,4 +1,4 @@
-"""Needs that no node meets: a job that could never run is refused, and told which of its options is at fault."""
+"""Refuses jobs that no node could ever run, and names the option at fault."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -17,7 +17,10 @@ NAMED: Final = 6
 
 
 def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
-    """Refuse what no node that ever registered in ``pool`` could run, however idle; with none registered, it waits."""
+    """Return a refusal if no node registered in ``pool``, even idle, could run the job; None if one could, or none is.
+
+    A job that is submitted before any node has registered waits.
+    """
     share = spec.gpus_min if gpus_min is None else gpus_min
     books, most = pool.books, pool.books.most
     if not most.gpus:
@@ -47,20 +50,20 @@ def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> R
 
 
 def _unmet(books: Books, spec: JobSpec, share: int) -> str:
-    """As `unmet`, which looks at every GPU: once for all jobs that are alike in that, until a node changes."""
+    """Do as `unmet`, but remember the answer for jobs with the same request, because `unmet` looks at every GPU."""
     size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
     return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
 def _with_memory(books: Books, spec: JobSpec) -> int:
-    """How many GPUs with the memory that ``spec`` names one job can have on as many nodes as it may."""
+    """Return how many GPUs with at least the memory of ``spec`` one job can have on as many nodes as it may use."""
     nodes = books.nodes.values()
     counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
     return sum(counts[: spec.most_nodes])
 
 
 def unmet(spec: JobSpec, share: int, nodes: Iterable[Node]) -> str:
-    """Why none of ``nodes`` can ever run such a job with ``share`` parts of GPUs, in a line; empty if they can."""
+    """Return in a line why none of ``nodes`` can ever run the job with ``share`` parts of GPUs; empty if one can."""
     left, needs = list(nodes), spec.needs
     if unknown := [id for id in needs.on if all(node.id != id for node in left)]:
         return f"--on: there is no node {unknown[0]!r}: there are {_names(node.id for node in left)}"
@@ -89,7 +92,7 @@ def _labelled(wanted: Selector, nodes: list[Node]) -> str:
 
 
 def _no_gpus(needs: Needs, nodes: list[Node]) -> str:
-    """What is wrong with the GPUs of all of ``nodes``."""
+    """Return why no GPU of ``nodes`` meets the constraints, in words; empty if one does."""
     there = [facts for node in nodes for facts in node.gpus.values()]
     if not there:
         return "--gpus: the nodes that would do have none"
@@ -122,7 +125,7 @@ def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
 
 
 def _too_few(spec: JobSpec, share: int, nodes: list[Node]) -> str:
-    """Whether those nodes never have enough GPUs of one kind for it."""
+    """Return in words that ``nodes`` never have enough GPUs that the job can use together; empty if they do."""
     able = [node for node in nodes if node.facts.cpus >= spec.cpus and node.facts.mem_bytes >= spec.mem_bytes]
     counts = _counts(spec, able)
     if spec.nodes > 1:
@@ -142,7 +145,7 @@ def _kind(spec: JobSpec) -> str:
 
 
 def _counts(spec: JobSpec, nodes: list[Node]) -> list[list[int]]:
-    """How many GPUs a job like it could have of each of ``nodes``, by model unless it takes all kinds together."""
+    """Return how many GPUs the job could have of each of ``nodes``, grouped by model unless it takes mixed models."""
     found: dict[str, dict[NodeId, list[GpuFacts]]] = {}
     for node in nodes:
         for facts in node.gpus.values():

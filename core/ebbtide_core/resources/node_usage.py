@@ -1,4 +1,4 @@
-"""How much of one node is in use: GPUs, shares of them, their memory, CPUs, memory."""
+"""Counts how much of one node is in use: GPUs, shares of GPUs, GPU memory, CPUs, and host memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.model.types import WHOLE, ForeignProcess, GpuId, GpuSlice, NodeAllocation
 
 CPU_DIGITS: Final = 6
-"""CPU counts are floats; their sums are rounded to this many digits, so that what was added goes away again."""
+"""Digits to which sums of CPU counts, which are floats, are rounded, so that taking away undoes adding exactly."""
 
 
 @dataclass(slots=True)
 class Stray:
-    """An attempt on a node that is not in the books, and what it holds.
+    """An attempt on a node that is not in the books, with the GPUs that it holds.
 
-    ``grace_s`` is what somebody gave it to end; None if nobody asked it to.
+    ``grace_s`` is the time in seconds that a user gave it to end; None if no user asked it to end.
     """
 
     kind: StrayKind
@@ -25,15 +25,16 @@ class Stray:
 
     @property
     def is_to_end(self) -> bool:
-        """Whether it was asked to end, by somebody or because it counts as over."""
+        """Whether the stray is to end, because a user asked it to or because it counts as over."""
         return self.kind is StrayKind.OVER or self.grace_s is not None
 
 
 @dataclass(slots=True)
 class NodeUse:
-    """Amounts in use on one node: GPUs in whole use; share in parts and memory in bytes of the others; CPUs; memory.
+    """The amounts in use on one node.
 
-    GPUs that nobody uses are in none of them.
+    ``whole`` are the GPUs in use as a whole. ``shares`` and ``gpu_mem`` have the parts and the bytes in use of GPUs
+    that are shared. A GPU that is not in use is in none of them.
     """
 
     whole: set[GpuId] = field(default_factory=set)
@@ -43,11 +44,11 @@ class NodeUse:
     mem_bytes: int = 0
 
     def share(self, gpu: GpuId) -> int:
-        """How much of ``gpu`` is in use, in parts."""
+        """Return how much of ``gpu`` is in use, in parts."""
         return WHOLE if gpu in self.whole else self.shares.get(gpu, 0)
 
     def add(self, piece: NodeAllocation) -> bool:
-        """Add what ``piece`` holds; False if a GPU is now used twice."""
+        """Add ``piece``; return False if a GPU is now used twice."""
         fine, whole, shares = True, self.whole, self.shares
         for gpu in piece.gpus:
             id = gpu.gpu
@@ -63,7 +64,7 @@ class NodeUse:
         return fine
 
     def remove(self, piece: NodeAllocation) -> bool:
-        """Take away what ``piece`` holds; False if it was not in use."""
+        """Remove ``piece``; return False if some of it was not in use."""
         fine, whole = True, self.whole
         for gpu in piece.gpus:
             id = gpu.gpu
@@ -95,7 +96,7 @@ class NodeUse:
         return share >= 0 and memory >= 0
 
     def without(self, gpus: Iterable[GpuId]) -> "NodeUse":
-        """A copy in which these ``gpus`` are in whole use."""
+        """Return a copy in which ``gpus`` are in use as a whole, so that they cannot be picked."""
         other = self.copy()
         for gpu in gpus:
             other.whole.add(gpu)
@@ -104,19 +105,19 @@ class NodeUse:
         return other
 
     def copy(self) -> "NodeUse":
-        """An independent copy."""
+        """Return an independent copy."""
         return NodeUse(self.whole.copy(), self.shares.copy(), self.gpu_mem.copy(), self.cpus, self.mem_bytes)
 
 
 @dataclass(slots=True)
 class ForeignUse:
-    """The processes of no job on one GPU; their time is counted since Unix time ``since``, None: not now."""
+    """The foreign processes on one GPU. Their time counts from Unix time ``since``; None: it does not count now."""
 
     processes: tuple[ForeignProcess, ...]
     since: float | None
 
     @property
     def mem_bytes(self) -> int | None:
-        """What they have of its memory; None if that is not known of all."""
+        """The GPU memory of all these processes, in bytes; None if it is not known for each."""
         known = [process.mem_bytes for process in self.processes if process.mem_bytes is not None]
         return sum(known) if len(known) == len(self.processes) else None

@@ -1,4 +1,4 @@
-"""Which GPUs a job would get: a trial over the books that can be changed and thrown away."""
+"""Finds which GPUs a job would get, in a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -16,7 +16,8 @@ from ebbtide_core.resources.node_usage import NodeUse
 class Trial:
     """The promised use of every node, as if a plan had been carried out; copied only where it differs.
 
-    What is taken is entered when somebody next looks: the last placement of a pass, often its only one, costs nothing.
+    What is taken is entered only at the next look-up, so the last placement of a pass, often its only one, costs
+    nothing.
     """
 
     def __init__(self, books: Books, *, as_if_unbooked: bool = False) -> None:
@@ -29,12 +30,12 @@ class Trial:
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, NodeUse] = {}
         self._barred: Barred = {}
-        """The GPUs that the job which was asked about last may not have because they are booked."""
+        """The GPUs that the job of the last search may not have because they are booked."""
         self._domain: Domain | None = None
-        """Where the search under way may look; its nodes are ``nodes`` then."""
+        """The domain of the search under way; ``nodes`` are its nodes during the search."""
 
     def empty(self) -> None:
-        """Give back what is planned, as if nobody had room but for what attempts keep wherever their GPUs go."""
+        """Give back all promised room, except for what attempts keep even while their memory is swapped out."""
         self._enter()
         self._room, self._changed = self._room.copy(), True
         for node in self.nodes.values():
@@ -46,14 +47,14 @@ class Trial:
 
     @property
     def idle(self) -> int:
-        """How many GPUs would be promised to nobody, on all usable nodes; at most, if shares of GPUs were taken."""
+        """How many GPUs of usable nodes are promised to no job; an upper bound if shares of GPUs were taken."""
         if not self._taken:
             return self._room.total
         return self._room.total - sum([taken.share // WHOLE for taken in self._taken])
 
     @property
     def most(self) -> int:
-        """The greatest share that may be promised to nobody, in parts; never less than there is."""
+        """An upper bound of the share of GPUs that is promised to no job, in parts."""
         if (idle := self.idle) > 0:
             return idle * WHOLE
         shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
@@ -61,18 +62,18 @@ class Trial:
 
     @property
     def room(self) -> Room:
-        """The nodes by idle GPUs; not to be changed."""
+        """The index of nodes by idle GPUs; it must not be changed."""
         self._enter()
         return self._room
 
     def use(self, node: NodeId) -> NodeUse:
-        """What is in use on ``node``; not to be changed."""
+        """Return what is in use on ``node``; it must not be changed."""
         if self._taken:
             self._enter()
         return self._use.get(node) or self.nodes[node].promised
 
     def take(self, allocation: Allocation) -> None:
-        """Put ``allocation`` into use."""
+        """Take ``allocation`` into use."""
         self._taken.append(allocation)
 
     def give(self, allocation: Allocation) -> None:
@@ -83,7 +84,7 @@ class Trial:
             self._room.update(node, use)
 
     def _enter(self) -> None:
-        """Enter what was taken into the copy."""
+        """Enter in the copy what was taken since the last look-up."""
         taken, self._taken = self._taken, []
         for allocation in taken:
             for node, use, piece in self._changing(allocation):
@@ -103,7 +104,7 @@ class Trial:
             yield node, use, piece
 
     def is_gang(self, job: Job, share: int | None = None) -> bool:
-        """Whether ``job`` can have ``share`` parts of GPUs (by default, its smallest size) on several nodes only."""
+        """Return whether ``job`` can have ``share`` parts of GPUs (None: its smallest size) only on several nodes."""
         if job.spec.nodes > 1:
             return True
         share = job.gpus_min if share is None else share
@@ -118,13 +119,13 @@ class Trial:
         free_now: bool = False,
         fullest: bool = False,
     ) -> Allocation | None:
-        """Room for ``job`` with ``share`` parts of GPUs, on the best of ``nodes`` (all if None).
+        """Return room for ``job`` with ``share`` parts of GPUs on the best of ``nodes`` (None: all); None if none fits.
 
-        Room that nobody else holds any more comes first; with ``free_now``, no other counts. Then jobs go to the
-        fullest node (best fit), but to the emptiest those that can grow, and any in a pool that fits so (worst fit),
-        unless the ``fullest`` is asked for. Shares of GPUs go where least is left of one. A gang,
-        which is larger than any node and allows several, takes whole GPUs from as few nodes as possible; so does a job
-        that may be spread where no node has room. One that wants a number of nodes takes equally many from each.
+        Room that no other job still holds comes first; with ``free_now``, only such room counts. After that, a job goes
+        to the fullest node (best fit). A job that can grow, and any job of a pool with worst fit, goes to the emptiest
+        node instead, unless ``fullest`` is set. A share goes to the GPU of which least is left then. A job that is
+        larger than any node and allows several takes whole GPUs from as few nodes as possible; so does a job that may
+        be spread, if no single node has room. A job that asks for a number of nodes takes equally many GPUs from each.
         """
         self._enter()
         if self._booked is not None:
@@ -140,7 +141,7 @@ class Trial:
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
         for id in self._best_first(job, share, fullest) if nodes is None else nodes:
             node = known.get(id)
-            # Most nodes are ruled out by these two looks, which is much cheaper than to pick GPUs.
+            # These two checks rule out most nodes, and are much cheaper than picking GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
                 continue
             if later and waits and (node.held.cpus + cpus > node.facts.cpus or node.idle(node.held) < count):
@@ -166,7 +167,7 @@ class Trial:
         free_now: bool,
         fullest: bool,
     ) -> Allocation | None:
-        """As `find`, within one of the domains; what is free now in any of them comes first."""
+        """Do as `find` within one of the domains; room that is free now in any domain comes first."""
         everywhere, nodes = self.nodes, None if nodes is None else tuple(nodes)
         try:
             for now in (True, False) if len(among) > 1 and not free_now else (free_now,):
@@ -185,7 +186,7 @@ class Trial:
         return (self._combined if job.spec.spread else self._gang)(job, share // WHOLE, nodes, free_now)
 
     def _own(self, job: Job, own: Allocation, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
-        """``own``, the only room for ``job``, if nobody else has it here."""
+        """Return ``own``, the pinned allocation of ``job``, if no other job has it in this trial; else None."""
         [piece] = own.nodes
         node = self.nodes.get(piece.node)
         if (
@@ -202,7 +203,7 @@ class Trial:
         return own if not free_now or _free_now(job, node, piece) else None
 
     def has_room(self, job: Job, node: Node) -> bool:
-        """Whether ``node`` has room for ``job``, or for its part of it if it wants several nodes."""
+        """Return whether ``node`` has room for ``job``, or for one node's part of a job that asks for several nodes."""
         self._enter()
         if self._booked is not None:
             self._barred = self._booked.barred(job)
@@ -211,9 +212,9 @@ class Trial:
         return self.find(job, job.gpus_min, (node.id,)) is not None
 
     def grown(self, job: Job, allocation: Allocation, share: int) -> Allocation | None:
-        """``allocation``, which is in use in this trial, with more whole GPUs, so that it has ``share`` parts in all.
+        """Return ``allocation``, in use in this trial, with more whole GPUs up to ``share`` parts; None without room.
 
-        They come from its own nodes, and from others only if ``share`` is more than any node has.
+        The GPUs come from its own nodes, and from other nodes only if ``share`` is more than any node has.
         """
         self._enter()
         if self._booked is not None:
@@ -257,18 +258,18 @@ class Trial:
         return None if left else Allocation(tuple(pieces))
 
     def _open(self, node: Node, use: NodeUse) -> NodeUse:
-        """``use`` of ``node``, and what is booked for others beside."""
+        """Return ``use`` of ``node`` with the GPUs that are booked for other users counted as in use."""
         return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
 
     def _best_first(self, job: Job, share: int, fullest: bool) -> Iterable[NodeId]:
-        """The nodes that may have room, those with GPUs that are booked for the user of ``job`` now before others."""
+        """Return the nodes that may have room, first the nodes with GPUs that are booked for the job's user now."""
         candidates = self._candidates(job, share, fullest)
         if self._booked is None or not (booked := self._booked.own(job)):
             return candidates
         return sorted(candidates, key=lambda id: id not in booked)
 
     def idle_beside(self, job: Job, allocation: Allocation) -> int:
-        """How many idle GPUs of its own nodes ``job`` could have more than ``allocation``, which is in use."""
+        """Return how many idle GPUs on the nodes of ``allocation``, its allocation in use, ``job`` could have too."""
         domain = domain_of(job, allocation, self._books) if job.constrained or self._books.heterogeneous else None
         if self._booked is not None:
             self._barred = self._booked.barred(job)
@@ -278,7 +279,7 @@ class Trial:
         return sum(node.idle(use.without(domain.barred.get(node.id, ()))) for node, use in seen)
 
     def _candidates(self, job: Job, share: int, fullest: bool) -> Iterator[NodeId]:
-        """The nodes that may have room, the best first."""
+        """Yield the nodes that may have room, the best first; a node can come twice."""
         idle = self._room.idle
         if 0 < share < WHOLE:
             yield from self._by_least_left(job, share)
@@ -290,9 +291,9 @@ class Trial:
             yield from self._books.beside
 
     def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
-        """The nodes that have ``share`` of a GPU left that is shared already, those with the best fit first."""
+        """Return the nodes that have ``share`` left of a GPU that is shared already, the best fit first."""
         fits: dict[NodeId, float] = {}
-        most = WHOLE - share  # may be in use of a GPU: most that are shared are full, and need no closer look
+        most = WHOLE - share  # the most that may be in use of a GPU; this rules out the full GPUs cheaply
         for id in self._room.shared:
             if (node := self.nodes.get(id)) is None:
                 continue
@@ -307,7 +308,7 @@ class Trial:
     def _on_node(
         self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
     ) -> NodeAllocation | None:
-        """Room for ``job`` there; ``beside``: as for `pick`."""
+        """Return room for ``job`` on ``node``; ``beside`` is as for `pick`. None without room."""
         use, spec = self._use.get(node.id) or node.promised, job.spec
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
@@ -328,21 +329,21 @@ class Trial:
         return None if slices is None else NodeAllocation(node.id, slices, spec.cpus, spec.mem_bytes)
 
     def _seen(self, node: Node) -> NodeUse:
-        """What is in use on ``node``, as a job sees it that may not have all of its GPUs."""
+        """Return what is in use on ``node``, counting in the GPUs that the job of this search may not have."""
         barred = None if self._domain is None else self._domain.barred.get(node.id)
         use = self._open(node, self._use.get(node.id) or node.promised)
         return use if barred is None else use.without(barred)
 
     def _free_now(self, job: Job, node: Node, piece: NodeAllocation) -> bool:
-        """Whether nobody else holds any of ``piece``, for which there is room in this trial."""
+        """Return whether no other job holds any of ``piece``, for which there is room in this trial."""
         return self._untouched(node) or _free_now(job, node, piece)
 
     def _untouched(self, node: Node) -> bool:
-        """Whether what fits here in this trial fits beside what is held, too."""
+        """Return whether room in this trial on ``node`` is certain not to be held."""
         return node.promised is node.held and node.id not in self._use
 
     def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
-        """``count`` whole GPUs of several nodes; those that are free now if that is possible."""
+        """Return ``count`` whole GPUs of several nodes, all of them free now if possible; None without room."""
         if self._room.total < count:
             return None
         wanted = None if nodes is None else set(nodes)
@@ -354,8 +355,8 @@ class Trial:
             for node, idle in self._emptiest_first(wanted):
                 piece: NodeAllocation | None
                 if modest and idle == len(node.slices) <= left and node.promised is node.held and node.id not in use:
-                    # Most pieces of most gangs are all of an idle node: for a job that asks for nothing else, and has
-                    # nowhere to come back to, there is nothing to look at.
+                    # Most pieces of most gangs are a whole idle node. For a job that asks for nothing else and has no
+                    # earlier attempt, such a node needs no further check.
                     piece = node.entire
                 else:
                     piece = self._on_node(job, min(idle, left) * WHOLE, node, ())
@@ -371,7 +372,7 @@ class Trial:
         return None
 
     def _combined(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
-        """``count`` whole GPUs of nodes that share a checkpoint root; if several do, of as few nodes as possible."""
+        """Return ``count`` whole GPUs of as few nodes as possible that share a checkpoint root; None without room."""
         if self._room.total < count:
             return None
         groups: dict[str, list[NodeId]] = {}
@@ -385,7 +386,7 @@ class Trial:
         return None
 
     def _spread(self, job: Job, share: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
-        """The same number of whole GPUs on each of as many nodes as ``job`` wants, which share a checkpoint root."""
+        """Return equally many whole GPUs on each of the nodes that ``job`` asks for, which share a checkpoint root."""
         count = job.spec.nodes
         each, wanted = share // count, None if nodes is None else set(nodes)
         for now in (True,) if free_now else (True, False):
@@ -416,7 +417,7 @@ class Trial:
 
 
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
-    """Whether nobody else holds any of it."""
+    """Return whether no other job holds any of ``piece``."""
     holding = job.holding
     own = None if holding is None else next((own for own in holding.allocation.nodes if own.node == node.id), None)
     return node.fits(piece, node.held, own)

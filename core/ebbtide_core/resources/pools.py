@@ -1,4 +1,4 @@
-"""One pool of nodes and the jobs that go there: a world of its own for the policy that it is scheduled by."""
+"""Holds the state of one pool: its nodes and the jobs that are scheduled there by the pool's own policy."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,16 +15,16 @@ from ebbtide_core.resources.books import Books, Node
 
 
 class Ranking(Protocol):
-    """An index of its own that a policy wants kept up to date between its passes."""
+    """A policy's own index of jobs, which is kept up to date between passes."""
 
     def update(self, job: Job) -> None:
-        """``job`` changed; called after every event about it. Must be cheap, and idempotent."""
+        """Take in that ``job`` changed. This is called after every event about it: it must be cheap and idempotent."""
         ...
 
 
 @dataclass(slots=True)
 class Common:
-    """What all pools see: every job, every node, and what is known of scripts. ``roots``: see `Books`."""
+    """What all pools share: every job, every node, and what is known of scripts. For ``roots`` see `Books`."""
 
     speedup: Speedup
     jobs: dict[JobId, Job] = field(default_factory=dict)
@@ -40,17 +40,17 @@ class Common:
         self.anti_affinity = Pairs(self.jobs)
 
     def curve(self, job: Job) -> Speedup | None:
-        """The curve that was measured of the script of ``job``; None if there is none."""
+        """Return the speedup curve that was measured for the script of ``job``; None if there is none."""
         if not self.rates.curves or (script := script_of(job)) is None:
             return None
         return self.rates.curves.get(script)
 
 
 class PoolState:
-    """A pool's nodes, who waits there, and who has room there; changed as `ebbtide_core.state.ClusterState` is.
+    """A pool's nodes, its queue, and its jobs with room; changed in the same way as `ebbtide_core.state.ClusterState`.
 
-    ``settings`` are None if it is configured no more: then nothing is started there. ``changed`` says that something
-    happened since its policy was last asked, which wants to be asked again at ``recheck_at`` in any case.
+    ``settings`` are None if the pool is no longer configured; then no job is started there. ``changed`` says that
+    something happened in the pool since its policy's last pass. A pass at Unix time ``recheck_at`` is due in any case.
     """
 
     def __init__(self, name: str, settings: PoolSettings | None, queue: Queue, common: Common) -> None:
@@ -68,26 +68,26 @@ class PoolState:
         self.queue = queue
         self.ranking: Ranking | None = None
         self.planned: dict[JobId, Job] = {}
-        """Those with room promised to them."""
+        """Jobs with room promised to them."""
         self.claims: dict[JobId, Job] = {}
-        """Those of them for whom it is kept until an attempt can start there."""
+        """Jobs with a claim: their promised room is kept until an attempt can start there."""
         self.came_back: dict[JobId, Job] = {}
-        """The unfinished jobs of which it was measured what a restart costs them."""
+        """Unfinished jobs whose restart cost was measured."""
         self.resizing: dict[JobId, Job] = {}
         self.elastic: dict[JobId, Job] = {}
         self.freed_nodes: set[NodeId] = set()
-        """Nodes where something was freed, or given up, since claims were last looked at."""
+        """Nodes where something was freed or given up since claims were last looked at."""
         self.where = ""
-        """In words, after what somebody waits for; empty if there is no other pool."""
+        """Text that names the pool after what a job waits for; empty if there is no other pool."""
         self.changed = True
         self.recheck_at: float | None = None
 
     def forget(self, job: Job) -> None:
-        """Have no trace left of ``job``, which has no room here and is in no queue."""
+        """Remove all traces of ``job``, which must have no room here and be in no queue."""
         self.elastic.pop(job.id, None)
         self.resizing.pop(job.id, None)
         self.changed = True
         if self.ranking is not None:
-            ending, job.ending = job.ending, JobState.CANCELLED  # who is over is in no ranking
+            ending, job.ending = job.ending, JobState.CANCELLED  # no ranking keeps an ended job
             self.ranking.update(job)
             job.ending = ending

@@ -1,4 +1,4 @@
-"""Answers that are worked out once."""
+"""Remembers answers, so that each is computed only once."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
@@ -8,13 +8,13 @@ MOST_REMEMBERED: Final = 4096
 
 
 class Remembered:
-    """Answers by what they depend on; with too many of them, all are forgotten."""
+    """Answers by what they depend on; beyond `MOST_REMEMBERED`, all are forgotten, so that memory stays bounded."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, work_out: Callable[[], T]) -> T:
-        """What ``work_out`` found for ``key``, which it always finds for it; asked once."""
+        """Return the answer for ``key``, calling ``work_out`` if it is not known; it must depend on ``key`` only."""
         found: T | None = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST_REMEMBERED:
@@ -23,5 +23,5 @@ class Remembered:
         return found
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all answers."""
         self._known.clear()

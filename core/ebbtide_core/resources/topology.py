@@ -1,12 +1,12 @@
-"""How the GPUs of a node reach each other, and which of those that are free go together best.
+"""Describes how the GPUs of a node reach each other, and chooses the free GPUs that go together best.
 
-Of all sets of the wanted size, the one with the largest part that is NVLinked throughout is chosen; of those, the one
-with most pairs that are NVLinked, then on one PCIe switch, then on one NUMA node. Among equals, the one that breaks up
-fewest such pairs of free ones; then the first by index. So a job on one GPU does not split an NVLink pair if it can be
-helped.
+Of all sets of the requested size, the set with the largest subset in which all GPUs are linked by NVLink wins. Ties go
+to the set with most pairs that are linked by NVLink, then by one PCIe switch, then by one NUMA node; then to the set
+that splits the fewest such pairs with GPUs that stay free; then to the first by index. So a job on one GPU does not
+split an NVLink pair if a GPU without such a link is free.
 
-This is exact where there are at most `MOST_TRIED` such sets, as of 8 GPUs or fewer; above that, the best of those that
-grow greedily from each GPU.
+The choice is exact where there are at most `MOST_TRIED` sets, as with 8 GPUs or fewer. Above that, it is the best of
+the sets that grow greedily from each GPU.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,17 +20,17 @@ from ebbtide_core.model.types import GpuFacts, GpuId, GpuSlice, LinkKind
 MOST_TRIED: Final = 256
 MOST_REMEMBERED: Final = 4096
 NEAR: Final = (LinkKind.NVLINK, LinkKind.SWITCH, LinkKind.NUMA_NODE)
-"""Who reaches each other at least so fast forms pairs, the fastest kind first."""
+"""The kinds of link that make two GPUs a pair, the fastest first; a faster link counts for the slower kinds too."""
 
 Score = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Topology:
-    """The GPUs of one node in order of index. Sets of them are numbers, with a bit for each.
+    """The GPUs of one node in order of index. A set of GPUs is an integer with one bit for each GPU.
 
-    ``reach`` has for each of `NEAR`, and for each GPU, the others that it reaches at least so fast. ``slices`` are
-    those that are MIG slices: they compute alone.
+    ``reach`` has, for each kind in `NEAR` and for each GPU, the set of other GPUs that it reaches at least so fast.
+    ``slices`` are the MIG slices, which are not combined with other GPUs.
     """
 
     order: tuple[GpuId, ...]
@@ -41,9 +41,9 @@ class Topology:
     def choose(
         self, pool: Collection[GpuId], count: int, free: Collection[GpuId], beside: Collection[GpuId] = ()
     ) -> frozenset[GpuId]:
-        """``count`` GPUs of ``pool`` that go together best, with those ``beside`` them that the job has already.
+        """Return the ``count`` GPUs of ``pool`` that go together best, also with the job's other GPUs ``beside``.
 
-        ``free`` are all that nobody has. There must be as many in ``pool``.
+        ``free`` are all free GPUs. ``pool`` must have at least ``count`` GPUs.
         """
         key = (self._set(pool), count, self._set(free), self._set(beside))
         found = self._chosen.get(key)
@@ -71,7 +71,7 @@ class Topology:
         return chosen
 
     def _score(self, chosen: int, free: int, beside: int) -> Score:
-        """What is wrong with ``chosen``; the smaller the better."""
+        """Return the cost of ``chosen``; the smaller the better."""
         mine, left = chosen | beside, free & ~chosen
         within = [-self._pairs(reach, mine, mine) for reach in self.reach]
         cut = [self._pairs(reach, chosen, left) for reach in self.reach]
@@ -82,7 +82,7 @@ class Topology:
 
 
 def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
-    """How ``gpus`` reach each other; None if it makes no difference which of them a job gets, as far as is known."""
+    """Return how ``gpus`` reach each other; None if, as far as is known, it makes no difference which a job gets."""
     by_index = sorted(gpus, key=lambda facts: facts.index)
     if not any(facts.links or facts.parent is not None or facts.numa_node is not None for facts in by_index):
         return None
@@ -102,13 +102,13 @@ def topology_of(gpus: Iterable[GpuFacts]) -> Topology | None:
 
 
 def together(gpus: Iterable[GpuFacts], mem_bytes: int = 0) -> int:
-    """How many of ``gpus`` with so much memory one job could have: MIG slices are not combined."""
+    """Return how many of ``gpus`` with at least ``mem_bytes`` one job could have; MIG slices are not combined."""
     large = [facts for facts in gpus if facts.mem_bytes >= mem_bytes]
     return sum(1 for facts in large if facts.parent is None) or min(1, len(large))
 
 
 def best_of(topology: Topology | None, gpus: tuple[GpuSlice, ...], count: int) -> tuple[GpuSlice, ...]:
-    """Those ``count`` of a job's ``gpus`` that go together best."""
+    """Return the ``count`` of a job's ``gpus`` that go together best."""
     if topology is None or count >= len(gpus):
         return gpus[:count]
     ids = [piece.gpu for piece in gpus]
@@ -117,7 +117,7 @@ def best_of(topology: Topology | None, gpus: tuple[GpuSlice, ...], count: int) -
 
 
 def _kind(links: dict[GpuId, dict[GpuId, LinkKind]], one: GpuFacts, other: GpuFacts) -> LinkKind:
-    """The slowest where nothing is known."""
+    """Return the kind of link between two GPUs; where nothing is known, the slowest."""
     known = links[one.gpu].get(other.gpu) or links[other.gpu].get(one.gpu)
     if known is not None:
         return known
@@ -131,7 +131,7 @@ def _reaches(kinds: dict[tuple[GpuId, GpuId], LinkKind], one: GpuId, other: GpuI
 
 
 def _bits(members: int) -> Iterator[int]:
-    """The places of those in the set."""
+    """Yield the indexes of the GPUs in the set."""
     while members:
         lowest = members & -members
         yield lowest.bit_length() - 1
@@ -139,7 +139,7 @@ def _bits(members: int) -> Iterator[int]:
 
 
 def _largest_clique(reach: tuple[int, ...], members: int) -> int:
-    """How many of ``members`` all reach each other, at most."""
+    """Return the size of the largest subset of ``members`` whose GPUs all reach each other."""
     if not members:
         return 0
     if all(not members & ~(reach[index] | 1 << index) for index in _bits(members)):
