@@ -1,4 +1,4 @@
-"""What reservations cost: alpha per second reserved, beta per second used, gamma for each (seed 002, cost model)."""
+"""Computes what reservations cost: alpha per second reserved, beta per second used, gamma for each (seed 002)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Final
 from ebbtide_core.reserving.distribution import Distribution, ReservationError
 
 MAX_RESERVATIONS: Final = 200_000
-"""Of a sequence that are looked at; what is left then is less than one part in 100,000 of any cost."""
+"""Reservations of a sequence that are counted; the rest is less than one part in 100,000 of any cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Cost of a reservation of t1 for a run of t: alpha·t1 + beta·min(t1, t) + gamma."""
+    """The cost of a reservation of t1 for a run of t: alpha·t1 + beta·min(t1, t) + gamma (seed 002, cost model)."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -28,15 +28,16 @@ class CostModel:
             raise ReservationError("--alpha, --beta, --gamma: are all 0, so nothing costs anything")
 
     def omniscient(self, distribution: Distribution) -> float:
-        """The expected cost of one who knows the run time: (alpha + beta)·E[X] + gamma."""
+        """Return the expected cost if the run time is known beforehand: (alpha + beta)·E[X] + gamma."""
         return (self.alpha + self.beta) * distribution.mean + self.gamma
 
 
 def expected_cost(sequence: Iterable[float], distribution: Distribution, cost: CostModel) -> float:
-    """E(S) = beta·E[X] + sum over i of (alpha·t_{i+1} + beta·t_i + gamma)·P(X > t_i), with t_0 = 0 (seed 002).
+    """Return E(S) = beta·E[X] + sum over i of (alpha·t_{i+1} + beta·t_i + gamma)·P(X > t_i), t_0 = 0 (seed 002).
 
-    Exact but for rounding: terms are added until they no longer count. (With P(X >= t_i), as the document has it, a
-    run that ends with its reservation would pay for another one; for continuous run times it is the same.)
+    The result is exact except for rounding: terms are added until they no longer count. (The document has P(X >= t_i);
+    a run that ends with its reservation would then pay for another one. For continuous run times both are the same.)
+    Raises `ReservationError` if the sequence ends before the longest run.
     """
     total, before, beyond = cost.beta * distribution.mean, 0.0, 1.0
     for number, reserved in enumerate(sequence):
@@ -51,12 +52,12 @@ def expected_cost(sequence: Iterable[float], distribution: Distribution, cost: C
     return total
 
 
-# --- with a checkpoint at the end of each reservation: work is kept (the document's open question) ---
+# --- with a checkpoint at the end of each reservation, which keeps the work (an open question of the document) ---
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """A reservation ends with a checkpoint of ``save`` seconds, and the next one begins with ``load`` seconds."""
+    """The cost of checkpoints: a reservation ends with ``save`` seconds, and the next one begins with ``load``."""
 
     save: float
     load: float
@@ -65,9 +66,10 @@ class Checkpointing:
 def checkpointed_cost(
     targets: Sequence[float], distribution: Distribution, cost: CostModel, checkpoint: Checkpointing
 ) -> float:
-    """The expected cost if reservation i is just long enough to get from work t_{i-1} to t_i, and save it.
+    """Return the expected cost if reservation i is just long enough to get from work t_{i-1} to t_i, and to save it.
 
-    A run that ends in it pays what it used; all others pay it whole. ``targets`` reach the longest run.
+    A run that ends in a reservation pays beta for the seconds that it used, other runs pay beta for all of them.
+    ``targets`` must reach the longest run, or `ReservationError` is raised.
     """
     total, before = 0.0, 0.0
     for number, target in enumerate(targets):

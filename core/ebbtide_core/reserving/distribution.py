@@ -1,4 +1,4 @@
-"""What is known of a run time before the run."""
+"""Describes what is known of a run time before the run."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class ReservationError(ValueError):
-    """What cannot be computed, in one line."""
+    """Raised for what cannot be computed; the message is one line."""
 
 
 class Distribution(Protocol):
@@ -16,12 +16,12 @@ class Distribution(Protocol):
 
     @property
     def low(self) -> float:
-        """The least run time there is."""
+        """The least possible run time."""
         ...
 
     @property
     def high(self) -> float:
-        """The greatest run time there is; infinite if there is none."""
+        """The greatest possible run time; infinite if there is none."""
         ...
 
     @property
@@ -31,28 +31,28 @@ class Distribution(Protocol):
 
     @property
     def second_moment(self) -> float:
-        """E[X^2]; infinite if it has none."""
+        """E[X^2]; infinite if X has no second moment."""
         ...
 
     def sf(self, t: float) -> float:
-        """P(X > t)."""
+        """Return P(X > t)."""
         ...
 
     def pdf(self, t: float) -> float:
-        """The density at ``t``."""
+        """Return the density at ``t``."""
         ...
 
     def quantile(self, p: float) -> float:
-        """The least t with P(X <= t) >= p."""
+        """Return the least t with P(X <= t) >= p."""
         ...
 
     def mean_beyond(self, t: float) -> float:
-        """E[X | X > t]."""
+        """Return E[X | X > t]."""
         ...
 
 
 def deviation(distribution: Distribution) -> float:
-    """The standard deviation; `ReservationError` if there is none."""
+    """Return the standard deviation; raise `ReservationError` if it is infinite."""
     variance = distribution.second_moment - distribution.mean**2
     if not variance < inf:
         raise ReservationError("the variance is infinite: mean-stdev and brute-force need a finite one")
@@ -60,7 +60,7 @@ def deviation(distribution: Distribution) -> float:
 
 
 class Empirical:
-    """The run times of earlier runs, each as likely as the others."""
+    """The distribution in which the run times of earlier runs are equally likely."""
 
     def __init__(self, runs: Iterable[float]) -> None:
         self.runs = sorted(runs)
@@ -72,39 +72,39 @@ class Empirical:
 
     @property
     def low(self) -> float:
-        """The shortest run."""
+        """The shortest run time."""
         return self.runs[0]
 
     @property
     def high(self) -> float:
-        """The longest run."""
+        """The longest run time."""
         return self.runs[-1]
 
     @property
     def mean(self) -> float:
-        """The mean."""
+        """The mean run time."""
         return self._sums[-1] / len(self.runs)
 
     @property
     def second_moment(self) -> float:
-        """The mean square."""
+        """The mean square of the run times."""
         return sum(run * run for run in self.runs) / len(self.runs)
 
     def sf(self, t: float) -> float:
-        """The share of runs that were longer than ``t``."""
+        """Return the fraction of runs that were longer than ``t``."""
         return 1 - bisect_right(self.runs, t) / len(self.runs)
 
     def pdf(self, t: float) -> float:
-        """Runs are points."""
+        """Raise `ReservationError`, because a distribution of single points has no density."""
         raise ReservationError("brute-force needs a density, which a history does not have: use equal-probability")
 
     def quantile(self, p: float) -> float:
-        """The run that is at least as long as the share ``p`` of all."""
+        """Return the shortest run time that is at least as long as a fraction ``p`` of all."""
         index = bisect_left(range(1, len(self.runs) + 1), p * len(self.runs) * (1 - 1e-12))
         return self.runs[min(index, len(self.runs) - 1)]
 
     def mean_beyond(self, t: float) -> float:
-        """The mean of the runs that were longer than ``t``."""
+        """Return the mean of the runs that were longer than ``t``; the longest run time if none was."""
         first = bisect_right(self.runs, t)
         if first == len(self.runs):
             return self.high

@@ -1,4 +1,4 @@
-"""How long to reserve for a job that asks for ``--time auto``: from its submitter's own earlier runs of that script."""
+"""Decides how long to reserve for a job with ``--time auto``, from its submitter's earlier runs of the same script."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,19 +9,19 @@ from ebbtide_core.reserving.distribution import Empirical
 from ebbtide_core.reserving.sequences import best_for
 
 MIN_RUNS: Final = 5
-"""Earlier runs below which a history says too little."""
+"""The least number of earlier runs from which a sequence is computed."""
 FIRST_S: Final = 3600.0
-"""What is reserved first for a script that was never run."""
+"""Seconds that are reserved first for a script without earlier runs."""
 COST: Final = CostModel(1.0, 0.0, 0.0)
-"""What is to be kept small: the time reserved."""
+"""The cost to minimise: the reserved time alone."""
 
 
 def next_reservation(runs: Sequence[float], used_s: float) -> tuple[float, str]:
-    """Until which running time, in seconds, a job that ran for ``used_s`` reserves, and how that is known.
+    """Return until which running time, in seconds, a job that ran for ``used_s`` reserves, and how that is known.
 
-    ``runs`` are the running times of earlier runs. With `MIN_RUNS` or more it is the sequence that would have cost
-    least for them; beyond the longest of them it doubles. With fewer, it is twice the longest, or `FIRST_S`, and then
-    doubles too: a rule that costs at most four times what one pays who knows.
+    ``runs`` are the running times of earlier runs, in seconds. With `MIN_RUNS` or more, the reservations are the
+    sequence that would have cost least for them, and double beyond the longest of them. With fewer, they start at twice
+    the longest run, or at `FIRST_S`, and double too; that costs at most four times as much as knowing the run time.
     """
     if len(runs) < MIN_RUNS:
         first = 2 * max(runs) if runs else FIRST_S
@@ -36,7 +36,7 @@ def next_reservation(runs: Sequence[float], used_s: float) -> tuple[float, str]:
 
 @lru_cache(maxsize=256)
 def _best_sequence(runs: tuple[float, ...]) -> tuple[float, ...]:
-    """The sequence that would have cost least; kept, because a pass asks for it again for every job that waits."""
+    """Return the sequence that would have cost least; it is cached, because passes need it for every waiting job."""
     history = Empirical(runs)
     values = sorted(set(history.runs))
     weights = [history.runs.count(value) / len(history.runs) for value in values]

@@ -1,4 +1,4 @@
-"""Sequences of reservations: the strategies of seed 002."""
+"""Computes sequences of reservations by the strategies of seed 002."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, pairwise
@@ -10,18 +10,18 @@ from ebbtide_core.reserving.cost import Checkpointing, CostModel, expected_cost
 from ebbtide_core.reserving.distribution import Distribution, ReservationError, deviation
 
 POINTS: Final = 1000
-"""Of a discretised distribution (the paper's n)."""
+"""Points of a discretised distribution (the paper's n)."""
 CANDIDATES: Final = 5000
 """First reservations that brute force tries."""
 TAIL: Final = 1e-7
-"""Runs that are rarer than this are beyond the end of a discretised distribution without an end."""
+"""The probability that is cut off when an infinite distribution is discretised."""
 
 Strategy = Callable[[Distribution, CostModel, int], Iterator[float]]
-"""Makes the reservations one after the other, increasing, to the longest run or forever."""
+"""Yields increasing reservations, up to the longest run or forever; its last argument is the paper's n."""
 
 
 def mean_by_mean(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """t_1 = E[X], t_i = E[X | X > t_{i-1}]."""
+    """Yield t_1 = E[X], t_i = E[X | X > t_{i-1}]."""
     return _to_the_end(distribution, _from_conditional_means(distribution))
 
 
@@ -33,23 +33,23 @@ def _from_conditional_means(distribution: Distribution) -> Iterator[float]:
 
 
 def mean_stdev(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """t_i = E[X] + (i - 1)·sd."""
+    """Yield t_i = E[X] + (i - 1)·sd, with sd the standard deviation."""
     step = deviation(distribution)
     return _to_the_end(distribution, (distribution.mean + i * step for i in count()))
 
 
 def mean_doubling(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """t_i = 2^(i-1)·E[X]."""
+    """Yield t_i = 2^(i-1)·E[X]."""
     return _to_the_end(distribution, (distribution.mean * 2.0**i for i in range(1000)))
 
 
 def median_by_median(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """t_i = Q(1 - 2^-i): half of those that are left end in each."""
+    """Yield t_i = Q(1 - 2^-i): half of the runs that are left end in each reservation."""
     return _to_the_end(distribution, (distribution.quantile(1 - 2.0**-i) for i in range(1, 50)))
 
 
 def equal_time(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """The best sequence for the distribution cut into ``n`` steps of equal length."""
+    """Yield the best sequence for the distribution cut into ``n`` steps of equal length."""
     low, high = distribution.low, _end(distribution)
     values = [low + (high - low) * i / n for i in range(1, n + 1)]
     beyond = [1.0, *(distribution.sf(value) for value in values)]
@@ -58,14 +58,14 @@ def equal_time(distribution: Distribution, cost: CostModel, n: int) -> Iterator[
 
 
 def equal_probability(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """The best sequence for the distribution cut into ``n`` steps of equal probability."""
+    """Yield the best sequence for the distribution cut into ``n`` steps of equal probability."""
     covered = 1 - distribution.sf(_end(distribution))
     values = [distribution.quantile(covered * i / n) for i in range(1, n + 1)]
     return _to_the_end(distribution, best_for(values, [1 / n] * n, cost))
 
 
 def brute_force(distribution: Distribution, cost: CostModel, n: int) -> Iterator[float]:
-    """The sequence of the optimality recurrence from the first reservation that costs least, of `CANDIDATES`."""
+    """Yield the sequence of the optimality recurrence from that of `CANDIDATES` first reservations that costs least."""
     best: tuple[float, list[float]] | None = None
     for first in first_reservations(distribution, cost):
         sequence = recurrence(distribution, cost, first)
@@ -79,7 +79,7 @@ def brute_force(distribution: Distribution, cost: CostModel, n: int) -> Iterator
 
 
 def first_reservations(distribution: Distribution, cost: CostModel) -> list[float]:
-    """Where the optimal t_1 must lie, in `CANDIDATES` steps: above ``low``, at most A_1 of the paper."""
+    """Return `CANDIDATES` steps of the range where the optimal t_1 lies: above ``low``, at most A_1 of the paper."""
     if cost.alpha == 0:
         raise ReservationError("--alpha: must be above 0 for brute-force, whose recurrence divides by it")
     low, mean = distribution.low, distribution.mean
@@ -92,7 +92,10 @@ def first_reservations(distribution: Distribution, cost: CostModel) -> list[floa
 
 
 def recurrence(distribution: Distribution, cost: CostModel, first: float, until: float = 1e-9) -> list[float] | None:
-    """t_i from t_{i-1} and t_{i-2} (solution 1), until P(X > t) <= ``until``; None if they stop increasing."""
+    """Return all t_i, each from t_{i-1} and t_{i-2} (solution 1), until P(X > t) <= ``until``.
+
+    Return None if they stop increasing, or if the density is 0 at one of them.
+    """
     ratio, setup = cost.beta / cost.alpha, cost.gamma / cost.alpha
     sequence = [first]
     before, beyond = 1.0, distribution.sf(first)
@@ -126,7 +129,10 @@ def _end(distribution: Distribution) -> float:
 
 
 def _to_the_end(distribution: Distribution, sequence: Iterable[float]) -> Iterator[float]:
-    """``sequence`` as far as it increases and below the longest run, which ends it; without one it doubles forever."""
+    """Yield ``sequence`` while it increases and is below the longest run, then that run.
+
+    If there is no longest run, yield the last reservation doubled again and again.
+    """
     last = 0.0
     for reserved in sequence:
         if not last < reserved < distribution.high:
@@ -144,7 +150,7 @@ def _to_the_end(distribution: Distribution, sequence: Iterable[float]) -> Iterat
 
 
 def best_for(values: Sequence[float], weights: Sequence[float], cost: CostModel) -> list[float]:
-    """The sequence that costs least if run times are ``values`` (increasing) with ``weights``; O(n^2) (solution 2)."""
+    """Return the cheapest sequence if run times are ``values`` (increasing) with ``weights``; O(n^2) (solution 2)."""
     merged = _merged(values, weights)
 
     def reserve(i: int, j: int, mass: float, left: float, first_moment: float) -> float:
@@ -157,7 +163,7 @@ def best_for(values: Sequence[float], weights: Sequence[float], cost: CostModel)
 def best_checkpointed(
     values: Sequence[float], weights: Sequence[float], cost: CostModel, checkpoint: Checkpointing
 ) -> list[float]:
-    """The same if every reservation but the last ends with a checkpoint: how much work to have done after each."""
+    """Do as `best_for` if all reservations but the last end with a checkpoint; return the work to have done by each."""
     merged = _merged(values, weights)
     last = len(merged) - 1
 
@@ -171,7 +177,7 @@ def best_checkpointed(
 
 
 def _merged(values: Sequence[float], weights: Sequence[float]) -> list[tuple[float, float]]:
-    """Values that are equal or have no weight count once, or not at all; the last one stays, it covers all."""
+    """Merge equal values and drop values without weight; keep the longest, because it must cover all runs."""
     together: dict[float, float] = {}
     for value, weight in zip(values, weights, strict=True):
         together[value] = together.get(value, 0.0) + weight
@@ -182,11 +188,11 @@ def _merged(values: Sequence[float], weights: Sequence[float]) -> list[tuple[flo
 def _programme(
     points: list[tuple[float, float]], reserve: Callable[[int, int, float, float, float], float]
 ) -> list[float]:
-    """Minimise over all ways to cut ``points`` into reservations.
+    """Return the cheapest of all ways to cut ``points`` (run time, probability) into reservations.
 
-    ``reserve(i, j, mass, left, moment)`` is what a reservation costs that runs from point i on reach, up to point j:
-    ``mass`` is their probability, ``left`` that of those beyond j, ``moment`` the sum of run time times probability of
-    those that end in it.
+    ``reserve(i, j, mass, left, moment)`` returns the cost of a reservation up to point j, which all runs from point i
+    on use: ``mass`` is the probability of these runs, ``left`` is the probability of runs beyond j, and ``moment`` is
+    the sum of run time times probability of the runs that end in the reservation.
     """
     n = len(points)
     beyond, moments = [0.0] * (n + 1), [0.0] * (n + 1)
@@ -207,7 +213,7 @@ def _programme(
 
 
 def covering(sequence: Iterable[float], distribution: Distribution, tail: float = 1e-6) -> list[float]:
-    """The reservations that all but a share ``tail`` of the runs ever see."""
+    """Return the first reservations of ``sequence`` that cover all but a fraction ``tail`` of the runs."""
     shown: list[float] = []
     for reserved in islice(sequence, 100_000):
         shown.append(reserved)

@@ -1,1 +1,1 @@
-"""Counts what nodes have and which jobs hold it, and finds where a job fits."""
+"""Counts what nodes have and which jobs hold it, and finds where a job fits: books, topology, eligibility, placing."""

@@ -41,7 +41,7 @@ def stay_s(job: Job, now: float) -> float:
     """Return for how many seconds ``job`` might stay if it started now. It may not have GPUs that are booked sooner.
 
     For a preemptible job this is twice the time that it may take to leave, so that it computes at least as long as it
-    takes to leave. Infinite for a job that is not preemptible and has no time limit.
+    takes to leave. For another job it is the rest of its time limit and that time; infinite without a limit.
     """
     if job.preemptible:
         return 2 * lead_s(job)

@@ -312,7 +312,7 @@ class Books:
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
                 gpus[gpu] = replace(facts, healthy=False, unhealthy_reason="its node lost it")
-        if node.facts.boot_id != event.boot_id:  # nothing outlives a reboot
+        if node.facts.boot_id != event.boot_id:  # no process outlives a reboot
             node.quarantine.clear()
             node.foreign.clear()
         node.foreign = {gpu: use for gpu, use in node.foreign.items() if gpu in gpus}

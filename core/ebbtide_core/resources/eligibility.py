@@ -24,7 +24,7 @@ NODES_NAMED: Final = 4
 
 
 class Span(Enum):
-    """How far one job extends. Its GPUs need to be alike only within the span, so a single GPU sets no condition."""
+    """The extent within which a job's GPUs must be alike: one GPU (no condition), one node, or all of its nodes."""
 
     GPU = auto()
     NODE = auto()
@@ -242,7 +242,7 @@ def holds_up(job: Job, books: Books) -> bool:
     if job.pinned_allocation is not None:
         return False
     if not (job.constrained or books.heterogeneous or books.drained):
-        away = len(books.usable) < len(books.nodes)  # nodes that may come back
+        away = len(books.usable) < len(books.nodes)  # because such nodes may come back
         if away or (job.spec.nodes == 1 and job.gpus_min <= books.largest * WHOLE):
             return True
     return could_run(job, books)

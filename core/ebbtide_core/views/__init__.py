@@ -1,1 +1,1 @@
-"""Explains the cluster to people: stories, explanations, forecasts, notices, usage. Nothing is decided here."""
+"""Explains the cluster to people: stories, explanations, forecasts, notices and usage. No view decides anything."""

@@ -1,4 +1,4 @@
-"""What a change of a job's priority or weight does not do, so that whoever asked for it is told."""
+"""Tells a user who changes a job's priority or weight if the change has no effect, and why."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from ebbtide_core.policies.registry import name_of
 
 
 def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
-    """Why ``change`` does nothing for ``job`` under ``policy`` as things are, in one line; empty if it may."""
+    """Return in one line why ``change`` has no effect on ``job`` under ``policy`` now; empty if it may have one."""
     changed = {
         JobImportance.PRIORITY: change.priority != change.old_priority,
         JobImportance.WEIGHT: change.weight != change.old_weight,
@@ -27,18 +27,18 @@ def missing_effect(policy: Policy, job: Job, change: JobChanged) -> str:
 def missing_effects(
     policies: Mapping[str, Policy], jobs: Mapping[JobId, Job], changes: Sequence[JobChanged]
 ) -> list[str]:
-    """The same of several, under the policies of their pools: a line for each of those that do nothing."""
+    """Return a line for each change that has no effect under the policy of its job's pool."""
     asked = [(policies.get(jobs[change.job].pool), jobs[change.job], change) for change in changes]
     return [why for policy, job, change in asked if policy and (why := missing_effect(policy, job, change))]
 
 
 def in_short(found: Sequence[str]) -> str:
-    """These lines as one: the first, and how many more there are; or empty."""
+    """Return the first of these lines and how many more there are, in one line; empty without lines."""
     return f"{found[0]}; so for {len(found) - 1} more" if len(found) > 1 else "".join(found)
 
 
 def _stays(policy: Policy, job: Job) -> str:
-    """Why nobody more urgent takes the place of ``job``, which runs; empty if somebody may."""
+    """Return why no more urgent job takes the place of ``job``, which runs; empty if one may."""
     if not job.preemptible:
         return "it is not preemptible"
     if not policy.preempts():

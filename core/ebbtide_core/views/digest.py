@@ -1,4 +1,4 @@
-"""A fingerprint of the cluster's state: equal for a cluster that ran, and for the fold of what it recorded."""
+"""Computes a fingerprint of the cluster's state, equal for a cluster that ran and for the fold of its journal."""
 
 import dataclasses
 import hashlib
@@ -16,11 +16,11 @@ OF_A_JOB: Final = (
     "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "progress", "checkpoint",
     "checkpoint_root_id", "preemptions", "resizes", "restarts", "failures", "ran_s", "work_s", "restart_cost_s",
 )  # fmt: skip
-"""All facts of a job; not the words of its reason, which a pass may change without an event."""
+"""All facts of a job, except for the text of its reason, which a pass may change without an event."""
 
 
 def digest(state: ClusterState) -> str:
-    """The SHA-256 of all jobs and of what is held and promised on every node, in hexadecimal."""
+    """Return the SHA-256 of all jobs and of what is held and promised on every node, in hexadecimal."""
     whole = hashlib.sha256()
     for job in state.jobs.values():
         whole.update(_bytes(_job(job)))
@@ -41,7 +41,7 @@ def _job(job: Job) -> Json:
 
 
 def _attempt(attempt: Attempt) -> Json:
-    """What its speed was measured to be is no fact of the journal's."""
+    """Leave out the attempt's measured speed, because the journal does not have it."""
     names = (field.name for field in dataclasses.fields(attempt) if field.init and field.name != "meter")
     return [encode(getattr(attempt, name)) for name in names]
 

@@ -1,4 +1,4 @@
-"""Why a job waits, and when it may start: for the one who asks, not for any decision."""
+"""Explains to users why a job waits and when it may start; no decision depends on it."""
 
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -22,12 +22,12 @@ from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.state import ClusterState
 
 MOST_STAYS: Final = 8
-"""Rules by which others stay that an explanation tells, and jobs of each that it names."""
+"""Rules by which other jobs are not preempted that an explanation lists, and jobs that it names for each rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What one node could give the job: idle GPUs of all it has, and what is in the way."""
+    """What one node could give the job: how many of its ``gpus`` are ``idle``, and why they are not enough."""
 
     node: NodeId
     idle: int
@@ -37,7 +37,7 @@ class NodeView:
 
 @dataclass(slots=True)
 class Stays:
-    """Who is not asked to step aside, and why: the first of them, and how ``many`` there are in all."""
+    """Jobs that are not preempted for the same reason ``why``: the first of them, and how ``many`` there are in all."""
 
     why: Stay
     jobs: list[JobId] = field(default_factory=list)
@@ -46,7 +46,10 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """See `explain`. Times are Unix seconds, None if not known; ``ahead`` is None for a job that does not wait."""
+    """The answer of `explain`. Times are Unix seconds, None if not known.
+
+    ``ahead`` is the number of jobs before it in the queue, None for a job that does not wait.
+    """
 
     job: JobId
     needs: str
@@ -60,15 +63,15 @@ class Explanation:
 
 
 def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = None) -> Explanation:
-    """What ``job`` needs, who stands before it, what each node could give, and when there is room for it.
+    """Explain what ``job`` needs, how many jobs are ahead of it, what each node could give, and when there is room.
 
-    There is room when enough of those that run now have ended as expected, nobody is preempted, and nobody who waits
-    takes it first. Whom ``policy``, that of its pool, does not preempt for it is told beside that.
+    The time assumes that the running jobs end as expected, that no job is preempted, and that no waiting job takes the
+    room first. With ``policy``, the policy of its pool, it also says which jobs are not preempted for ``job``.
     """
     pool = state.pools[job.pool]
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
     if state.aside.get(job.id) or job.id in state.shut_out:
-        ahead = 0  # it is in no queue, and starts wherever there is room
+        ahead = 0  # the job is in no queue, and starts wherever there is room
     room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
     if (
         backs_off := ahead is None
@@ -92,9 +95,9 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
 
 
 def _stays(pool: PoolState, policy: Policy, job: Job, now: float) -> tuple[Stays, ...]:
-    """Who is not asked to step aside on nodes where ``job`` could run, by rule: what ends soon comes first."""
+    """Return the jobs not preempted on nodes where ``job`` could run, by rule; rules that end soonest come first."""
     if Trial(pool.books).find(job, job.gpus_min) is not None:
-        return ()  # it is in nobody's way
+        return ()  # there is room, so no job is in the way
     fit = {id for id, node in pool.books.nodes.items() if node.reachable and not why_not_here(job, node)}
     found: dict[Stay, Stays] = {}
     for other in pool.planned.values():
@@ -150,14 +153,14 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
 
 
 def _why_drained(node: Node) -> str:
-    """That it is out of service, if it is."""
+    """Return in words that ``node`` is being drained, and why; empty if it is not."""
     if node.drain is None:
         return ""
     return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"
 
 
 def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
-    """When ``job`` ends, as far as one can tell; else when its reservation does, and it waits for the next."""
+    """Return when ``job`` is expected to end; if that is not known, when its reservation ends; else None."""
     end = expected_end(job, pool.history, pool.speedup)
     live = job.live
     if end is None and live is not None and live.started is not None and live.reserved_s is not None:
@@ -166,7 +169,7 @@ def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
 
 
 def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
-    """When there is room, and how that is known."""
+    """Return the Unix time at which there is room, None if not known, and how that is known."""
     trial = Trial(pool.books)
     if trial.find(job, job.gpus_min) is not None:
         return now, "there is room now: it waits for those ahead of it"

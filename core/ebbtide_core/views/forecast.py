@@ -1,8 +1,8 @@
-"""When a waiting job starts, seen by letting the cluster itself go on: the same policy, on a copy, as far as is known.
+"""Forecasts when a waiting job starts, by letting a copy of the cluster go on under the same policies.
 
-Jobs that run end when their progress, earlier runs or time limits say so; who is asked to stop takes as long as it was
-measured to need, else its grace period; nobody submits anything. Of a job of which nothing tells, it is assumed that
-it never ends: what waits for it has no known start.
+Running jobs end when their progress, earlier runs or time limits say so. A job that is asked to stop takes as long as
+it was measured to need, or else its grace period. No new jobs are submitted. A job whose end nothing predicts is
+assumed never to end, so a job that waits for it has no known start.
 """
 
 import heapq
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ebbtide_core.cluster import Cluster
 
 MOST_JOBS: Final = 2000
-"""Unfinished ones of which a copy is made; with more, nothing is foreseen."""
+"""Unfinished jobs of a cluster that is copied; with more, there is no forecast."""
 MOST_PASSES: Final = 2000
-"""After so many, what lies ahead is too far away to be told."""
+"""Passes after which a forecast gives up, because the start is too far ahead."""
 
 _ENDED: Final = ExitFacts()
 _ASIDE: Final = ExitFacts(stop_requested=True, delivered=True, acknowledged=True, checkpointed=Checkpointed.YES)
@@ -32,9 +32,9 @@ _ASIDE: Final = ExitFacts(stop_requested=True, delivered=True, acknowledged=True
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a job starts (Unix seconds, None if that is not known), how that is known, and on what.
+    """When a job starts (Unix seconds, None if that is not known), how that is known, and the room that it gets.
 
-    ``after`` are the jobs that have to leave its GPUs first; of these, ``preempted`` are asked to, for it.
+    ``after`` are the jobs that have to leave its GPUs first; ``preempted`` are the jobs that are stopped for it.
     """
 
     start: float | None
@@ -45,7 +45,7 @@ class Forecast:
 
 
 def fork(cluster: "Cluster") -> "Cluster":
-    """A copy that can go its own way. What is over is shared with the original, and is not to be changed."""
+    """Return a copy of the cluster that can go on independently. It shares the ended jobs, which must not change."""
     state, memo = cluster.state, dict[int, object]()
     jobs = memo[id(state.jobs)] = dict(state.jobs)
     memo[id(state.operations)] = memo[id(state.requests)] = {}
@@ -53,17 +53,17 @@ def fork(cluster: "Cluster") -> "Cluster":
         memo[id(job.story)] = []
         jobs[id_] = deepcopy(job, memo)
     copy = deepcopy(cluster, memo)
-    copy._wake_at = None  # whoever was asked to wake the original does not wake the copy
+    copy._wake_at = None  # because a timer that was set for the original does not wake the copy
     return copy
 
 
 def forecast(cluster: "Cluster", job: JobId, now: float, changes: Iterable[Event] = ()) -> Forecast:
-    """Let ``cluster``, a `fork`, go on from ``now`` with ``changes`` until ``job`` is placed. It is used up."""
+    """Let ``cluster``, a `fork`, go on from ``now`` with ``changes`` until ``job`` is placed; this uses the fork up."""
     return _Ahead(cluster, job, now).look(changes)
 
 
 class _Ahead:
-    """A world in which everything goes as expected."""
+    """A simulation in which every job ends and stops as expected."""
 
     def __init__(self, cluster: "Cluster", job: JobId, now: float) -> None:
         self._cluster = cluster
@@ -98,14 +98,14 @@ class _Ahead:
                     self._carry_out(self._cluster.handle(event, self._now))
         return Forecast(None, f"not known: too far ahead, behind {MOST_PASSES} other changes")
 
-    # --- what is expected ---
+    # --- expected events ---
 
     def _expect(self, job: Job) -> None:
-        """Note when ``job`` ends, or is gone if it was asked to stop."""
+        """Schedule when ``job`` ends, or when it has left if it was asked to stop."""
         state = self._cluster.state
         left = remaining(job, self._now, state.history, state.speedup)
         if left is not None:
-            # From here on its work is what is foreseen now, however often it is stopped and goes on.
+            # Fix the job's work to the present estimate, which holds however often the job is stopped and resumed.
             self._bounds += left.source is EstimateSource.TIME_LIMIT
             job.spec = replace(job.spec, work_s=work_done(job, self._now, state.speedup) + left.work_s)
         live = job.live
@@ -134,13 +134,13 @@ class _Ahead:
         stop = attempt.stop
         assert stop is not None
         needs = stop.grace_s if job.save_s is None else min(job.save_s, stop.grace_s)
-        if attempt.started is None:  # it has nothing to save
+        if attempt.started is None:  # an attempt that has not started has nothing to save
             needs = 0.0
         exit = replace(_ASIDE, checkpoint_s=needs)
         self._at(asked + needs, e.AttemptExited(job.id, job.attempts[-1].number, exit, freed=True))
 
     def _is_void(self, event: Event) -> bool:
-        """Whether it is the end of work that was left off before, or no more than a time to look again."""
+        """Return whether ``event`` is the end of an attempt that was stopped before, or only a time for a pass."""
         if isinstance(event, e.SchedulingDue):
             return True
         if not isinstance(event, e.AttemptExited) or event.exit is not _ENDED:
@@ -152,7 +152,7 @@ class _Ahead:
         self._order += 1
         heapq.heappush(self._heap, (time, self._order, event))
 
-    # --- what the cluster asks for ---
+    # --- the cluster's commands ---
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
         for command in commands:
@@ -181,7 +181,7 @@ class _Ahead:
             case _:
                 pass
 
-    # --- what it comes to ---
+    # --- the result ---
 
     def _holders(self) -> dict[GpuId, list[JobId]]:
         holders: dict[GpuId, list[JobId]] = {}

@@ -1,4 +1,4 @@
-"""What GPU time was spent on: sums of intervals, by whoever asks for them. All of them are seconds or GPU-seconds."""
+"""Defines the accounts of what GPU time was spent on, and checks that they add up; all in seconds or GPU-seconds."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import GpuId, JobId, NodeId
 
 ROUNDING_S: Final = 0.5
-"""Sums of intervals between Unix times may be off by this: less than a second, however many there are."""
+"""Seconds by which rounding may make sums of intervals between Unix times differ, however many intervals there are."""
 
 
 class Dimension(Enum):
-    """What accounts may be kept by."""
+    """What accounts may be split by."""
 
     USER = "user"
     POOL = "pool"
@@ -24,7 +24,7 @@ class Dimension(Enum):
 
 @frozen
 class Periods:
-    """Times between ``edges``, in Unix seconds and ascending: the window that is asked about, cut into days or not."""
+    """The requested window as one or more periods between ascending ``edges`` in Unix seconds, for example days."""
 
     edges: tuple[float, ...]
 
@@ -33,7 +33,7 @@ class Periods:
             raise ValueError("edges: at least two times, each later than the one before")
 
     def cut(self, start: float, end: float) -> Iterator[tuple[int, float]]:
-        """The seconds from ``start`` to ``end`` that lie in each period, with its index; none that are outside all."""
+        """Yield the index of each period that overlaps ``start`` to ``end``, and the seconds of the overlap."""
         edges = self.edges
         start, end = max(start, edges[0]), min(end, edges[-1])
         index = bisect_right(edges, start) - 1
@@ -45,13 +45,13 @@ class Periods:
 
 @dataclass(slots=True)
 class GpuTime:
-    """GPU-seconds that were allocated, and what of it was what; and seconds that ``jobs`` spent otherwise.
+    """The GPU-seconds that were allocated to ``jobs``, by use, and the seconds that the jobs spent in each state.
 
     ``allocated`` is ``starting`` (placed, not yet running), ``computing`` and ``leaving`` (from the request to stop, or
     the end, until the GPUs were free). Of ``computing``, ``lost`` was done after the last checkpoint of an attempt that
-    failed, was killed or did not save, ``unknown`` was done by one of which nobody knows what it has saved by itself,
-    and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and ``suspended`` are seconds of jobs that had
-    no attempt, ``placed`` those of jobs that had one.
+    failed, was killed or did not save; ``unknown`` was done by an attempt of which it is not known whether it saved by
+    itself; and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and ``suspended`` are seconds of jobs
+    without an attempt on GPUs, ``placed`` are seconds of jobs with one.
     """
 
     starting: float = 0.0
@@ -68,21 +68,21 @@ class GpuTime:
 
     @property
     def allocated(self) -> float:
-        """All GPU-seconds in which nobody else could have the GPUs."""
+        """All GPU-seconds for which the GPUs were closed to other jobs."""
         return self.starting + self.computing + self.leaving
 
     @property
     def wasted(self) -> float:
-        """Those of them that are known to have led to nothing."""
+        """The allocated GPU-seconds that are known to have led to no result."""
         return self.lost + self.leaving + self.idle
 
 
 @dataclass(slots=True)
 class GpuAccount:
-    """What became of one GPU's time, in seconds; ``known`` is for how long there was such a GPU.
+    """What became of one GPU's time, in seconds; ``known`` is for how long the GPU existed.
 
-    The part of it that was not allocated was ``idle`` (on offer), had ``foreign`` processes on it, or was
-    ``unavailable``: its node silent, or itself unusable.
+    The time that was not allocated was ``idle`` (on offer), had ``foreign`` processes on the GPU, or was
+    ``unavailable``, because the node was silent or out of service, or the GPU was unusable.
     """
 
     known: float = 0.0
@@ -94,22 +94,22 @@ class GpuAccount:
 
 @frozen
 class Usage:
-    """What a ledger comes to: accounts by key, all of them together, each GPU, and foreign processes by user."""
+    """The result of a ledger: accounts by key, their total, each GPU, and seconds of foreign processes by user."""
 
     accounts: Mapping[tuple[str, ...], GpuTime]
     total: GpuTime
     gpus: Mapping[tuple[NodeId, GpuId], GpuAccount]
     foreign: Mapping[str, float]
     whole: bool
-    """Whether jobs of all users are in it."""
+    """Whether the jobs of all users are counted."""
 
 
 COLUMNS: Final = tuple(entry.name for entry in fields(GpuTime) if entry.name != "jobs")
-"""The sums of an `GpuTime`."""
+"""The names of the sums of a `GpuTime`."""
 
 
 def check(usage: Usage) -> tuple[str, ...]:
-    """What does not add up to the second, in words; nothing, if the books are right."""
+    """Return in words what does not add up to the second; empty if all sums are right."""
     problems = [problem for problem in _check_gpus(usage) if problem]
     for key, account in usage.accounts.items():
         if account.lost + account.unknown + account.idle > account.computing + ROUNDING_S:

@@ -1,8 +1,8 @@
-"""Who had which GPU time, and what became of it: a fold over the journal.
+"""Adds up from the journal how much GPU time jobs had, and what became of it.
 
-The ledger folds events into a cluster's state of its own, as a master that recovers does, and looks after each at what
-it changed. So it says nothing of a job that the cluster would not have said at that time. docs/operations.md ("Usage")
-says in words what is counted as what.
+The ledger folds events into a cluster state of its own, as a recovering master does, and looks after each event at what
+it changed. So the ledger says of a job only what the cluster would have said at that time. docs/operations.md ("Usage")
+describes what is counted as what.
 """
 
 from collections.abc import Iterable
@@ -28,15 +28,15 @@ _SAY_NOTHING: Final = (
     e.FirstStepMade, e.WorkResumed, e.WorkUnsaved, e.RateMeasured, e.InterferenceFound, e.ProgressReported,
 )  # fmt: skip
 KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
-"""The events that a ledger needs; others change nothing in it."""
+"""The names of the events that a ledger needs; other events change nothing in it."""
 MOST_BOOKED: Final = 5_000_000
-"""Jobs by period: half a GiB while they are added up."""
+"""Pairs of job and period that a ledger can count; they take half a GiB of memory."""
 MOST_ACCOUNTS: Final = 200_000
-"""As many as there are jobs: twenty MiB of answer."""
+"""Accounts of one answer, as many as a cluster has unfinished jobs at most; they make an answer of twenty MiB."""
 
 
 class _Nowhere(Queue):
-    """Nobody is scheduled here."""
+    """A queue that keeps no jobs, because a ledger schedules nothing."""
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Do nothing."""
@@ -46,7 +46,7 @@ class _Nowhere(Queue):
 
 
 class _Life(Enum):
-    """What a job does, whatever it has of GPUs."""
+    """What a job does, whether it holds GPUs or not."""
 
     WAITING = "waiting"
     HELD = "held"
@@ -55,7 +55,7 @@ class _Life(Enum):
 
 
 class _Stage(Enum):
-    """Where an attempt that holds GPUs is."""
+    """What an attempt that holds GPUs does."""
 
     STARTING = "starting"
     COMPUTING = "computing"
@@ -63,7 +63,7 @@ class _Stage(Enum):
 
 
 class _Fate(Enum):
-    """What becomes of what an attempt computed since its last checkpoint."""
+    """What becomes of the work that an attempt did since its last checkpoint."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -71,7 +71,7 @@ class _Fate(Enum):
 
 
 class _Rest(Enum):
-    """What becomes of the part of a GPU that is not allocated."""
+    """The state of the part of a GPU that is not allocated."""
 
     IDLE = "idle"
     FOREIGN = "foreign"
@@ -80,9 +80,11 @@ class _Rest(Enum):
 
 @dataclass(slots=True)
 class _JobEntry:
-    """One job: since when it is in what state, and the stretches of computing that no checkpoint holds yet.
+    """One job: what it does since when, in Unix seconds, and its time in accounts.
 
-    ``accounts`` are those that it is booked on, by period.
+    ``unsaved`` are intervals of computing that no checkpoint holds yet; the last one, still open, is since
+    ``unsaved_since``. ``judged`` is the number of the last attempt whose unsaved work was booked. ``accounts`` are the
+    job's accounts by period.
     """
 
     job: Job
@@ -101,7 +103,7 @@ class _JobEntry:
 
 @dataclass(slots=True)
 class _GpuEntry:
-    """One GPU: how many parts of it are allocated since when, and what the rest is; None: there is no such GPU now."""
+    """One GPU: the parts of it that are ``held`` since when, and what the ``rest`` is (None: the GPU is gone)."""
 
     since: float
     rest: _Rest | None = None
@@ -111,10 +113,10 @@ class _GpuEntry:
 
 
 class Ledger:
-    """Takes in events in order; `close` says what they come to in ``periods``, by as many dimensions as wanted.
+    """Takes events in order; `close` returns the usage in ``periods``, by any number of dimensions.
 
-    With ``user``, only jobs of that user are counted, and foreign processes of that user. Raises `SpecError` if that is
-    more than a master can hold.
+    With ``user``, only that user's jobs and foreign processes are counted. `take` and `close` raise `SpecError` if the
+    result is more than a master can hold.
     """
 
     def __init__(self, periods: Periods, by: Iterable[Dimension] = (Dimension.USER,), user: str | None = None) -> None:
@@ -131,10 +133,10 @@ class Ledger:
         self._booked = 0
 
     def take(self, event: Event, now: float) -> None:
-        """Take in ``event`` of Unix time ``now``, the next in the journal; what a clock was ahead by has not passed."""
+        """Take the next ``event`` of the journal, of Unix time ``now``. A time before the last counts as the last."""
         now = self._last = max(self._last, now)
         if isinstance(event, e.JobRemoved | e.JobRetired):
-            return  # it is over, and was let go then
+            return  # the job is over, and the ledger dropped it when it ended
         apply(self._state, event, now)
         if (job := getattr(event, "job", None)) is not None:
             self._look_at_job(job, event, now)
@@ -142,7 +144,7 @@ class Ledger:
             self._look_at_node(node, now)
 
     def close(self, now: float) -> Usage:
-        """What all that comes to, with what goes on counted until Unix time ``now``. Nothing may follow."""
+        """Return the usage, counting what still goes on until Unix time ``now``. No event may follow."""
         now = max(self._last, now)
         for entry in self._jobs.values():
             self._book_idle(entry, now)
@@ -158,13 +160,13 @@ class Ledger:
 
     @property
     def known_since(self) -> float:
-        """Jobs that had ended before that Unix time may be forgotten, and are not counted."""
+        """The Unix time before which ended jobs may have been forgotten; these are not counted."""
         return self._state.known_since
 
     # --- jobs ---
 
     def _look_at_job(self, id: JobId, event: Event, now: float) -> None:
-        """Book what ended by ``event``, and note what began."""
+        """Book the intervals that ``event`` ended for the job, and note the ones that it began."""
         entry = self._jobs.get(id)
         if entry is None:
             job = self._state.jobs.get(id)
@@ -180,7 +182,7 @@ class Ledger:
             for piece in job.attempts[event.attempt - 1].allocation:
                 self._look_at_node(piece.node, now)
         if job.ending is not None and entry.held is None:
-            del self._jobs[id]  # or all of a long journal would be held in memory
+            del self._jobs[id]  # so that memory does not grow with the length of the journal
             self._state.jobs.pop(id, None)
 
     def _follow_life(self, entry: _JobEntry, now: float) -> None:
@@ -214,14 +216,14 @@ class Ledger:
             self._judge(entry, last)
 
     def _judge(self, entry: _JobEntry, attempt: Attempt) -> None:
-        """The attempt has ended: what became of what it computed since its last checkpoint."""
+        """Book what became of the work of ``attempt``, which has ended, since its last checkpoint."""
         gpus, fate = attempt.allocation.share / WHOLE, _fate(entry.job, attempt)
         for start, end in () if fate is _Fate.KEPT else entry.unsaved:
             self._book(entry, fate.value, start, end, gpus)
         entry.judged, entry.unsaved = attempt.number, []
 
     def _book_idle(self, entry: _JobEntry, now: float) -> None:
-        """Whoever was idle until ``now`` computed nothing meanwhile that could be lost."""
+        """Book the job's idle time until ``now``; it is no unsaved work, because nothing was computed in it."""
         if entry.idle_since is None or entry.held is None:
             return
         self._book(entry, "idle", entry.idle_since, now, entry.held.share / WHOLE)
@@ -240,7 +242,7 @@ class Ledger:
         entry.stage_since = now
 
     def _book(self, entry: _JobEntry, column: str, start: float, end: float, times: float) -> None:
-        """Add the seconds from ``start`` to ``end``, so many ``times``, to a column of the job's accounts."""
+        """Add the seconds from ``start`` to ``end``, multiplied by ``times``, to a column of the job's accounts."""
         if self._user is not None and entry.job.user != self._user:
             return
         for period, seconds in self._periods.cut(start, end):
@@ -253,7 +255,7 @@ class Ledger:
                 sums.jobs.add(entry.job.id)
 
     def _check_size(self) -> None:
-        """Count that a job is booked in a period for the first time."""
+        """Count that a job has its first account in a period; raise `SpecError` if there are too many."""
         self._booked += 1
         if self._booked > MOST_BOOKED:
             raise SpecError("--since", f"comes to more than {MOST_BOOKED} jobs by day: ask for a shorter time")
@@ -272,7 +274,7 @@ class Ledger:
     # --- GPUs ---
 
     def _move(self, before: Allocation | None, after: Allocation | None, now: float) -> None:
-        """Parts of GPUs are allocated that were not, or no longer are."""
+        """Count the GPUs of ``before`` as no longer allocated, and those of ``after`` as allocated."""
         for allocation, sign in ((before, -1), (after, 1)):
             for piece in allocation or ():
                 for gpu in piece.gpus:
@@ -281,7 +283,7 @@ class Ledger:
                     entry.held += sign * gpu.share
 
     def _look_at_node(self, id: NodeId, now: float) -> None:
-        """Note which of its GPUs there are, and which are on offer."""
+        """Note which GPUs the node has, and which of them are on offer."""
         node = self._state.nodes.get(id)
         if node is None:
             return
@@ -294,7 +296,7 @@ class Ledger:
             entry.users = frozenset() if use is None else frozenset(process.user for process in use.processes)
 
     def _settle(self, entry: _GpuEntry, now: float) -> None:
-        """Count what it was until ``now``."""
+        """Count the GPU's time until ``now`` by its present state."""
         seconds = sum(seconds for _, seconds in self._periods.cut(entry.since, now))
         entry.since = now
         if not seconds or entry.rest is None:
@@ -309,7 +311,7 @@ class Ledger:
 
 
 def _life(job: Job) -> _Life | None:
-    """What ``job`` does; None if it is over."""
+    """Return what ``job`` does; None if it is over."""
     if job.ending is not None:
         return None
     if job.live is not None and not job.off_gpu:
@@ -326,9 +328,9 @@ def _stage(attempt: Attempt) -> _Stage:
 
 
 def _fate(job: Job, attempt: Attempt) -> _Fate:
-    """What became of what ``attempt``, which has ended, had computed until then."""
+    """Return what became of the unsaved work of ``attempt``, which has ended."""
     exit, order = attempt.exit, attempt.stop
-    if exit is None:  # it never ran
+    if exit is None:  # the attempt never ran
         return _Fate.KEPT
     cause = None if order is None or order.cause is StopCause.BROKEN else order.cause
     match read_exit(exit, job.spec, cause).ending:
@@ -347,7 +349,7 @@ def _fate(job: Job, attempt: Attempt) -> _Fate:
 
 
 def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
-    """The same, of who was asked to leave: it may save, then or now and then, where nobody looks."""
+    """Return the same for an attempt that was asked to leave; it may have saved where the supervisor does not look."""
     if exit.checkpointed is Checkpointed.UNKNOWN:
         return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
     return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN

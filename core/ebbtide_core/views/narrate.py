@@ -1,9 +1,9 @@
-"""Events in words, for people who ask what happened."""
+"""Puts events into words, for people who ask what happened."""
 
 from ebbtide_core.dispatch import RULES
 from ebbtide_core.events import Event
 
 
 def narrate(event: Event) -> str:
-    """One line that says what ``event`` was; jobs and nodes are named only where it is not about them."""
+    """Return one line that says what ``event`` was, without the name of the job or node that it is about."""
     return RULES[type(event)].say(event)

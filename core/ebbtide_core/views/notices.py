@@ -1,4 +1,4 @@
-"""Which events are moments that people want to hear of."""
+"""Decides which events are moments that users are notified of."""
 
 from typing import Final
 
@@ -19,9 +19,9 @@ _ENDINGS: Final = {
 
 
 def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
-    """What ``event``, recorded ``at`` that time and applied to ``job``, is for people, and in words; None if nothing.
+    """Return the moment that ``event``, recorded at Unix time ``at``, is for ``job``, and its text; None if none.
 
-    It may be asked as soon as the event was applied, or later.
+    Call this once the event was applied to ``job``, at once or later.
     """
     match event:
         case e.LogMatched():
@@ -45,7 +45,7 @@ def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
 
 
 def _started(job: Job, event: e.AttemptStarted) -> tuple[Moment, str] | None:
-    """The first node of an attempt speaks for all."""
+    """Return the moment of a start and its text; of an attempt on several nodes, only the first node's start counts."""
     allocation = job.attempts[event.attempt - 1].allocation
     if event.node and event.node != allocation.node_ids[0]:
         return None

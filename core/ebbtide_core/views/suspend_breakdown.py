@@ -1,20 +1,20 @@
-"""What the time between two steps of a suspended job was spent on."""
+"""Breaks down the time from the request to suspend a job to its first step after it is resumed."""
 
 from typing import Final
 
 from ebbtide_core.job.job import Job, Suspension
 
 PARTS: Final = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
-"""In their order."""
+"""The parts of that time, in order."""
 
 
 def parts_of(job: Job, suspension: Suspension) -> dict[str, float]:
-    """Seconds by part, as far as they are known.
+    """Return the seconds of each part, as far as they are known.
 
-    ``save``: from the request to its checkpoint. ``exit``: to the end of its last process. ``free``: until its GPUs'
-    memory was released. ``queue``: until it was placed again. ``start``: until its process was seen to run.
-    ``import``: until the script asked for its job. ``load``: until it had its checkpoint. ``first_step``: until it
-    reported a step. A job that was swapped has only those that it went through.
+    ``save``: from the request to the job's checkpoint. ``exit``: until its last process ended. ``free``: until its
+    GPUs' memory was released. ``queue``: until the job was placed again. ``start``: until its process was seen to run.
+    ``import``: until the script asked for its job. ``load``: until the script had the checkpoint. ``first_step``: until
+    it reported a step. A job that was swapped has only the parts that it went through.
     """
     moments = [("free", suspension.exited, suspension.gpu_free)]
     attempt = job.attempts[suspension.resumed_by - 1] if suspension.resumed_by else None
