@@ -151,7 +151,7 @@ class Node:
         return fits and use.share(id) - share + piece.share <= WHOLE
 
     def offers(self, piece: GpuSlice) -> bool:
-        """Return whether as much of the GPU of ``piece`` is on offer at all, even if it is in use now."""
+        """Return whether the GPU of ``piece`` is on offer for a share of that size, even if it is in use now."""
         return piece.gpu in self.slices or (piece.share < WHOLE and piece.gpu in self.beside)
 
     def idle_together(self, use: NodeUse) -> int:
@@ -268,10 +268,10 @@ class Books:
     pools, and ``roots`` are the checkpoint roots that the reachable ones of these see. ``largest`` is the most GPUs
     that one job can have on one usable node. Of the usable nodes, ``foreign`` are the ones with foreign processes,
     ``beside`` the ones that offer shares beside such processes, ``sliced`` the ones with MIG slices, ``tainted`` the
-    ones with taints, and ``mixed`` the ones with GPUs of several models. ``heterogeneous`` says that not even a job
-    without constraints may have every set of GPUs. ``anti_affinity`` is None while no jobs are kept apart, ``booked``
-    is None while there are no bookings. ``changes`` is counted up whenever a change may affect where a job would fit if
-    no other job had room.
+    ones with taints, and ``mixed`` the ones with GPUs of several models. ``heterogeneous`` says that taints or
+    different GPU models limit even jobs without constraints. ``anti_affinity`` is None while no jobs are kept apart,
+    ``booked`` is None while there are no bookings. ``changes`` is counted up whenever a change may affect where a job
+    would fit if no other job had room.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class Books:
             update(node, promised)
 
     def keep(self, job: JobId, piece: NodeAllocation) -> None:
-        """Enter ``piece`` as kept by an attempt of ``job`` until it ends, also while its memory is swapped out."""
+        """Enter ``piece`` as kept by an attempt of ``job`` until it ends, also while its GPU memory is swapped out."""
         node = self.nodes[piece.node]
         node.held.add(piece)
         if node.promised is not node.held:

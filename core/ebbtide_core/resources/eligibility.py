@@ -33,7 +33,7 @@ class Span(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The nodes that a job may have at the same time; ``barred`` has the GPUs of each node that do not belong to it."""
+    """Nodes that a job may have at the same time; ``barred`` has each node's GPUs that do not belong to the domain."""
 
     nodes: dict[NodeId, Node]
     barred: dict[NodeId, frozenset[GpuId]]

@@ -20,8 +20,8 @@ def pick(
 ) -> tuple[GpuSlice, ...] | None:
     """Return the GPUs of ``node`` that ``job`` would get beside ``use``; None if there are too few.
 
-    ``beside`` are the GPUs that the job has on this node in addition: empty if its other GPUs are all on other nodes,
-    None if it has no other GPUs.
+    ``beside`` are other GPUs that the job has on this node: empty if its other GPUs are all on other nodes, None if it
+    has no other GPUs.
     """
     if share == 0:
         return ()
@@ -95,7 +95,7 @@ def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
 
 
 def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: NodeUse) -> float | None:
-    """Return how much of the ``offered`` part of a ``whole`` GPU ``use`` and ``job`` would leave; None if it is less.
+    """Return what ``use`` and ``job`` would leave of the ``offered`` part of a ``whole`` GPU; None if it does not fit.
 
     The smaller the number, the better the fit. It is the sum of the share and the memory that are left, each relative
     to the whole GPU.

@@ -17,9 +17,9 @@ NAMED: Final = 6
 
 
 def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
-    """Return a refusal if no node registered in ``pool``, even idle, could run the job; None if one could, or none is.
+    """Return a refusal if no registered node of ``pool``, reachable or not, could run the job even when idle.
 
-    A job that is submitted before any node has registered waits.
+    Return None otherwise, and also if no node has registered yet: then the job waits.
     """
     share = spec.gpus_min if gpus_min is None else gpus_min
     books, most = pool.books, pool.books.most
@@ -50,7 +50,7 @@ def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> R
 
 
 def _unmet(books: Books, spec: JobSpec, share: int) -> str:
-    """Do as `unmet`, but remember the answer for jobs with the same request, because `unmet` looks at every GPU."""
+    """Do as `unmet`, which looks at every GPU, but only once for each request until a node changes."""
     size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
     return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 

@@ -35,7 +35,7 @@ class Trial:
         """The domain of the search under way; ``nodes`` are its nodes during the search."""
 
     def empty(self) -> None:
-        """Give back all promised room, except for what attempts keep even while their memory is swapped out."""
+        """Give back all promised room, except for what attempts keep even while swapped out."""
         self._enter()
         self._room, self._changed = self._room.copy(), True
         for node in self.nodes.values():
