@@ -129,10 +129,7 @@ def _end(distribution: Distribution) -> float:
 
 
 def _to_the_end(distribution: Distribution, sequence: Iterable[float]) -> Iterator[float]:
-    """Yield ``sequence`` while it increases and is below the longest run, then that run.
-
-    If there is no longest run, yield the last reservation doubled again and again.
-    """
+    """Yield ``sequence`` while it increases below the longest run, then that run; without one, double forever."""
     last = 0.0
     for reserved in sequence:
         if not last < reserved < distribution.high:

@@ -31,9 +31,8 @@ class ExpectedRelease(NamedTuple):
 def held_s(job: Job, at: float, share: int, speedup: Curve, reserved_s: float | None = None) -> float | None:
     """Return for how many seconds at most an attempt that starts at Unix time ``at`` holds ``share`` parts of GPUs.
 
-    The bound is what is left of the job's time limit, or until the job has run for ``reserved_s`` in all, plus its
-    grace period. Without either, it is the time for the rest of the work that the submitter declared; None without
-    that too.
+    The bound is the rest of the job's time limit, or of ``reserved_s`` of running time, plus its grace period; without
+    either, the rest of the work that its submitter declared; None without any of them.
     """
     limits = [limit for limit in (job.spec.time_limit_s, reserved_s) if limit is not None]
     if limits:

@@ -83,8 +83,8 @@ def _idle(node: Node, memory: int, *uses: NodeUse) -> Iterator[GpuSlice]:
 def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
     """Return how much memory, in bytes, ``job`` gets of a ``whole`` GPU of which it gets ``share``.
 
-    By default memory is in proportion to the share. If the submitter named the memory of the job's data, the job gets
-    that plus `CONTEXT_BYTES`. If the need was measured since, the job gets that, because it includes CUDA's memory.
+    By default memory is in proportion to the share. If the submitter named what the job's data need, it is that plus
+    `CONTEXT_BYTES`; a need that was measured since counts as it is, because it includes CUDA's memory.
     """
     needed = job.gpu_mem_bytes
     if not needed:

@@ -17,10 +17,7 @@ NAMED: Final = 6
 
 
 def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
-    """Return a refusal if no registered node of ``pool``, reachable or not, could run the job even when idle.
-
-    Return None otherwise, and also if no node has registered yet: then the job waits.
-    """
+    """Return a refusal if no registered node of ``pool``, however idle, can run the job; without any node, it waits."""
     share = spec.gpus_min if gpus_min is None else gpus_min
     books, most = pool.books, pool.books.most
     if not most.gpus:

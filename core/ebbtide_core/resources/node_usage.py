@@ -31,10 +31,9 @@ class Stray:
 
 @dataclass(slots=True)
 class NodeUse:
-    """The amounts in use on one node.
+    """The amounts in use on one node: ``whole`` GPUs, and of shared GPUs the ``shares`` in parts and the bytes.
 
-    ``whole`` are the GPUs in use as a whole. ``shares`` and ``gpu_mem`` have the parts and the bytes in use of GPUs
-    that are shared. A GPU that is not in use is in none of them.
+    A GPU that is not in use is in none of these.
     """
 
     whole: set[GpuId] = field(default_factory=set)

@@ -46,10 +46,7 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer of `explain`. Times are Unix seconds, None if not known.
-
-    ``ahead`` is the number of jobs before it in the queue, None for a job that does not wait.
-    """
+    """The answer of `explain`: times in Unix seconds, None if not known; ``ahead`` is None unless the job waits."""
 
     job: JobId
     needs: str
@@ -153,7 +150,6 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
 
 
 def _why_drained(node: Node) -> str:
-    """Return in words that ``node`` is being drained, and why; empty if it is not."""
     if node.drain is None:
         return ""
     return f"being drained: {node.drain.reason}" if node.drain.reason else "being drained"

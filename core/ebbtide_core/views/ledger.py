@@ -80,11 +80,10 @@ class _Rest(Enum):
 
 @dataclass(slots=True)
 class _JobEntry:
-    """One job: what it does since when, in Unix seconds, and its time in accounts.
+    """One job: its state since when, and its intervals of computing that no checkpoint holds yet.
 
-    ``unsaved`` are intervals of computing that no checkpoint holds yet; the last one, still open, is since
-    ``unsaved_since``. ``judged`` is the number of the last attempt whose unsaved work was booked. ``accounts`` are the
-    job's accounts by period.
+    ``judged`` is the number of the last attempt whose unsaved work was booked; ``accounts`` are the job's accounts by
+    period.
     """
 
     job: Job
