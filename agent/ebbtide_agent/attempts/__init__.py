@@ -1,1 +1,1 @@
-"""The attempts on a node as its agent sees them: launched, adopted, stopped, recovered and forgotten."""
+"""The agent's attempts: it launches, adopts, stops, recovers and forgets them."""

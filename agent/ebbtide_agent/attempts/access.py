@@ -1,4 +1,4 @@
-"""What users and other nodes may see of the jobs of this node."""
+"""Gives users and other nodes access to the logs, files and processes of this node's jobs."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from ebbtide_agent.logs.log_edges import LogEdge
 
 
 class AttemptAccess:
-    """Leads to the logs, files and processes of attempts, forgotten ones too as far as they are still there."""
+    """Finds the logs, files and processes of attempts, and what is left of forgotten attempts."""
 
     def __init__(self, places: NodeDirectories, registry: Registry, snapshots: SnapshotCache) -> None:
         self._places = places
@@ -25,15 +25,15 @@ class AttemptAccess:
         self._snapshots = snapshots
 
     def place(self, job_id: str, attempt: int) -> AttemptDir:
-        """Where the attempt's directory is, whether it exists or not. Raises ValueError for a job id that is none."""
+        """Return the attempt's directory, whether it exists or not. Raises ValueError for an invalid job id."""
         if not is_job_id(job_id):
             raise ValueError(f"{job_id[:80]!r} is not a job id")
         return self._places.attempt(job_id, attempt)
 
     def account(self, job_id: str, attempt: int) -> Account | None:
-        """With whose rights the job's files are shown, which may have run here; None: with the agent's own. Blocks.
+        """Return the account with whose rights the job's files are read; None means the agent's own. Blocks.
 
-        Raises FileNotFoundError if it has none here.
+        Raises FileNotFoundError if the job has no files here.
         """
         known = self._known.get((job_id, attempt))
         if known is not None or os.geteuid():
@@ -41,37 +41,37 @@ class AttemptAccess:
         return owner_of(self.roots(job_id)["checkpoints"])
 
     def shell(self, job_id: str, attempt: int) -> str:
-        """The login shell of the account that the attempt runs as."""
+        """Return the login shell of the account that the attempt runs as."""
         known = self._known.get((job_id, attempt))
         account = None if known is None else known.intent.account
         return login_shell() if account is None else account.shell
 
     def runs(self, job_id: str, attempt: int) -> bool:
-        """Whether the attempt has processes here that compute."""
+        """Return whether the attempt is running here."""
         known = self._known.get((job_id, attempt))
         return known is not None and known.runs
 
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]:
-        """Its live processes, its supervisor excepted."""
+        """Return the pids of the attempt's live processes without its supervisor."""
         known = self._known.get((job_id, attempt))
         return () if known is None else known.pids()
 
     def roots(self, job_id: str) -> dict[str, Path]:
-        """By the names that its user has for them, the directories that are given to the job besides its own."""
+        """Return the job's directories besides its working directory, by the names that users have for them."""
         job_dir = self._places.job(job_id)
         return {"output": job_dir / "output", "checkpoints": job_dir}
 
     def copied_workdir(self, job_id: str) -> Path | None:
-        """The job's own copy of the directory that it was submitted from, if it has one here."""
+        """Return the job's copy of the directory that it was submitted from; None if this node has none."""
         places = (self._snapshots.workdir(job_id), self._places.workdirs_of_accounts / job_id)
         return next((place for place in places if is_job_id(job_id) and place.is_dir()), None)
 
     async def read_log(
         self, job_id: str, attempt: int, offset: int | LogEdge, max_bytes: int, wait_s: float, rank: int | None = None
     ) -> agent_pb2.LogData:
-        """One window of the attempt's log, a forgotten one's too; waits up to `wait_s` for data if more may come.
+        """Read one window of the log of an attempt, forgotten or not; wait up to `wait_s` for data if more may come.
 
-        With `rank`, only of what that one printed. With an edge instead of the offset, where that is.
+        With `rank`, read only what that rank printed. With a `LogEdge` instead of an offset, return where the edge is.
         """
         known = self._known.get((job_id, attempt))
         place = self._places.attempt(job_id, attempt)
@@ -86,7 +86,7 @@ class AttemptAccess:
         return await log_window.read(path, offset, max_bytes, wait_s, is_over=lambda: known is None or known.is_over)
 
     async def read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-        """Answer another node's question about a job's checkpoints. Raises OSError."""
+        """Answer another node's request for a job's checkpoints. Raises OSError."""
         if not is_job_id(request.job_id) or not self._places.cluster_id:
             return agent_pb2.CheckpointData(error=f"{request.job_id[:80]!r} is not a job id")
         return await read_as_owner(self._places.job(request.job_id), request)

@@ -1,8 +1,8 @@
-"""What proves that a process is an attempt's: what only this node's agents can have put into its hands.
+"""Proves that a process belongs to an attempt, by things that only this node's agents can have given to it.
 
-Anybody may give their own processes any environment, any name, and by mounts of their own any path that a link in /proc
-tells. So a path is a hint at most. What counts is what the agent alone can make: the attempt's intent and its door,
-which say whose processes its are, and the inode of its job's lock, which nobody else can open.
+Users can give their processes any environment and any name, and with mounts of their own also any path that a link in
+/proc shows. So a path is only a hint. The proof is what the agent alone can make: the attempt's intent and its socket
+directory, which show the account of its processes, and the inode of its job's lock, which no other account can open.
 """
 
 import itertools
@@ -27,25 +27,25 @@ from ebbtide_agent.processes import procfs
 
 _SOCKET: Final = b"EBB_SOCKET="
 _ENVIRONMENT_BYTES: Final = 8 << 20
-"""The kernel lets arguments and environment together have less; what claims to have more is not read on."""
+"""Bytes that are read of an environment; the kernel limits arguments and environment together to less."""
 _LOCK_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Tells whose a process is, among the attempts of one node."""
+    """Finds the attempt of one node that a process belongs to."""
 
     node_dir: Path
 
     def by_any_sign(self, pid: int) -> AttemptKey | None:
-        """The attempt that launched the process, by its environment or else by its job's lock. May block."""
+        """Return the attempt of the process, by its environment or else by its job's lock. May block."""
         return self.by_socket(pid) or self.by_lock(pid)
 
     def by_socket(self, pid: int) -> AttemptKey | None:
-        """The attempt whose socket the process has in its environment, if it is of the attempt's account. May block.
+        """Return the attempt whose socket the process's environment names, if both have the same account. May block.
 
-        Where nothing says any more whose the attempt was, root's processes are not believed: programs that are set to
-        root's id have the environment of whoever starts them.
+        When an attempt's account cannot be found any more, root's processes prove nothing: a setuid-root program has
+        the environment of the user who starts it.
         """
         value = variable(pid, _SOCKET)
         for folder in (attempts_dir(self.node_dir), doors_dir(self.node_dir)):
@@ -56,15 +56,15 @@ class Belonging:
         return None
 
     def by_lock(self, pid: int) -> AttemptKey | None:
-        """The attempt that held the lock last which the process has open, as that itself says. May block."""
+        """Return the attempt that is named in the lock that the process has open, its last holder. May block."""
         return next((key for key in map(self._holder, self._locks(pid)) if key is not None), None)
 
     def holds(self, pid: int, job_id: str) -> bool:
-        """Whether the process has the job's lock open, be it removed or empty. May block."""
+        """Return whether the process has the job's lock open, even one that is removed or empty. May block."""
         return any(self._job(lock) == job_id for lock in self._locks(pid))
 
     def _uid(self, key: AttemptKey) -> int | None:
-        """Whose processes the attempt's are; None if nothing proves it."""
+        """Return the uid of the attempt's processes; None if nothing proves it."""
         place = AttemptDir.of(self.node_dir, *key)
         try:
             intent = place.intent()
@@ -72,7 +72,7 @@ class Belonging:
                 account = intent.get("account")
                 return int(account["uid"]) if account else os.geteuid()
         except (OSError, ValueError, LookupError, TypeError):
-            pass  # damaged; the door may be whole
+            pass  # the intent is damaged; the socket's directory may be whole
         try:
             facts = (place.door / JOB_SOCKET).lstat()
         except OSError:
@@ -80,7 +80,7 @@ class Belonging:
         return facts.st_uid if stat.S_ISSOCK(facts.st_mode) else None
 
     def _locks(self, pid: int) -> Iterator["_Lock"]:
-        """What the process has open and is a lock of this node, or was."""
+        """Yield the locks of this node that the process has open, removed ones too."""
         folder = f"{lock_path(self.node_dir, '').parent}/"
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
@@ -89,7 +89,7 @@ class Belonging:
         for descriptor in descriptors:
             link = f"/proc/{pid}/fd/{descriptor}"
             target = _target(link).removesuffix(" (deleted)")
-            if target.startswith(folder) and target.endswith(".lock"):  # a hint: only what is looked at proves anything
+            if target.startswith(folder) and target.endswith(".lock"):  # only a hint; _look_at proves it
                 lock = self._look_at(link, target.removeprefix(folder).removesuffix(".lock"))
                 if lock is not None:
                     yield lock
@@ -112,12 +112,12 @@ class Belonging:
             os.close(handle)
 
     def _is_ours(self, facts: os.stat_result) -> bool:
-        """Whether it is a file that nobody but the agent's account can open, on the node's own disk."""
+        """Return whether only the agent's account can open the file, and it is on the locks' file system."""
         private = facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
         return private and stat.S_ISREG(facts.st_mode) and facts.st_dev in self._devices()
 
     def _devices(self) -> set[int]:
-        """Of the locks: some file systems number their files' device otherwise than their directories'."""
+        """Return the device numbers of the locks and of their directory, which differ on some file systems."""
         folder = lock_path(self.node_dir, "").parent
         try:
             with os.scandir(folder) as entries:
@@ -127,7 +127,7 @@ class Belonging:
             return set()
 
     def _job(self, lock: "_Lock") -> str:
-        """Whose lock it is: it says so itself, or, one of before, has its place."""
+        """Return the lock's job: the lock names it, or, made by an older agent, it is still at the job's path."""
         if lock.job:
             return lock.job
         try:
@@ -148,7 +148,7 @@ class _Lock:
 
     @property
     def job(self) -> str:
-        """As the lock itself says; empty if it does not."""
+        """The job that the lock names; empty if it names none."""
         lines = self.content.split(b"\n")
         job = lines[1].decode("ascii", errors="replace") if len(lines) > 2 else ""
         return job if is_job_id(job) else ""
@@ -160,9 +160,9 @@ class _Lock:
 
 
 def variable(pid: int, prefix: bytes) -> bytes:
-    """What follows the prefix in the process's environment; empty if nothing has it, or it is not ours to look into.
+    """Return the rest of the environment entry with this prefix; empty if there is none or it may not be read.
 
-    May block for ever: the process may have put its environment where only it can be read from.
+    May block for ever: a process can move its environment into memory that never becomes readable.
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:

@@ -1,4 +1,4 @@
-"""The attempts of one node, as the master orders them."""
+"""Carries out the master's orders for the attempts of one node."""
 
 import asyncio
 import logging
@@ -31,11 +31,11 @@ def _ignore(status: agent_pb2.AttemptStatus) -> None:
 
 
 class Attempts:
-    """Puts together what launches attempts, knows them and tells of them, and carries out the master's orders with it.
+    """Assembles the parts that launch, track and report attempts, and carries out the master's orders with them.
 
     `on_change` is called on the event loop with the whole status after every change. `places` must name the cluster
-    before the first launch. `warm` is how many processes may be held ready, not before an attempt has made steps for
-    `settled_s`. `sharing` knows how those on shares of GPUs share them.
+    before the first launch. `warm` is how many standby processes may be kept; none starts before an attempt has made
+    steps for `settled_s`. `sharing` knows how attempts share a GPU.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Attempts:
         self._collecting = asyncio.create_task(collecting, name="what snapshots have left")
 
     async def close(self) -> None:
-        """Let go of them; running attempts go on."""
+        """End the agent's part; running attempts go on."""
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
@@ -100,15 +100,15 @@ class Attempts:
         await self._spawner.close()
 
     def join(self, cluster_id: str) -> None:
-        """Keep the checkpoints of jobs that are launched from now on as this cluster's."""
+        """Keep the checkpoints of jobs that are launched from now on under this cluster's id."""
         self._places.cluster_id = cluster_id
 
     async def launch(self, order: agent_pb2.Launch) -> None:
-        """Start the attempt; one that was started already is left as it is, and its status is reported again."""
+        """Start the attempt. If it was started before, only report its status again."""
         await self._launching.launch(order)
 
     async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None:
-        """Ask the attempt to end within the grace period; a second request can only shorten it.
+        """Ask the attempt to end within the grace period; a second request can only shorten the period.
 
         If the job `goes_on` later, its next process may do its imports while this one saves.
         """
@@ -124,9 +124,9 @@ class Attempts:
             await self._launching.cancel((job_id, attempt))
 
     async def swap(self, job_id: str, attempt: int, grace_s: float, swaps: int) -> None:
-        """Ask the attempt to leave its GPU for host memory, or else to end within the grace period.
+        """Ask the attempt to swap its GPU memory to host memory, or else to end within the grace period.
 
-        `swaps` is how often it had left before: if that is not so, the order is old, and nothing happens.
+        `swaps` is how often it was swapped out before. If that number is wrong, the order is old and has no effect.
         """
         known = self._registry.attempts.get((job_id, attempt))
         if known is not None:
@@ -136,22 +136,22 @@ class Attempts:
             await self.stop(job_id, attempt, grace_s)
 
     async def resume(self, job_id: str, attempt: int, swaps: int) -> None:
-        """Ask the attempt, which has left its GPU so often, to come back to it."""
+        """Ask the attempt, which was swapped out `swaps` times, to return to its GPU."""
         known = self._registry.attempts.get((job_id, attempt))
         if known is not None:
             log.info("event=resume job=%s attempt=%d swaps=%d", job_id, attempt, swaps)
             known.resume(swaps)
 
     def renew(self, at: float) -> None:
-        """The master has acknowledged what was sent at that time (CLOCK_BOOTTIME): whatever has a lease may go on."""
+        """Renew all leases: the master has acknowledged what was sent at that time (CLOCK_BOOTTIME)."""
         self._registry.renew(at)
 
     async def forget(self, job_id: str, attempt: int) -> None:
-        """Drop everything of an attempt that is over but its log. Raises OSError."""
+        """Drop everything but the log of an attempt that is over. Raises OSError."""
         self._registry.forget((job_id, attempt))
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
-        """Those of all attempts that are not forgotten, and of those that wait for what they need."""
+        """Return the statuses of all attempts that are not forgotten, including those that wait for files."""
         phase, waiting = agent_pb2.ATTEMPT_PHASE_LAUNCHING, self._launching.waiting()
         launching = [agent_pb2.AttemptStatus(job_id=job, attempt=number, phase=phase) for job, number in waiting]
         return launching + self.holders.statuses()

@@ -1,7 +1,7 @@
-"""Ends an attempt whose supervisor did not, some time after it should have: one that hangs frees no GPU.
+"""Ends an attempt whose supervisor has not ended it in time, because an attempt that hangs frees no GPU.
 
-Each step comes later than a supervisor needs that only had to wait for its turn: first the attempt's processes are
-killed, so that the supervisor, if it can, says how it went; then it is killed itself.
+First the attempt's processes are killed, so that the supervisor can still report the end; then the supervisor is
+killed. Both steps come so late that a supervisor that only had to wait for CPU time has acted before.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from ebbtide_agent.supervisor.lease import boottime
 log = logging.getLogger(__name__)
 
 KILL_S: Final = 1.5
-"""After the end of the grace period: the attempt's processes are killed."""
+"""Seconds from the end of the grace period or lease until the attempt's processes are killed."""
 END_S: Final = 4.0
-"""The supervisor is killed, too."""
+"""Seconds from the end of the grace period or lease until the supervisor is killed, too."""
 PATIENCE_S: Final = 0.3
-"""What is left by then is looked at and written down within this."""
+"""Seconds for sealing the checkpoints of an attempt that is overdue and has lost its supervisor."""
 _AGAIN_S = 0.1
-# What waits for time to go by does not see that the machine slept.
+# A lease also runs while the machine sleeps, and a timer of the event loop does not: so look this often.
 _LOOK_S = 1.0
 
 
 class Backstop:
-    """Watches over the end of one attempt, once it is known when that should be."""
+    """Enforces the end of one attempt from when its deadline is known."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Backstop:
         supervisor: Callable[[], Identity | None],
         give_up: Callable[[], None],
     ) -> None:
-        """`supervisor` is the one last heard of; `give_up` is called when it was killed, or nobody knows who it is."""
+        """`supervisor` returns the one last heard of. `give_up` is called after it was killed or could not be found."""
         self._place = place
         self._intent = intent
         self._is_over = is_over
@@ -58,26 +58,26 @@ class Backstop:
 
     @property
     def is_due(self) -> bool:
-        """Whether the attempt should have ended for so long that nothing is waited for any more."""
+        """Whether the attempt is so overdue that no step waits any longer."""
         return self._late_s() >= KILL_S
 
     def expect_end(self, by: float) -> None:
-        """It was asked to end by then, the loop's time."""
+        """Expect the attempt to end by this time of the event loop, because it was asked to."""
         self._end_by = min(self._end_by, by)
         self._watch()
 
     def renew(self, at: float) -> None:
-        """Its lease, if it has one, begins anew at that time (CLOCK_BOOTTIME)."""
+        """Restart the attempt's lease, if it has one, at that time (CLOCK_BOOTTIME)."""
         self._renewed = max(self._renewed, at)
         if self._intent.failover_after_s is not None:
             self._watch()
 
     def said_its_end(self) -> None:
-        """The attempt is over, and its supervisor has nothing left to do but to end itself."""
+        """Watch that the supervisor exits, now that the attempt is over."""
         self._watch()
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -89,7 +89,7 @@ class Backstop:
             self._task = asyncio.create_task(self._run(), name=name)
 
     def _late_s(self) -> float:
-        """How long ago it should have ended; negative: it has so long to go."""
+        """Return how many seconds the attempt is overdue; negative if it still has time."""
         late_s = asyncio.get_running_loop().time() - self._end_by
         if self._intent.failover_after_s is not None and self._renewed:
             late_s = max(late_s, boottime() - self._renewed - self._intent.failover_after_s)
@@ -110,7 +110,7 @@ class Backstop:
         await self._bury()
 
     async def _bury(self) -> None:
-        """A supervisor that hangs after it has said the end keeps the lock of its job."""
+        """Kill a supervisor that hangs after it has reported the end, because it keeps the lock of its job."""
         now = asyncio.get_running_loop().time
         supervisor, end_by = self._supervisor(), now() + END_S
         await asyncio.sleep(_AGAIN_S)

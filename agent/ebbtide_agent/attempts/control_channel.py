@@ -1,4 +1,4 @@
-"""The agent's side of a supervisor's control connection: JSON lines, statuses in, orders out."""
+"""The agent's side of a supervisor's control connection receives statuses and sends orders, as JSON lines."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class ControlChannel(asyncio.Protocol):
-    """Hands every status on as it comes; says once when the connection is lost."""
+    """Calls `on_status` for each status that arrives, and `on_lost` once when the connection is lost."""
 
     def __init__(self, on_status: Callable[[dict[str, Any]], None], on_lost: Callable[[], None]) -> None:
         self._on_status = on_status
@@ -42,6 +42,6 @@ class ControlChannel(asyncio.Protocol):
             self._transport.write(json.dumps(content).encode() + b"\n")
 
     def close(self) -> None:
-        """Let go of the connection; `on_lost` is called."""
+        """Close the connection; `on_lost` is called."""
         if self._transport is not None:
             self._transport.abort()

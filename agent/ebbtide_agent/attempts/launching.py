@@ -1,4 +1,4 @@
-"""Launches attempts: once all that they need is here, and never twice."""
+"""Launches each attempt once, when all that it needs is on this node."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ from ebbtide_agent.supervisor import lease
 
 log = logging.getLogger(__name__)
 
-# How many attempts get their checkpoints from other nodes at once; others wait.
+# How many attempts may copy their checkpoints from other nodes at once; others wait.
 _COPIES = 2
 
 
 class Launching:
-    """Carries out orders to launch; whatever becomes of one is reported.
+    """Carries out orders to launch, and reports the outcome of each.
 
-    As root, it starts jobs of other accounts as these, but for accounts below `min_uid`.
+    As root, it starts a job under the job's account, unless that account's uid is below `min_uid`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Launching:
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
 
     async def launch(self, order: agent_pb2.Launch) -> None:
-        """Start the attempt; one that was started already is left as it is, and its status is reported again."""
+        """Start the attempt. If it was started before, only report its status again."""
         key = (order.job_id, order.attempt)
         known = self._registry.attempts.get(key)
         if (status := self._orphans.status(key) if known is None else known.status) is not None:
@@ -98,13 +98,13 @@ class Launching:
         if order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths, account)):
             self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
         elif order.move_checkpoint or order.spec.HasField("snapshot"):
-            # Not within the order: the next one may be to stop.
+            # In a task of its own, because the next order may be to stop the attempt.
             self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
         else:
             await self._launch_or_refuse(order, place, intent)
 
     async def cancel(self, key: AttemptKey) -> None:
-        """Refuse an attempt that still waits for what it needs."""
+        """Refuse the attempt if it still waits for files."""
         copy = self._copies.pop(key, None)
         if copy is None:
             return
@@ -114,11 +114,11 @@ class Launching:
         self._refuse(order, "it was asked to stop before all that it needs was here")
 
     def waiting(self) -> frozenset[AttemptKey]:
-        """The attempts that wait for what they need."""
+        """Return the attempts that wait for files."""
         return frozenset(self._copies)
 
     async def close(self) -> None:
-        """Launch nothing more."""
+        """Cancel the launches that wait for files."""
         copies = list(self._copies.values())
         for copy in copies:
             copy.cancel()
@@ -136,7 +136,7 @@ class Launching:
         )
 
     async def _launch_with_copy(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
-        """Launch it once its working directory and its newest checkpoint are here; refuse if that cannot be."""
+        """Launch the attempt once its working directory and newest checkpoint are here; refuse it if they cannot be."""
         key = (order.job_id, order.attempt)
         self._report(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
         try:
@@ -158,25 +158,25 @@ class Launching:
             del self._copies[key]
             reason = f"its checkpoint could not be copied: {error}"
             self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NOT_MOVED)
-        except Exception as error:  # whatever it is, such as the answer of a hostile node: the order is answered
+        except Exception as error:  # every order is answered, even after, say, a hostile node's reply
             log.exception("event=copy-failed job=%s attempt=%d", *key)
             del self._copies[key]
             self._refuse(order, f"what it needs could not be brought here: {_words(error)}")
         else:
-            # No await between the two: it is among the ones or the others at all times.
+            # No await between these two, so that the attempt is always either waiting or in the registry.
             del self._copies[key]
             await self._launch_or_refuse(order, place, intent)
 
     async def _launch_or_refuse(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
         try:
             await self._launch_new(place, intent)
-        except Exception as error:  # before there is a supervisor, whatever it is: the order is answered
+        except Exception as error:  # no supervisor exists yet to report it, and every order is answered
             log.exception("event=launch-failed job=%s attempt=%d", order.job_id, order.attempt)
             self._registry.discard((order.job_id, order.attempt))
             self._refuse(order, f"it could not be launched here: {_words(error)}")
 
     async def _launch_new(self, place: AttemptDir, intent: Intent) -> None:
-        # Before anything is awaited: the same order may come again at any time.
+        # Register before the first await, because the same order may come again at any time.
         attempt = self._registry.add(place, intent)
         self._report(attempt.status)
         running = await self._registry.running_attempt(attempt)
@@ -198,13 +198,15 @@ class Launching:
             return
         try:
             await attempt.supervise(channel)
-        except OSError as error:  # a supervisor may have the order, and is followed like one that another agent left
+        except OSError as error:  # a supervisor may have got the order: follow it as one left by an earlier agent
             log.error("event=order-not-passed job=%s attempt=%d error=%r", *attempt.key, str(error))
             attempt.recover()
 
     def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
-        """The attempt left something here, but is not known: its supervisor was just starting when this agent began,
-        or it was forgotten, or what it left is damaged. It is not started in any case."""
+        """Adopt or refuse, but never start, an attempt that has a directory and is not in the registry.
+
+        Its supervisor was just starting when this agent began, or it was forgotten, or its directory is damaged.
+        """
         intent = None if place.is_forgotten() else recovery.read_intent(place)
         if intent is None:
             self._refuse(order, f"attempt {order.attempt} was already on this node")
@@ -217,7 +219,7 @@ class Launching:
         reason: str,
         cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED,
     ) -> None:
-        """Answer an order that leaves no trace here."""
+        """Report a refusal that leaves nothing on disk."""
         log.error("event=launch-refused job=%s attempt=%d reason=%r", order.job_id, order.attempt, reason)
         self._report(refusal(order, reason, cause))
 

@@ -1,7 +1,7 @@
-"""Attempts that have processes here, and nothing else: what the agent knew of them was lost with its directory.
+"""Watches orphans: attempts that still have processes here, but whose directory, with the agent's record, is lost.
 
-They go on as they are, and hold their GPUs. How they end can be told by nobody: once no process is left, their exit is
-lost. They are known by what only this node's agents can have given to their processes.
+They go on and hold their GPUs. Their exit code cannot be found out: when no process is left, the attempt is reported as
+lost. Their processes are recognised by what only this node's agents can have given to them.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 
 LOOK_S: Final = 0.5
 _ONE: Final = job_pb2.Share(numerator=1, denominator=1)
-_ALL_BYTES: Final = 1 << 53  # what is not known to be given to it is not known to be too much either
+_ALL_BYTES: Final = 1 << 53  # an orphan's memory allocation is unknown, so no use counts as too much
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Orphan:
 
 
 class Orphans:
-    """Watches them until they end; `on_change` hears of each change."""
+    """Watches orphans until they end, and calls `on_change` with each new status."""
 
     def __init__(self, node_dir: Path, gpus: Gpus, on_change: Callable[[agent_pb2.AttemptStatus], None]) -> None:
         self._node_dir = node_dir
@@ -53,7 +53,7 @@ class Orphans:
         self._watching: asyncio.Task[None] | None = None
 
     async def take(self, found: Mapping[AttemptKey, Sequence[Identity]]) -> None:
-        """Take care of these, and tell of them."""
+        """Watch these attempts, and report them."""
         for key, processes in found.items():
             if key in self._orphans:
                 continue
@@ -68,34 +68,34 @@ class Orphans:
             self._watching = asyncio.create_task(self._watch(), name="orphans")
 
     async def close(self) -> None:
-        """Let go of them; they go on."""
+        """Stop watching; the orphans go on."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await asyncio.gather(*(known.release.close() for known in self._orphans.values() if known.release is not None))
 
     def status(self, key: AttemptKey) -> agent_pb2.AttemptStatus | None:
-        """How it is, if it is one of them."""
+        """Return the attempt's status; None if it is not an orphan."""
         known = self._orphans.get(key)
         return None if known is None else known.status
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
-        """Those of all that are not forgotten."""
+        """Return the statuses of all orphans that are not forgotten."""
         return [orphan.status for orphan in self._orphans.values()]
 
     def pids(self) -> dict[AttemptKey, tuple[int, ...]]:
-        """Their processes."""
+        """Return the pids of each orphan that is not over."""
         running = ((key, orphan) for key, orphan in list(self._orphans.items()) if not orphan.is_over)
         return {key: tuple(process.pid for process in orphan.processes) for key, orphan in running}
 
     def allocation(self, key: AttemptKey) -> tuple[job_pb2.GpuAllocation, ...]:
-        """The GPUs that it sees: how much of them it was given is not known any more."""
+        """Return the GPUs that the orphan sees, as whole GPUs, because its shares are not known any more."""
         known = self._orphans.get(key)
         uuids = () if known is None else known.status.gpus
         return tuple(job_pb2.GpuAllocation(uuid=uuid, share=_ONE, mem_bytes=_ALL_BYTES) for uuid in uuids)
 
     def stop(self, key: AttemptKey, grace_s: float) -> bool:
-        """Ask it to end within the grace period; whether it is one of them."""
+        """Ask the attempt to end within the grace period. Return whether it is an orphan."""
         known = self._orphans.get(key)
         if known is None:
             return False
@@ -108,7 +108,7 @@ class Orphans:
         return True
 
     def forget(self, key: AttemptKey) -> None:
-        """Drop what is known of one that is over."""
+        """Drop an orphan that is over."""
         known = self._orphans.get(key)
         if known is not None and known.is_over:
             del self._orphans[key]
@@ -124,11 +124,11 @@ class Orphans:
                     await self._look_at(key, orphan, now)
 
     async def _look_at(self, key: AttemptKey, orphan: _Orphan, now: float) -> None:
-        """Kill it if it is due, and see whether anything is left of it."""
+        """Kill the orphan if its grace period is over, and record its end when it has no process left."""
         ends = now >= orphan.kill_at
         if not ends and any(process.is_alive() for process in orphan.processes):
             return
-        # Some may have been started meanwhile.
+        # The orphan may have started more processes meanwhile.
         found = await in_thread(partial(survivors.by_any_sign, self._node_dir))
         orphan.processes = found.get(key, [])
         for process in orphan.processes if ends else ():

@@ -1,4 +1,4 @@
-"""Where a node keeps what belongs to its attempts, and to their jobs."""
+"""Knows the directories in which a node keeps the files of its attempts and their jobs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +15,19 @@ class NodeDirectories:
     cluster_id: str = ""
 
     def __post_init__(self) -> None:
-        # Processes are recognised by these paths, so there must be one way only to write them.
+        # Processes are recognised by these paths, so each must have one spelling only.
         self.node_dir = self.node_dir.resolve()
         self.checkpoint_root = self.checkpoint_root.resolve()
 
     def attempt(self, job_id: str, attempt: int) -> AttemptDir:
-        """Where the attempt's directory is, whether it exists or not."""
+        """Return the attempt's directory, whether it exists or not."""
         return AttemptDir.of(self.node_dir, job_id, attempt)
 
     def job(self, job_id: str) -> Path:
-        """Where the job's checkpoints are."""
+        """Return the directory of the job's checkpoints."""
         return self.checkpoint_root / self.cluster_id / job_id
 
     @property
     def workdirs_of_accounts(self) -> Path:
-        """Those that jobs of other accounts were submitted with; no name of a job begins as this does."""
+        """The parent of the working directories of jobs of other accounts; its name cannot be a job id."""
         return self.job(f".workdirs-{self.node_dir.name}")

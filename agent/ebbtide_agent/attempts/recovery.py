@@ -1,4 +1,4 @@
-"""What is on disk of the attempts of this node, and what became of one whose supervisor is not connected."""
+"""Reads the attempts of this node from disk, and finds out what became of one whose supervisor is not connected."""
 
 import logging
 import os
@@ -26,33 +26,33 @@ from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Published
 
 log = logging.getLogger(__name__)
 
-# No process can end with it by itself: our failure, as the shell's conventions have it.
+# By the convention of commands that run others (env, timeout), 125 means that the runner failed, not the command.
 _LOST_EXIT_CODE = 125
 PATIENCE_S: Final = 60.0
-"""For so long what a lost attempt wrote is waited for; it may have to be read."""
-# Where its checkpoint directory really is has to be known sooner than that: somebody waits to be killed.
+"""Seconds to wait until a lost attempt's checkpoints are sealed; they may have to be read."""
+# The real path of the checkpoint directory is needed sooner, because stopped processes wait to be killed.
 _REAL_S = 0.3
-# How long killed processes are waited for before it is tried again.
+# How long to wait for killed processes before the next try.
 _KILL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Its supervisor lives, and may be connected to."""
+    """The attempt's supervisor lives, and the agent may connect to it."""
 
     supervisor: Identity
 
 
 @dataclass(frozen=True, slots=True)
 class EndedAttempt:
-    """It is over, and its last status is on disk."""
+    """The attempt is over, and its last status is on disk."""
 
     status: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Its supervisor died without recording an end; processes of it may still live."""
+    """The attempt's supervisor died without recording an end; processes of the attempt may still live."""
 
     supervisor: Identity
 
@@ -61,14 +61,14 @@ Found = Alive | EndedAttempt | Lost
 
 
 def read_intents(node_dir: Path) -> list[tuple[AttemptDir, Intent]]:
-    """All attempts on disk that are not forgotten. One that is damaged is passed over: it must not stop the others."""
+    """Return all attempts on disk that are not forgotten. Damaged ones are skipped, and do not block the others."""
     places = [AttemptDir(path) for path in attempts_dir(node_dir).iterdir()]
     intents = [(place, read_intent(place)) for place in places if not place.is_forgotten()]
     return [(place, intent) for place, intent in intents if intent is not None]
 
 
 def read_intent(place: AttemptDir) -> Intent | None:
-    """What the attempt was ordered to be; None, and a line in the log, if that cannot be known."""
+    """Return the attempt's intent; None, and a line in the log, if it is damaged or missing."""
     try:
         content = place.intent()
         intent = None if content is None else Intent.from_json(content)
@@ -83,12 +83,12 @@ def read_intent(place: AttemptDir) -> Intent | None:
 
 
 def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> Found:
-    """Find out how the attempt stands; `supervisor` is the one last heard of.
+    """Find out whether the attempt runs, has ended or is lost; `supervisor` is the one last heard of.
 
-    Raises OSError, ValueError or LookupError if what is on disk cannot be read.
+    Raises OSError, ValueError or LookupError if the attempt's files cannot be read.
     """
     supervisor = supervisor or recorded_supervisor(place)
-    # A supervisor that lives has not released the job's lock yet, whatever it has written already.
+    # A supervisor that lives still holds the job's lock, even if it has already recorded the end.
     if supervisor is not None and supervisor.is_alive():
         return Alive(supervisor)
     final = _final_status(place)
@@ -100,7 +100,7 @@ def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> F
 
 
 def recorded_supervisor(place: AttemptDir) -> Identity | None:
-    """Who claimed the attempt, alive or not. Raises OSError, ValueError, LookupError."""
+    """Return the supervisor that claimed the attempt, alive or dead. Raises OSError, ValueError, LookupError."""
     content = place.supervisor()
     return None if content is None else Identity.from_json(content)
 
@@ -116,10 +116,11 @@ def record_refusal(place: AttemptDir, intent: Intent, reason: str) -> dict[str, 
 
 
 def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: bool) -> bool:
-    """Kill the attempt's processes in place of a supervisor that lives and has not done it. Blocks.
+    """Kill the attempt's processes because its live supervisor has not done it. Blocks.
 
-    `fenced`: because its lease is over. A supervisor that comes back reads here that the kill was not the job's end.
-    False if one sleeps where no signal reaches it: the supervisor is not to blame then, and the attempt is not over.
+    `fenced` says that its lease is over. The kill is recorded, so that a supervisor that goes on later does not take it
+    for the job's own end. Return False if a process is in uninterruptible sleep, where no signal reaches it: then the
+    supervisor is not to blame, and the attempt is not over.
     """
     below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
     own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]
@@ -132,9 +133,9 @@ def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: 
 
 
 def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> bool:
-    """Kill what a dead supervisor left behind; False if there is nothing left. Blocks, and is to be repeated."""
+    """Kill the processes that a dead supervisor left. Return False if none is left, else repeat the call. Blocks."""
     if supervisor.boot_id != boot_id():
-        return False  # the machine went down with everything on it
+        return False  # the machine was rebooted, so no process is left
     left = survivors.of_attempt(Path(intent.node_dir), (intent.job_id, intent.attempt))
     _kill(place, intent, left)
     return bool(left) or not _end_cgroup(place)
@@ -142,14 +143,14 @@ def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> b
 
 def _kill(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
     for process in left:
-        process.signal(signal.SIGSTOP)  # nobody begins a file, or comes to its end, after we have looked
+        process.signal(signal.SIGSTOP)  # so that no file is begun or finished after the look at open files
     _note_cut_short(place, intent, left)
     for process in left:
         process.signal(signal.SIGKILL)
 
 
 def _end_cgroup(place: AttemptDir) -> bool:
-    """Kill what is in the attempt's control group, whoever its parents are; whether it is empty, and removed."""
+    """Kill all processes in the attempt's control group. Return whether the group is empty, and then removed."""
     path = place.cgroup()
     if path is None:
         return True
@@ -162,7 +163,7 @@ def _end_cgroup(place: AttemptDir) -> bool:
 
 
 def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
-    """Before they are killed, and on disk: this agent may end before it can say what became of the attempt."""
+    """Record which files the processes are writing, on disk, because this agent may end before it reports the loss."""
     try:
         real = ask_and_wait(os.path.realpath, str(intent.checkpoint_dir), account=intent.account, within_s=_REAL_S)
     except OSError as error:
@@ -173,7 +174,7 @@ def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> 
         return
     try:
         place.record_cut_short(place.cut_short() | writing)
-    except (OSError, ValueError) as error:  # a full disk, or no directory any more: killing is more urgent
+    except (OSError, ValueError) as error:  # a full disk, or the directory is gone; killing is more urgent
         log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
 
 
@@ -186,10 +187,10 @@ def _note_overdue(place: AttemptDir, intent: Intent, fenced: bool) -> None:
 
 
 def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Record that the attempt ended nobody knows how, and return its status. Blocks. Raises OSError.
+    """Record that the attempt ended with an unknown exit, and return its status. Blocks. Raises OSError.
 
-    To be called when no process of it is left. What it wrote is sealed like the work of a job that was killed, now if
-    that can be done in time, or before its next attempt.
+    Call it when no process of the attempt is left. Its checkpoints are sealed like those of a killed job: now if that
+    takes no longer than `patience_s`, else before the job's next attempt.
     """
     output.complete(intent, place)
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
@@ -203,7 +204,7 @@ def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_
 
 
 def _settled(intent: Intent, remains: Remains, patience_s: float) -> PublishedCheckpoint | None:
-    """Seal what it wrote; its newest checkpoint then."""
+    """Seal the attempt's checkpoints and return the newest."""
     what = intent.to_json(), asdict(remains)
     try:
         found = ask_and_wait(settling.settle_lost, *what, account=intent.account, within_s=patience_s)
@@ -231,11 +232,11 @@ def _final_status(place: AttemptDir) -> dict[str, Any] | None:
         return place.final_status()
     except ValueError as error:
         log.error("event=damaged-exit-record error=%r", str(error))
-        return None  # nobody knows then how the attempt ended
+        return None  # the end is unknown then
 
 
 def _give_up(place: AttemptDir, intent: Intent) -> Found:
-    """No supervisor has claimed the attempt, so nothing of it runs. See to it that none does later either."""
+    """Claim an attempt that no supervisor has claimed, so that none can start it later, and record its refusal."""
     place.path.mkdir(mode=0o700, exist_ok=True)
     if not place.claim(Identity.nobody().to_json()):
         return Alive(recorded_supervisor(place) or Identity.nobody())

@@ -1,4 +1,4 @@
-"""The attempts that are known here: those that were launched, and those that an earlier agent has left."""
+"""Keeps the attempts that this agent has launched or adopted from an earlier agent."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ from ebbtide_agent.mps.sharing import GpuSharing
 
 log = logging.getLogger(__name__)
 
-# How long the start waits for what adopted supervisors have to say; one may be reading a large checkpoint just then.
+# How long the start waits for the first statuses of adopted supervisors; one may just be reading a large checkpoint.
 _ADOPTION_S = 5.0
 
 
 class Registry:
-    """Each attempt under a supervisor of its own, which outlives this object and its process.
+    """Follows each attempt, whose supervisor outlives this object and its process.
 
     `report` is called on the event loop with the whole status after every change.
     """
@@ -48,11 +48,11 @@ class Registry:
         self._report = report
         self._attempts: dict[AttemptKey, Supervised] = {}
         self.attempts: Mapping[AttemptKey, Supervised] = MappingProxyType(self._attempts)
-        self.renewed = 0.0  # when was sent what the master acknowledged last (CLOCK_BOOTTIME)
+        self.renewed = 0.0  # send time of the last message that the master acknowledged (CLOCK_BOOTTIME)
         self._unaccounted = frozenset[AttemptKey]()  # attempts that have processes here, but no directory any more
 
     async def adopt_all(self) -> None:
-        """Adopt every attempt that is on disk, and take care of those of which there are only processes.
+        """Adopt every attempt that is on disk, and watch those of which only processes are left.
 
         Raises OSError.
         """
@@ -65,11 +65,11 @@ class Registry:
                 waiter.cancel()
         try:
             await self._look_for_unaccounted()
-        except (OSError, ValueError, RuntimeError):  # no descriptors, threads or sense in /proc: attempts are adopted
+        except (OSError, ValueError, RuntimeError):  # no descriptors or threads, or odd /proc: adoption is done anyway
             log.exception("event=orphans-unknown")
 
     async def close(self) -> None:
-        """Let go of them; running attempts go on."""
+        """Stop following; running attempts go on."""
         await asyncio.gather(*(attempt.close() for attempt in self._attempts.values()))
 
     def add(self, place: AttemptDir, intent: Intent) -> Supervised:
@@ -89,7 +89,7 @@ class Registry:
         del self._attempts[key]
 
     def forget(self, key: AttemptKey) -> None:
-        """Drop everything of an attempt that is over but its log. Raises OSError."""
+        """Drop everything but the log of an attempt that is over. Raises OSError."""
         known = self._attempts.get(key)
         if known is None:
             self._orphans.forget(key)
@@ -101,7 +101,7 @@ class Registry:
         del self._attempts[key]
 
     def renew(self, at: float) -> None:
-        """The master has acknowledged what was sent at that time (CLOCK_BOOTTIME): whatever has a lease may go on."""
+        """Renew all leases: the master has acknowledged what was sent at that time (CLOCK_BOOTTIME)."""
         self.renewed = max(self.renewed, at)
         for attempt in self._attempts.values():
             attempt.renew(self.renewed)
@@ -113,7 +113,7 @@ class Registry:
             attempt.fail(failure)
 
     async def running_attempt(self, launching: Supervised) -> int | None:
-        """The attempt of this job that has processes here, if one has, whatever became of its directory and lock."""
+        """Return the job's other attempt that still has processes here, even without directory or lock; else None."""
         job_id = launching.intent.job_id
         for attempt in self._attempts.values():
             if attempt.intent.job_id == job_id and attempt is not launching and not attempt.is_over:
@@ -124,11 +124,11 @@ class Registry:
         return next((attempt for job, attempt in still_running if job == job_id), None)
 
     async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
-        """Attempts that have processes here, while none that is known could have them."""
+        """Return the attempts that have processes here although no known attempt that is not over explains them."""
         running = await in_thread(partial(survivors.by_any_sign, self._node_dir))
         accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
         self._unaccounted = frozenset(running.keys() - accounted)
-        known = self._attempts.keys() - {launching}  # how these ended is known, whoever has something of them still
+        known = self._attempts.keys() - {launching}  # their end is recorded, so they are no orphans
         await self._orphans.take({key: running[key] for key in self._unaccounted - known})
         return self._unaccounted
 

@@ -1,4 +1,4 @@
-"""The last phase of an attempt's life on its node: it has ended, and holds its GPUs until they are proven free."""
+"""Waits for the proof that an ended attempt's GPUs are free; until then the attempt holds them."""
 
 import asyncio
 import logging
@@ -16,21 +16,21 @@ _ASK_AGAIN_S = 5.0
 
 
 class Gpus(Protocol):
-    """What attempts ask the GPUs of their node."""
+    """Answers attempts' questions about the GPUs of their node."""
 
     async def gone(self, uuids: Sequence[str]) -> str:
-        """Name one of these GPUs that is gone, if one is."""
+        """Return one of these GPUs that is gone; empty if none is."""
         ...
 
     async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> Mapping[str, str]:
-        """Wait until the GPUs are free of an attempt that has ended; return those that do not get free, and why."""
+        """Wait until an ended attempt has left its GPUs. Return the dirty GPUs, which do not get free, with reasons."""
         ...
 
 
 class Release:
-    """Waits for the proof that the GPUs of one attempt are free, and notes it. It begins as soon as it is made.
+    """Waits for the proof that one attempt's GPUs are free, from construction on, and notes it.
 
-    An agent that ends before the proof leaves it to the next one.
+    If the agent ends before the proof, the next agent waits for it anew.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Release:
         gpus: Gpus,
         note: Callable[[Mapping[str, str]], None],
     ) -> None:
-        """`note` is given the dirty GPUs with the reasons, once it takes them; it may raise OSError."""
+        """`note` is called with the dirty GPUs and their reasons, again while it raises OSError."""
         self._key = key
         self._allocation = allocation
         self._gpus = gpus
@@ -48,11 +48,11 @@ class Release:
         self._task = asyncio.create_task(self._run(), name=f"release of {key[0]}.{key[1]}")
 
     def cancel(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         self._task.cancel()
 
     async def close(self) -> None:
-        """Do the same, and return when nothing goes on."""
+        """Stop waiting, and return when the task has ended."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -61,7 +61,7 @@ class Release:
         while True:
             try:
                 return self._note(dirty)
-            except OSError as error:  # as on a full disk: without the note the attempt would hold its GPUs for ever
+            except OSError as error:  # such as a full disk; without the note the attempt would hold its GPUs for ever
                 log.error("event=mark-failed job=%s attempt=%d reason=%r", *self._key, str(error))
             await asyncio.sleep(_NOTE_AGAIN_S)
 
@@ -69,6 +69,6 @@ class Release:
         while True:
             try:
                 return await self._gpus.prove_free(self._key, self._allocation)
-            except Exception:  # of a driver's library, or of its process: unproven, the GPUs would be held for ever
+            except Exception:  # a failure of the driver's library or its process must not hold the GPUs for ever
                 log.exception("event=freeing-failed job=%s attempt=%d", *self._key)
             await asyncio.sleep(_ASK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""The agent's end of the process that forks supervisors."""
+"""Starts the process that forks supervisors, and asks it for them."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 _START_S = 30.0
 _END_S = 5.0
-# Isolated from whatever the agent's user has set or installed; so the way to our packages has to be told.
+# -I and -S isolate the process from the user's settings and packages, so the path of our packages is an argument.
 _BOOT = """
 import sys
 sys.path += sys.argv[2:]
@@ -45,7 +45,7 @@ class Spawner:
         log.info("event=spawner-started pid=%d", self._process.pid)
 
     async def spawn(self) -> socket.socket:
-        """The agent's end of a channel to a new supervisor, which awaits its order there. Raises OSError."""
+        """Return the agent's end of a channel to a new supervisor, which awaits its order there. Raises OSError."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:

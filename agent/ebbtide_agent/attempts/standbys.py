@@ -1,4 +1,4 @@
-"""Interpreters that are held ready on this node, so that the next attempt of a job need not wait for its imports."""
+"""Keeps standby interpreters on this node, so that the next attempt of a job need not wait for its imports."""
 
 import asyncio
 import json
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SIZE = 2
 IDLE_S = 300.0
-# How long an attempt makes steps before a process is made ready for the next one: many are over by then.
+# How long an attempt makes steps before a standby is started for the next one; many attempts end earlier.
 SETTLED_S = 5.0
-# So much of the node's memory stays free; one that has imported torch needs up to 0.5 GiB.
+# No standby starts with less free memory than this; one that has imported torch needs up to 0.5 GiB.
 _SPARE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A supervisor without an order yet, whose processes are held ready."""
+    """A supervisor without an order yet, with its standby processes."""
 
     recipe: Recipe
     processes: int
@@ -43,10 +43,9 @@ def _available_bytes() -> int:
 
 
 class Standbys:
-    """At most `size` processes, each held ready for one command line, and for `idle_s` at most.
+    """Keeps at most `size` standby processes, each for one command line, and for at most `idle_s`.
 
-    None is, before an attempt has made steps for `settled_s`.
-
+    After an attempt's first step, they are started for its job's next attempt when `settled_s` more have passed.
     They end with this object: each has a supervisor that ends when its channel closes.
     """
 
@@ -68,14 +67,13 @@ class Standbys:
         self._considered = WeakSet[Supervised]()
 
     def consider(self, attempt: Supervised) -> None:
-        """Prepare for the attempt after this one, once, when it has told what it imports and then made steps for a
-        while."""
+        """Prepare once for the attempt after this one, `settled_s` after this one has reported its imports."""
         if attempt.told and not attempt.is_over and attempt not in self._considered:
             self._considered.add(attempt)
             asyncio.get_running_loop().call_later(self._settled_s, self._prepare_unless_over, attempt)
 
     def prepare(self, place: AttemptDir, intent: Intent) -> None:
-        """Hold processes ready for an attempt like this one, if it may be, and if there is room."""
+        """Start standby processes for an attempt like this one, if it allows them and there is memory."""
         recipe = Recipe.of(intent) if self._size else None
         if recipe is None or recipe in self._preparing:
             return
@@ -83,16 +81,16 @@ class Standbys:
             self._end(ready)
         if any(ready.recipe == recipe for ready in self._ready):
             return
-        # Whoever has a process per GPU may have another number of them next time, and waits for the last to be ready.
+        # A DDP job may have another number of processes next time, and waits for the slowest: prepare all we may.
         processes = self._size if intent.ddp else 1
         self._preparing[recipe] = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
 
     async def take(self, intent: Intent) -> socket.socket | None:
-        """A channel to a supervisor that has processes ready for this attempt; None if there is none."""
+        """Return a channel to a supervisor that has standby processes for this attempt; None if there is none."""
         recipe = Recipe.of(intent) if self._ready or self._preparing else None
         if recipe is None:
             return None
-        # No longer than it takes to start processes.
+        # This waits no longer than starting processes takes.
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         for ready in [ready for ready in self._ready if ready.recipe == recipe]:
             self._ready.remove(ready)
@@ -104,7 +102,7 @@ class Standbys:
         return None
 
     async def close(self) -> None:
-        """End all that are held ready."""
+        """End all standby processes."""
         for task in list(self._preparing.values()):
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
@@ -114,12 +112,12 @@ class Standbys:
     async def _prepare(self, recipe: Recipe, place: AttemptDir, processes: int) -> None:
         try:
             told = place.told()
-            if told is not None and told["modules"]:  # else nobody knows what to import, or it is nothing
+            if told is not None and told["modules"]:  # else the imports are unknown, or there are none
                 await self._start(recipe, told, processes)
         except (OSError, ValueError, LookupError) as error:
             log.warning("event=no-standby reason=%r", str(error))
         finally:
-            # Here and not in a callback, which would come later: what was started may have died meanwhile.
+            # Here and not in a done callback, which comes later: the standby could have died meanwhile.
             del self._preparing[recipe]
 
     async def _start(self, recipe: Recipe, told: dict[str, Any], wanted: int) -> None:
@@ -152,7 +150,7 @@ class Standbys:
 
 
 def _is_open(channel: socket.socket) -> bool:
-    """Whether the supervisor at the other end lives: it says nothing before its order."""
+    """Return whether the supervisor at the other end lives; it sends nothing before its order."""
     try:
         return channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
     except BlockingIOError:
