@@ -1,4 +1,4 @@
-"""One attempt as the agent sees it: its last status, and the connection to the supervisor that has the next one."""
+"""Follows one attempt for the agent: keeps its last status and the connection to its supervisor."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED
 
 
 class Supervised:
-    """Follows one attempt to its end, through any number of connections."""
+    """Follows one attempt to its end, and connects to its supervisor again when the connection is lost."""
 
     def __init__(
         self,
@@ -42,31 +42,31 @@ class Supervised:
         verdict: Callable[[Intent, bool], Awaitable[str]],
         gpus: Gpus,
     ) -> None:
-        """`verdict` is asked about a client of an MPS server that did not end well, and told whether a signal ended it.
+        """`verdict` is called when an attempt on an MPS server failed, with the intent and whether a signal ended it.
 
-        It says how the server failed if that is to blame. `gpus` are asked whether one is gone when the attempt has
-        failed, and whether they are free when it has ended.
+        It returns how the server failed, or nothing if the server is not to blame. `gpus` are asked whether one is gone
+        when the attempt has failed, and whether they are free when it has ended.
         """
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
-        self.told = False  # what its script had imported by its first step is known
-        self.settled = asyncio.Event()  # the status is what the supervisor, or what it left, says
+        self.told = False  # whether it is recorded what the script had imported by its first step
+        self.settled = asyncio.Event()  # the status comes from the supervisor, or from what the supervisor left
         self._on_change = on_change
         self._verdict = verdict
         self._judging: asyncio.Task[None] | None = None
         self._mps_failure: str | None = None
         self._gpus = gpus
         self._autopsy: asyncio.Task[None] | None = None
-        self._release: Release | None = None  # once it has ended, until its GPUs are proven free
-        self._memory = agent_pb2.AttemptStatus()  # what was seen of its GPU memory, and nothing else
-        self._unused = agent_pb2.AttemptStatus()  # since when nobody uses it, and nothing else
+        self._release: Release | None = None  # set when the attempt has ended
+        self._memory = agent_pb2.AttemptStatus()  # only the fields about its GPU memory
+        self._unused = agent_pb2.AttemptStatus()  # only the fields about its being unused
         self._loop = asyncio.get_running_loop()
         self._channel: ControlChannel | None = None
         self._identity: Identity | None = None
-        self._move: dict[str, Any] = {}  # the last order to swap or resume; the supervisor knows whether it is old
+        self._move: dict[str, Any] = {}  # the last order to swap or resume; the supervisor ignores an old one
         self._stop_at = math.inf  # the loop's time at which the grace period ends
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
@@ -82,7 +82,7 @@ class Supervised:
 
     @property
     def runs(self) -> bool:
-        """Whether it has processes that compute."""
+        """Whether the attempt is running."""
         return self.status.phase == agent_pb2.ATTEMPT_PHASE_RUNNING
 
     async def supervise(self, connection: socket.socket) -> None:
@@ -93,11 +93,11 @@ class Supervised:
         self._use(channel)
 
     def recover(self) -> None:
-        """Find out how the attempt stands, and follow it from there."""
+        """Find out in the background whether the attempt runs, has ended or is lost, and follow it from there."""
         self._recovery = asyncio.create_task(self._recover(), name=f"recovery of {self.key[0]}.{self.key[1]}")
 
     async def close(self) -> None:
-        """Let go of the attempt; a running one goes on."""
+        """Stop following the attempt; a running one goes on."""
         self._closed = True
         await self._backstop.close()
         tasks = [task for task in (self._recovery, self._judging, self._autopsy) if task is not None]
@@ -110,28 +110,28 @@ class Supervised:
             self._channel.close()
 
     def forget(self) -> None:
-        """Drop everything of the attempt, which is over, but its log. Raises OSError."""
+        """Drop everything but the log of this attempt, which is over. Raises OSError."""
         self.place.forget()
         if self._release is not None:
             self._release.cancel()
 
     def stop(self, grace_s: float) -> None:
-        """Ask the attempt to end within the grace period; a second request can only shorten it."""
+        """Ask the attempt to end within the grace period; a second request can only shorten the period."""
         self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
         self._backstop.expect_end(self._stop_at)
         if self._channel is not None:
             self._channel.send({"do": "stop", "grace_s": grace_s})
 
     def swap(self, grace_s: float, swaps: int) -> None:
-        """Ask the attempt, which has left its GPU so often, to leave it once more."""
+        """Ask the attempt, which was swapped out `swaps` times, to swap out once more."""
         self._order_move({"do": "swap", "grace_s": grace_s, "swaps": swaps})
 
     def resume(self, swaps: int) -> None:
-        """Ask the attempt, which has left its GPU so often, to come back."""
+        """Ask the attempt, which was swapped out `swaps` times, to return to its GPU."""
         self._order_move({"do": "resume", "swaps": swaps})
 
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
-        """Note what was seen of its GPU memory, the fields of `seen`; it is told now, or with what is told next."""
+        """Note the attempt's GPU memory, the fields of `seen`; report it now if `tell`, else with the next change."""
         self._memory = seen
         if self.is_over or not tell:
             return
@@ -142,7 +142,7 @@ class Supervised:
         self._change(status)
 
     def note_unused(self, since: float, left_s: float) -> None:
-        """Tell since when nobody uses it, 0 if somebody does."""
+        """Report since when the attempt is unused (Unix seconds; 0 if it is used), and the seconds left to it."""
         self._unused = agent_pb2.AttemptStatus(unused_since=since, unused_left_s=left_s)
         if not self.is_over:
             status = agent_pb2.AttemptStatus()
@@ -152,30 +152,30 @@ class Supervised:
             self._change(status)
 
     def whole_status(self) -> agent_pb2.AttemptStatus:
-        """Its status, with the GPUs that it was launched on: a master that does not know it has to know them."""
+        """Return the status with the attempt's GPUs, which a master needs that does not know the attempt."""
         status = agent_pb2.AttemptStatus()
         status.CopyFrom(self.status)
         status.gpus[:] = [gpu.uuid for gpu in self.intent.gpus]
         return status
 
     def renew(self, at: float) -> None:
-        """Tell the attempt, if it has a lease, when was sent what the master acknowledged last (CLOCK_BOOTTIME)."""
+        """Renew the attempt's lease, if it has one: the master acknowledged what was sent at that CLOCK_BOOTTIME."""
         if self.intent.failover_after_s is not None:
             self._backstop.renew(at)
             if self._channel is not None:
                 self._channel.send({"do": "lease", "at": at})
 
     def supervisor(self) -> Identity | None:
-        """The supervisor's process, as long as it lives."""
+        """Return the supervisor's process; None if it is dead or unknown."""
         return self._identity if self._identity is not None and self._identity.is_alive() else None
 
     def pids(self) -> tuple[int, ...]:
-        """Its live processes, its supervisor excepted."""
+        """Return the pids of the attempt's live processes without its supervisor."""
         supervisor = self.supervisor()
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
     def apply(self, content: dict[str, Any]) -> None:
-        """Take over a status of the supervisor, or one that it left. What comes after the end is ignored."""
+        """Apply a status that the supervisor sent or left on disk. Statuses after the end are ignored."""
         if self.is_over or self._autopsy is not None:
             return
         try:
@@ -196,20 +196,20 @@ class Supervised:
             status = freed(status, dirty)
         if _failed_by_itself(status) and self.intent.gpus and not status.exit.mps_failure:
             self._autopsy = asyncio.create_task(self._examine(status), name=f"autopsy of {self.key[0]}.{self.key[1]}")
-            self.settled.set()  # nobody needs to wait for the GPUs' answer
+            self.settled.set()  # adoption need not wait for the GPUs' answer
         else:
             self._change(status)
 
     async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
-        """Before anybody hears that it failed: was it a GPU that failed?"""
+        """Ask whether a GPU failed, before the attempt's failure is reported."""
         try:
             status.exit.lost_gpu = await self._gpus.gone([gpu.uuid for gpu in self.intent.gpus])
-        except Exception:  # of a driver's library, or of its process: that the job has failed is told all the same
+        except Exception:  # the failure is reported even if the driver's library or its process fails
             log.exception("event=autopsy-failed job=%s attempt=%d", *self.key)
         self._change(status)
 
     def fail(self, failure: str) -> None:
-        """End the attempt at once, whose MPS server has failed: its GPU can do nothing more for it."""
+        """End the attempt at once because its MPS server has failed, so that it cannot use its GPU any more."""
         self._blame(failure)
         self.stop(0.0)
 
@@ -218,14 +218,14 @@ class Supervised:
         return self.intent.sharing == Way.MPS and not ended_well and not status.lost
 
     def _known_failure(self) -> str | None:
-        """What is known of its MPS server's failure; None if nobody has asked."""
+        """Return how the attempt's MPS server failed; empty if it is not to blame, None if that is not known yet."""
         if self._mps_failure is None:
             with suppress(OSError, ValueError):
                 self._mps_failure = self.place.mps_failure()
         return self._mps_failure
 
     def _judge(self, content: dict[str, Any], *, signalled: bool) -> None:
-        """Find out whether its MPS server is to blame for its end, and only then say that it has ended."""
+        """Find out whether the MPS server is to blame for the end, and only then report the end."""
         if self._judging is None:
             self._judging = asyncio.create_task(self._find_blame(content, signalled), name=f"verdict on {self.key}")
 
@@ -233,7 +233,7 @@ class Supervised:
         failure = ""
         try:
             failure = await self._verdict(self.intent, signalled)
-        except Exception:  # of NVIDIA's control program, or of what it says: the end is told all the same
+        except Exception:  # the end is reported even if NVIDIA's control program fails or its output is unreadable
             log.exception("event=verdict-failed job=%s attempt=%d", *self.key)
         self._blame(failure)
         self.apply(content)
@@ -257,7 +257,7 @@ class Supervised:
         if self.is_over:
             self._backstop.said_its_end()
         if changed:
-            # Not from within here: what the caller does then is no business of this attempt's.
+            # Called later, so that this attempt is not in the middle of a change while `on_change` runs.
             self._loop.call_soon(self._on_change, status)
         if status.phase == agent_pb2.ATTEMPT_PHASE_EXITED and self._release is None and not self._closed:
             self._release = Release(self.key, allocation_of(self.intent), self._gpus, self._note_freed)
@@ -267,7 +267,7 @@ class Supervised:
         self._change(freed(self.status, dirty))
 
     def _give_up(self) -> None:
-        """Its supervisor was killed, or has not said who it is: what it left is looked at, or that it never began."""
+        """Close the connection to a supervisor that was killed or cannot be found, so that recovery begins."""
         if self._channel is not None:
             self._channel.close()
 
@@ -303,7 +303,7 @@ class Supervised:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _try_to_recover(self) -> bool:
-        """One step; True when the attempt is over or followed again."""
+        """Make one step of recovery. Return whether the attempt is over or followed again."""
         found = await in_thread(partial(recovery.examine, self.place, self.intent, self._identity))
         match found:
             case recovery.EndedAttempt(content):
@@ -336,7 +336,7 @@ class Supervised:
         return True
 
     def _dirty_gpus(self) -> dict[str, str] | None:
-        """What an agent before this one has proven of the GPUs; None if nothing, so that it is proven anew."""
+        """Return what an earlier agent has proven of the GPUs; None if nothing, so that it is proven anew."""
         try:
             return self.place.dirty_gpus()
         except (OSError, ValueError):
@@ -344,6 +344,6 @@ class Supervised:
 
 
 def _failed_by_itself(status: agent_pb2.AttemptStatus) -> bool:
-    """Whether it has come to an end that would be charged to its job."""
+    """Return whether the attempt's end would be charged to its job as a failure."""
     over = status.phase in (agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED)
     return over and not status.exit.stop_requested and bool(status.exit.exit_code or status.exit.signal)

@@ -1,6 +1,6 @@
-"""Finds a job's processes that nobody supervises any more, by what only they can have (see `attempt_ownership`).
+"""Finds a job's processes that have no supervisor any more, by what only they can have (see `attempt_ownership`).
 
-Identities are taken before what proves them, so a pid that changes hands in between is signalled by nobody.
+A process's identity is taken before its proof is read, so a pid that is reused in between is never signalled.
 """
 
 import os
@@ -21,12 +21,12 @@ _GPUS = b"CUDA_VISIBLE_DEVICES="
 
 
 def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
-    """Processes that were launched for this attempt, or below it, or that inherited its job's lock. Blocks.
+    """Return the attempt's processes, their descendants, and the processes that inherited its job's lock. Blocks.
 
-    Only for an attempt whose supervisor is dead, and while no other attempt of the job can be starting.
+    Call it only when the attempt's supervisor is dead and no other attempt of the job can be starting.
     """
     known, candidates = Belonging(node_dir), _own_processes()
-    # Of those that sleep deep in the kernel, too: what they hold is told by itself, unlike their environment.
+    # Open files can be read even of a process in uninterruptible sleep; its environment cannot.
     holders = look_into(candidates, partial(_holds, known, key[0]), asleep_too=True)
     rest = [process for process in candidates if process not in holders]
     found = [*holders, *look_into(rest, partial(_is_of, known, key))]
@@ -34,7 +34,7 @@ def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
 
 
 def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
-    """All processes that agents of this node launched on this machine, supervisors among them. Blocks."""
+    """Return all processes that agents of this node launched, with their supervisors, by attempt. Blocks."""
     attempts: dict[AttemptKey, list[Identity]] = {}
     for process, key in look_into(_own_processes(), Belonging(node_dir).by_any_sign).items():
         attempts.setdefault(key, []).append(process)
@@ -42,15 +42,16 @@ def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
 
 
 def attempts_of(node_dir: Path, pids: frozenset[int]) -> dict[int, AttemptKey]:
-    """The attempts of those of these processes that agents of this node launched. May block."""
+    """Return the attempts of these processes, as far as agents of this node launched them. May block."""
     processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
     return {process.pid: key for process, key in look_into(processes, Belonging(node_dir).by_socket).items()}
 
 
 def gpus_of(place: AttemptDir, processes: Iterable[Identity]) -> list[str]:
-    """UUIDs of the GPUs that processes of the attempt were given, as far as that can be known. Blocks.
+    """Return the UUIDs of the GPUs that the attempt's processes were given, as far as known. Blocks.
 
-    Their own environment is believed of the agent's own account only: others' could name GPUs that they do not have.
+    Without a record of the agent, only the environments of processes of the agent's own account are believed, because
+    other accounts' processes could name GPUs that they do not have.
     """
     given = place.given_gpus()
     if given is not None:
@@ -69,13 +70,13 @@ def _is_of(known: Belonging, key: AttemptKey, pid: int) -> Literal[True] | None:
 
 
 def _descendants(ancestor: Identity) -> list[Identity]:
-    """Whatever they may have got rid of, they have their ancestor."""
+    """Return the processes below this one, which belong to it even if they dropped its environment and lock."""
     below = [process for pid in descendants(ancestor.pid) if (process := Identity.of(pid)) is not None]
     return [process for process in below if is_below(process.pid, ancestor.pid)]
 
 
 def _own_processes() -> list[Identity]:
-    """Those that can be the agent's: all if it is root, else those of its account."""
+    """Return the processes that the agent can have launched: all if it is root, else those of its account."""
     uid = os.geteuid()
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     mine = [pid for pid in pids if uid in (0, procfs.owner_uid(pid))]

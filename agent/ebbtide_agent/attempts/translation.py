@@ -1,4 +1,4 @@
-"""Between the wire's messages and what supervisors read and write."""
+"""Translates between the wire's messages and the JSON that supervisors read and write."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from ebbtide_agent.contract.attempt_dir import is_job_id
 from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogRule
 from ebbtide_agent.network import Network
 
-# Isolated from whatever the job's environment holds for its own Python.
+# The program runs isolated (-I -S) from the Python settings in the job's environment.
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.{} import main; sys.exit(main(sys.argv[2:]))"
 _OUTPUT = re.compile(r"\{output:([0-9]{1,18}(?:\.[0-9]{1,18})?)\}")
 _PACKAGES = str(Path(__file__).parents[2])
@@ -27,7 +27,7 @@ _OF_NODE: Final = frozenset({
     "log_rules", "meets", "network", "node_dir", "num_nodes", "output", "session", "sharing", "sharing_env", "swaps",
     "warm",
 })  # fmt: skip
-"""Fields of an `Intent` that this node works out; all others are the order's, or the job's, of the same name."""
+"""Fields of an `Intent` that this node sets; all others are copied from the order's or job's field of the same name."""
 _WIRES: Final[Wires] = {Intent: {"ranks_before": Wire(name="first_rank"), "sdk": negated("no_sdk")}}
 _NAMES: Final = frozenset(field.name for field in fields(Intent)) - _OF_NODE
 _OF_JOB: Final = frozenset({*job_pb2.JobSpec.DESCRIPTOR.fields_by_name, "sdk"}) & _NAMES
@@ -45,7 +45,7 @@ def intent_of(
     network: Network,
     account: Account | None = None,
 ) -> Intent:
-    """What a supervisor is to run for this order. Raises ValueError for a job id that is none."""
+    """Return the intent for this order. Raises ValueError for an invalid job id."""
     if not is_job_id(order.job_id):
         raise ValueError(f"{order.job_id!r} is not a job id")
     spec = order.spec
@@ -72,14 +72,20 @@ def intent_of(
 
 
 def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path, *, has_own: bool) -> Intent:
-    """The same attempt in this directory; its output goes to where it was submitted, if this node has that, too."""
+    """Return the intent with this working directory.
+
+    With `has_own` the node also has the directory that the job was submitted from, and the output stays there.
+    """
     output = spec.output and (intent.output if has_own else str(workdir / spec.output))
     return replace(intent, workdir=str(workdir), output=output)
 
 
 def _command(spec: job_pb2.JobSpec, jobs: Path) -> tuple[str, ...]:
-    """What is launched. A shell on its terminal is somebody's child, who stays when its user leaves; a server is told
-    its port. In a server's command `{output:17}` stands for what job 17 has as its EBB_OUTPUT_DIR."""
+    """Return the command line to launch.
+
+    A shell runs below `channels.shell`, which keeps its terminal when the user disconnects. A server runs through
+    `channels.server`, which chooses its port; in its command `{output:17}` stands for job 17's EBB_OUTPUT_DIR.
+    """
     match spec.kind:
         case job_pb2.JOB_KIND_SHELL:
             return (*_python("channels.shell"), *spec.command)
@@ -94,7 +100,7 @@ def _python(module: str) -> tuple[str, ...]:
 
 
 def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
-    """The GPUs that the attempt holds on this node."""
+    """Return the GPUs that the attempt holds on this node."""
     return tuple(
         job_pb2.GpuAllocation(
             uuid=gpu.uuid,
@@ -108,7 +114,7 @@ def allocation_of(intent: Intent) -> tuple[job_pb2.GpuAllocation, ...]:
 def refusal(
     order: agent_pb2.Launch, reason: str, cause: agent_pb2.RefusalCause.ValueType = agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
 ) -> agent_pb2.AttemptStatus:
-    """The status of an attempt that is not started on this node."""
+    """Return the status of an attempt that is not started on this node."""
     return agent_pb2.AttemptStatus(
         job_id=order.job_id,
         attempt=order.attempt,
@@ -119,7 +125,7 @@ def refusal(
 
 
 def freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb2.AttemptStatus:
-    """The status of an attempt that has ended, now that its GPUs are free, but for the dirty ones and why."""
+    """Return an ended attempt's status now that its GPUs are free, except the dirty ones, each with its reason."""
     changed = agent_pb2.AttemptStatus()
     changed.CopyFrom(status)
     changed.phase = agent_pb2.ATTEMPT_PHASE_FREED
@@ -128,7 +134,7 @@ def freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb
 
 
 def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
-    """A supervisor's status as the wire's. Raises ValueError if it is none."""
+    """Return a supervisor's status as the wire's message. Raises ValueError if it is not a status."""
     try:
         return json_format.ParseDict(content, agent_pb2.AttemptStatus(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
@@ -136,7 +142,7 @@ def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
 
 
 def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogRule, ...]:
-    """The rules, each pattern once: the job's own come first, and so win over the administrator's."""
+    """Return the rules with each pattern once; the job's rules come first, and so win over the administrator's."""
     actions: dict[str, job_pb2.LogAction.ValueType] = {}
     for rule in rules:
         actions.setdefault(rule.pattern, rule.action)

@@ -1,1 +1,1 @@
-"""Links the agent to its master: joining, membership, the stream, and the orders that come over it."""
+"""Links the agent to its master: it joins, keeps its membership, opens the stream, and carries out the orders."""

@@ -1,4 +1,4 @@
-"""What the agent proves itself with to the master."""
+"""Provides the credentials with which the agent proves its identity to the master."""
 
 import asyncio
 import logging
@@ -17,29 +17,29 @@ from ebbtide_agent.link.joined import Joined
 from ebbtide_agent.link.joining import Metadata, bearer, join_own, renew
 
 LOOK_S: Final = 3600.0
-"""Between two looks at whether the certificate has to be renewed, and after a try that failed."""
+"""Seconds between checks whether the certificate must be renewed, also after a failed renewal."""
 
 log = logging.getLogger(__name__)
 
 
 class Proof(Protocol):
-    """Who the agent is to a master."""
+    """Proves the agent's identity to a master."""
 
     async def credentials(self, endpoint: Endpoint) -> grpc.ChannelCredentials:
-        """For a new connection. Raises NoMaster."""
+        """Return the credentials for a new connection. Raises NoMaster."""
 
     def metadata(self, endpoint: Endpoint) -> Metadata:
-        """What goes with each call, where the connection alone proves nothing."""
+        """Return the metadata for each call; empty where the connection itself proves the identity."""
 
     async def keep(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> NoReturn:
-        """Renew what has to be renewed, over a connection that is open, until cancelled."""
+        """Renew the credentials over an open connection until cancelled."""
 
     async def trouble(self, endpoint: Endpoint) -> str:
-        """Why a connection was not made, as far as certificates are the reason; else empty."""
+        """Return why a connection failed if certificates are the reason; else empty."""
 
 
 class Credentials:
-    """Those of the account on its own machine; of a node that joined, its certificate."""
+    """Proves a joined node by its certificate, and an agent at a home's socket by its account and the home's token."""
 
     def __init__(self, home: Path, node: str, node_dir: Path) -> None:
         self._home = home
@@ -47,14 +47,14 @@ class Credentials:
         self._node_dir = node_dir
 
     async def credentials(self, endpoint: Endpoint) -> grpc.ChannelCredentials:
-        """For a new connection. Raises NoMaster."""
+        """Return the credentials for a new connection. Raises NoMaster."""
         if endpoint.home is not None:
             return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
         member = await self._member(endpoint)
         return grpc.ssl_channel_credentials(member.ca.encode(), member.key.encode(), member.certificate.encode())
 
     def metadata(self, endpoint: Endpoint) -> Metadata:
-        """The token that the master left in its home, or that ``EBB_TOKEN`` names, for its socket alone."""
+        """Return ``EBB_TOKEN`` or the token in the master's home, for that home's socket only; else nothing."""
         token = "" if endpoint.home is None else os.environ.get("EBB_TOKEN") or _token_of(endpoint.home)
         return bearer(token) if token else ()
 
@@ -72,14 +72,14 @@ class Credentials:
             await asyncio.sleep(LOOK_S)
 
     async def trouble(self, endpoint: Endpoint) -> str:
-        """Why a connection was not made, as far as certificates are the reason; else empty."""
+        """Return why a connection failed if certificates are the reason; else empty."""
         member = joined.load(self._node_dir)
         if member is None or endpoint.home is not None:
             return ""
         return await asyncio.to_thread(trouble, Knock(endpoint.host, endpoint.port, member.ca, member.own))
 
     async def _member(self, endpoint: Endpoint) -> Joined:
-        """What the node joined with; the master of the same home is joined without being asked."""
+        """Return what the node keeps of having joined; join the master of the same home first where needed."""
         member = joined.load(self._node_dir)
         if endpoint.front is not None and (member is None or self._is_outdated(member)):
             try:
@@ -92,28 +92,28 @@ class Credentials:
         return member
 
     def _is_outdated(self, member: Joined) -> bool:
-        """Whether another authority was made in this home since, or the certificate has expired."""
+        """Return whether the home has a new certificate authority, or the node's certificate has expired."""
         return (self._home / "tls" / "ca.pem").read_text() != member.ca or bool(own_trouble(member.own, time.time()))
 
 
 class NoProof:
-    """Nothing but being of the same account."""
+    """Proves nothing beyond the agent's account, which the socket shows."""
 
     async def credentials(self, endpoint: Endpoint) -> grpc.ChannelCredentials:
-        """For a new connection."""
+        """Return the credentials for a new connection."""
         return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
 
     def metadata(self, endpoint: Endpoint) -> Metadata:
-        """Nothing."""
+        """Return no metadata."""
         return ()
 
     async def keep(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> NoReturn:
-        """There is nothing to keep."""
+        """Wait until cancelled, because there is nothing to renew."""
         while True:
             await asyncio.sleep(LOOK_S)
 
     async def trouble(self, endpoint: Endpoint) -> str:
-        """There are no certificates."""
+        """Return an empty reason, because there are no certificates."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Where the master is: at the socket in a home of this account, or at a port, where it proves itself with TLS."""
+"""Finds the master: at the socket in a home of this account, or at a port, where it proves itself with TLS."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Host and port of a master, or the home whose socket it listens on.
+    """The address of a master: host and port, or the home whose socket it listens on.
 
-    ``front``: where clients reach the master of the agent's own home, if that has ports.
+    ``front`` is where clients reach the master of the agent's own home, if that master listens on ports.
     """
 
     host: str
@@ -30,7 +30,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, home: Path) -> "Endpoint":
-        """The socket in a home."""
+        """Return the endpoint of a home's socket."""
         return cls(LOOPBACK, 0, home=home)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Endpoint:
 
     @contextmanager
     def reached(self) -> Iterator[str]:
-        """As gRPC names it, for as long as the block lasts; at a socket once its owner is proven. Raises NoMaster."""
+        """Yield the gRPC target, valid during the block; a socket's owner is checked first. Raises NoMaster."""
         if self.home is None:
             yield str(self)
             return
@@ -61,11 +61,11 @@ class Endpoint:
 
 
 class NoMaster(Exception):
-    """There is no master to be found; the message says why."""
+    """No master was found; the message says why."""
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """`HOST:PORT`, `[IPV6]:PORT` or `unix:HOME`. Raises ValueError."""
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `unix:HOME`. Raises ValueError."""
     if text.startswith(home_socket.SCHEME) and text != home_socket.SCHEME:
         return Endpoint.of(Path(text.removeprefix(home_socket.SCHEME)).absolute())
     host, _, port = text.rpartition(":")
@@ -75,7 +75,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def local_master(home: Path) -> Endpoint:
-    """Where the master of this home says that it serves. Raises NoMaster."""
+    """Return the endpoint that the running master of this home has published. Raises NoMaster."""
     path = home / "master.json"
     try:
         check_file(path)

@@ -1,4 +1,4 @@
-"""What a node keeps of having joined a cluster: whom it trusts, and what proves who it is. No one else may read it."""
+"""Stores a node's authority, certificate and key of the cluster it joined, readable by the agent's account only."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +9,10 @@ from ebbtide_agent.link.endpoint import Endpoint, parse_endpoint
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """``address``: host:port of the master for agents, empty for the master of the same home; the rest is PEM."""
+    """What a node keeps of having joined; ``ca``, ``certificate`` and ``key`` are PEM.
+
+    ``address`` is host:port where the master listens for agents, empty for the master of the same home.
+    """
 
     address: str
     ca: str
@@ -18,17 +21,17 @@ class Joined:
 
     @property
     def own(self) -> str:
-        """Key and certificate."""
+        """The node's key and certificate, as PEM."""
         return self.key + self.certificate
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the master was when the node joined. Raises ValueError if that was in the same home."""
+        """The master's endpoint when the node joined. Raises ValueError if it was the master of the same home."""
         return parse_endpoint(self.address)
 
 
 def load(node_dir: Path) -> Joined | None:
-    """What is kept in the node's directory; None if the node has not joined. Raises ValueError, OSError."""
+    """Load what the node keeps of having joined; None if it has not joined. Raises ValueError, OSError."""
     path = _file(node_dir)
     match read_json(path):
         case None:
@@ -40,7 +43,7 @@ def load(node_dir: Path) -> Joined | None:
 
 
 def store(node_dir: Path, joined: Joined) -> None:
-    """Keep it, all or nothing, durably. Raises OSError."""
+    """Store it atomically and durably. Raises OSError."""
     path = _file(node_dir)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(path, asdict(joined))

@@ -1,4 +1,4 @@
-"""A node gets its certificate: the key is made here and never leaves, the master signs for it."""
+"""Gets a node its certificate: the key is made here and never leaves the node, and the master signs it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ebbtide_agent.link.endpoint import Endpoint, parse_endpoint
 from ebbtide_agent.link.joined import Joined
 
 Metadata = tuple[tuple[str, str], ...]
-"""What goes with a call besides its message."""
+"""The names and values that gRPC sends with a call besides its message."""
 
 REPLY_S: Final = 30.0
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
@@ -36,21 +36,21 @@ class Key:
 
 
 def new_key() -> Key:
-    """An ECDSA P-256 key."""
+    """Return a new ECDSA P-256 key with its certificate request."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key = ec.generate_private_key(ec.SECP256R1())
-    # What the certificate says is up to the master: only the key is taken from the request.
+    # The master decides what the certificate says; it takes only the key from the request.
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return Key(private.decode(), request.public_bytes(Encoding.PEM).decode())
 
 
 async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
-    """Join as ``node`` and keep that in its directory: where its agent attaches to. Raises JoinError, OSError."""
+    """Join as ``node``, store that in its directory, and return the master's endpoint. Raises JoinError, OSError."""
     try:
         front = parse_endpoint(invitation.address)
     except ValueError as error:
@@ -69,7 +69,7 @@ async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
 
 
 def bearer(token: str) -> Metadata:
-    """A token, as it goes with a call.
+    """Return the metadata that carries a token.
 
     Not as gRPC's call credentials, which may hang when a channel is closed: see `ebbtide_cli.token_metadata`.
     """
@@ -77,7 +77,7 @@ def bearer(token: str) -> Metadata:
 
 
 async def join_own(front: Endpoint, ca: str, token: str, node: str, node_dir: Path) -> Joined:
-    """Join the master of the same home: whoever may read an admin's token there may invite. Raises AioRpcError."""
+    """Join the master of the same home by inviting the node with the admin's token there. Raises AioRpcError."""
     credentials = grpc.ssl_channel_credentials(ca.encode())
     async with grpc.aio.secure_channel(str(front), credentials, options=_OPTIONS) as channel:
         request = client_pb2.InviteNodeRequest(node=node, expires_s=_INVITED_S)
@@ -90,7 +90,7 @@ async def join_own(front: Endpoint, ca: str, token: str, node: str, node_dir: Pa
 
 
 async def renew(channel: grpc.aio.Channel, member: Joined, node_dir: Path) -> None:
-    """Another certificate with another key, over a connection that the old one opened. Raises AioRpcError, OSError."""
+    """Get a new key and certificate over a connection that the old one opened. Raises AioRpcError, OSError."""
     key = new_key()
     request = agent_pb2.CertificateRequest(csr=key.request)
     reply = await agent_pb2_grpc.AgentServiceStub(channel).Renew(request, timeout=REPLY_S)

@@ -1,6 +1,6 @@
-"""The agent's side of the stream to the master: one at a time, opened again whenever it ends.
+"""Keeps one stream from the agent to its master open, and opens it again whenever it ends.
 
-Nothing here ends an attempt: a master that is away, wrong or empty is a reason to wait.
+Nothing here ends an attempt: if the master is away, wrong or knows nothing, the agent waits.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ _LONGEST_LOCAL_PAUSE_S = 0.5
 _FIRST_REFUSED_PAUSE_S = 1.0
 _LONGEST_REFUSED_PAUSE_S = 10.0
 
-# A stream that lived for so long was no accident.
+# After a stream that lived this long, the pauses start again from the first.
 _STEADY_S = 1.0
 
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # what gRPC waits for in fact; its default is a minute
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the timeout that gRPC in fact applies; its default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Every try is a new channel with a connection of its own: a shared one would bring gRPC's own back-off along.
+    # Each try has a channel and connection of its own, because a shared one would add gRPC's own back-off.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
@@ -61,11 +61,11 @@ _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Rejected(Exception):
-    """The master does not take this node; the message is its reason."""
+    """The master rejected this node; the message is its reason."""
 
 
 class Backoff:
-    """Pauses that double, each shortened at random so that the nodes of a cluster do not come all at once."""
+    """Doubles the pause at each try, and shortens it at random so that nodes do not reconnect all at once."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
@@ -76,7 +76,7 @@ class Backoff:
         self._next_s = self._first_s
 
     def pause_s(self, longest_s: float) -> float:
-        """The next pause, in seconds."""
+        """Return the next pause, in seconds."""
         pause_s = min(self._next_s, longest_s)
         self._next_s = 2 * pause_s
         return pause_s * random.uniform(0.5, 1.0)
@@ -97,7 +97,7 @@ class MasterLink:
         channels: ChannelTable | None = None,
         proof: Proof | None = None,
     ) -> None:
-        """`find_master` and `proof` are asked at every try; both may raise NoMaster.
+        """`find_master` and `proof` are called at every try, and may raise NoMaster.
 
         Raises ValueError if `cluster_file` is broken.
         """
@@ -118,11 +118,11 @@ class MasterLink:
         self._trouble = ""
 
     def report(self, status: agent_pb2.AttemptStatus) -> None:
-        """Tell the master of an attempt that changed, now or with the next Hello."""
+        """Send the master the status of a changed attempt, now or with the next Hello."""
         self._outbox.put_status(status)
 
     async def run(self) -> NoReturn:
-        """Attach, and attach again, until cancelled."""
+        """Attach to the master again and again until cancelled."""
         try:
             while True:
                 await asyncio.sleep(await self._attach())
@@ -130,7 +130,7 @@ class MasterLink:
             await self._orders.close()
 
     async def _attach(self) -> float:
-        """One stream from its first message to its end. Returns the pause before the next, in seconds."""
+        """Run one stream from its first message to its end. Return the pause before the next, in seconds."""
         longest_pause_s, endpoint = _LONGEST_LOCAL_PAUSE_S, None
         try:
             endpoint = self._find_master()
@@ -158,14 +158,14 @@ class MasterLink:
             self._note("master-away", why or error.details() or error.code().name)
         except (NoMaster, OSError, asyncio.InvalidStateError) as error:
             self._note("master-away", str(error) or type(error).__name__)
-        except Exception:  # whatever a wrong master or gRPC does: the node tries again, for nobody else would
+        except Exception:  # the node must try again after anything that a wrong master or gRPC does
             log.exception("event=link-failed")
         return self._away.pause_s(longest_pause_s)
 
     async def _converse(self, call: AttachCall, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
         gpus = await self._telemetry.inventory()
         address = self._node.address or await address_towards(endpoint.host)
-        # No await between the inventory and the new outbox: what changes from here on is in the one or in the other.
+        # No await between the Hello and the new outbox, so that each change is in one of them.
         hello = self._hello(gpus, address)
         outbox = self._outbox = Outbox()
         sent_at = boottime()
@@ -182,13 +182,13 @@ class MasterLink:
             await stream.run(welcome.heartbeat_s)
         finally:
             keeping.cancel()
-            # A master that falls over each stream at once is not to be tried ten times a second.
+            # A master that ends each stream at once must not be tried ten times a second.
             if time.monotonic() - began > _STEADY_S:
                 self._away.reset()
                 self._refused.reset()
 
     def _admit(self, welcome: agent_pb2.Welcome) -> None:
-        """Take orders from this master from now on, and from no older one. Raises WelcomeRefused, OSError."""
+        """Obey this master from now on, and no older one. Raises WelcomeRefused, OSError."""
         if refusal := protocol.refuse(welcome.protocol, "master"):
             raise WelcomeRefused(refusal)
         before = self._membership
@@ -227,17 +227,17 @@ class MasterLink:
         )
 
     def _note(self, event: str, reason: str) -> None:
-        """Log a trouble when it begins or changes, not at every try."""
+        """Log a failure when it begins or changes, not at every try."""
         if reason != self._trouble:
             log.warning("event=%s reason=%r", event, reason)
         self._trouble = reason
 
 
 async def _introduce(call: AttachCall, hello: agent_pb2.Hello) -> agent_pb2.Welcome:
-    """The master's answer to Hello. Raises Rejected, AioRpcError, NoMaster."""
+    """Send Hello and return the master's Welcome. Raises Rejected, AioRpcError, NoMaster."""
     try:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
-            # Who is refused before they were heard cannot write any more, and reads why.
+            # If the master refused the call before Hello, the write fails, and the read gives the reason.
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(agent_pb2.AgentMessage(hello=hello))
             return _welcome(await call.read())
@@ -246,7 +246,7 @@ async def _introduce(call: AttachCall, hello: agent_pb2.Hello) -> agent_pb2.Welc
 
 
 def _welcome(answer: object) -> agent_pb2.Welcome:
-    """The Welcome in the master's first message. Raises Rejected, NoMaster."""
+    """Return the Welcome in the master's first message. Raises Rejected, NoMaster."""
     if not isinstance(answer, agent_pb2.MasterMessage):
         raise NoMaster("the master ended the stream without a word")
     match answer.WhichOneof("body"):

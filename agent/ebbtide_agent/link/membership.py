@@ -1,4 +1,4 @@
-"""The cluster that this node belongs to, and which masters may give it orders."""
+"""Decides which masters may give this node orders, by the cluster it belongs to and the epochs it has seen."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from ebbtide_agent.jsonfile import read_json, write_json
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A cluster and the highest epoch of its master that was seen; no cluster yet if `cluster_id` is empty."""
+    """A node's cluster and the highest epoch seen of its master; an empty `cluster_id` means no cluster yet."""
 
     cluster_id: str = ""
     epoch: int = 0
 
     def admit(self, welcome: agent_pb2.Welcome, has_attempts: bool) -> "Membership":
-        """The membership after this welcome. Raises WelcomeRefused if its master may not give orders here."""
+        """Return the membership after this welcome. Raises WelcomeRefused if its master may not give orders here."""
         if not welcome.cluster_id:
             raise WelcomeRefused("the master names no cluster")
         if welcome.cluster_id == self.cluster_id:
@@ -35,7 +35,7 @@ class WelcomeRefused(Exception):
 
 
 def load(path: Path) -> Membership:
-    """The membership on disk, or none yet. Raises ValueError if the file holds something else."""
+    """Load the membership, an empty one if there is no file. Raises ValueError if the file holds something else."""
     content = read_json(path)
     match content:
         case None:
@@ -47,5 +47,5 @@ def load(path: Path) -> Membership:
 
 
 def store(path: Path, membership: Membership) -> None:
-    """Write the membership durably: a lower epoch is refused even after a crash. Raises OSError."""
+    """Store the membership durably, so that a lower epoch is refused even after a crash. Raises OSError."""
     write_json(path, asdict(membership))

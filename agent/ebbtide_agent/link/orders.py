@@ -1,4 +1,4 @@
-"""Carries out the master's orders: those for one attempt one after the other, those for different attempts at once."""
+"""Carries out the master's orders: one after the other for one attempt, concurrently for different attempts."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order; `what` names it in the log, `master` is the membership under which it was given."""
+    """An order; `what` names it in the log, and `master` is the membership under which it was given."""
 
     what: str
     master: Membership
@@ -22,7 +22,7 @@ class Order:
 
 
 class Orders:
-    """Queues of orders by attempt. What another master than the current one ordered is not carried out any more."""
+    """Queues orders by attempt, and drops those that another master than the current one gave."""
 
     def __init__(self) -> None:
         self.master = Membership()
@@ -36,7 +36,7 @@ class Orders:
             self._workers[key] = asyncio.create_task(self._work(key), name=f"orders {key[0]}.{key[1]}")
 
     async def close(self) -> None:
-        """Abandon what is queued or under way; the master repeats what matters."""
+        """Abandon the orders that are queued or under way; the master repeats those that matter."""
         workers = list(self._workers.values())
         for worker in workers:
             worker.cancel()
@@ -54,5 +54,5 @@ class Orders:
             return
         try:
             await order.carry_out()
-        except Exception:  # one order that fails, however it does, must not keep the next ones from being carried out
+        except Exception:  # an order that fails must not block the next ones
             log.exception("event=order-failed order=%s job=%s attempt=%d", order.what, *key)

@@ -1,4 +1,4 @@
-"""What waits to be sent on one stream to the master."""
+"""Holds the messages that wait to be sent on one stream to the master."""
 
 import asyncio
 from collections import deque
@@ -11,8 +11,8 @@ from ebbtide_agent.gpu_use.attribution import AttemptKey
 class Outbox:
     """Holds the newest status of each attempt, the newest heartbeat, answers, questions to other nodes, and frames.
 
-    Statuses are whole, so a newer one makes an older one worthless: the outbox is bounded by what the node runs,
-    however slow the stream. It lives as long as its stream; what it still holds then is told by the next Hello.
+    Statuses are whole, so a newer one replaces an older one: the outbox is bounded by what the node runs, however slow
+    the stream is. It lives as long as its stream; the next Hello reports the statuses that it still held.
     """
 
     def __init__(self) -> None:
@@ -21,46 +21,46 @@ class Outbox:
         self._logs: deque[agent_pb2.LogData] = deque()
         self._questions: deque[agent_pb2.ReadCheckpoint] = deque()
         self._checkpoints: deque[agent_pb2.CheckpointData] = deque()
-        self._frames: dict[int, deque[channel_pb2.ChannelOutput]] = {}  # by channel; whose turn is next comes first
+        self._frames: dict[int, deque[channel_pb2.ChannelOutput]] = {}  # by channel; the next to send is first
         self._filled = asyncio.Event()
 
     def put_status(self, status: agent_pb2.AttemptStatus) -> None:
-        """Send this status instead of an older one of the same attempt."""
+        """Send this status, and not an older one of the same attempt."""
         self._statuses[status.job_id, status.attempt] = status
         self._filled.set()
 
     def put_heartbeat(self, heartbeat: agent_pb2.Heartbeat) -> None:
-        """Send this heartbeat instead of an older one."""
+        """Send this heartbeat, and not an older one."""
         self._heartbeat = heartbeat
         self._filled.set()
 
     def put_log(self, log: agent_pb2.LogData) -> None:
-        """Send this answer after those already here."""
+        """Send this part of a log after those that already wait."""
         self._logs.append(log)
         self._filled.set()
 
     def put_question(self, question: agent_pb2.ReadCheckpoint) -> None:
-        """Ask another node after the questions already here."""
+        """Send this question to another node after those that already wait."""
         self._questions.append(question)
         self._filled.set()
 
     def put_checkpoint(self, data: agent_pb2.CheckpointData) -> None:
-        """Send this answer after those already here."""
+        """Send this answer to another node after those that already wait."""
         self._checkpoints.append(data)
         self._filled.set()
 
     def put_frame(self, frame: channel_pb2.ChannelOutput) -> None:
-        """Send this frame after those of its channel that are already here, in turn with other channels'."""
+        """Send this frame after its channel's waiting frames; channels take turns."""
         self._frames.setdefault(frame.channel, deque()).append(frame)
         self._filled.set()
 
     @property
     def checkpoints(self) -> int:
-        """How many windows of checkpoints wait to be sent."""
+        """The number of checkpoint windows that wait to be sent."""
         return len(self._checkpoints)
 
     async def take(self) -> agent_pb2.AgentMessage:
-        """The next message, most urgent kind first; waits until there is one."""
+        """Wait for a message and return it, the most urgent kind first."""
         while True:
             await self._filled.wait()
             message = self._next()

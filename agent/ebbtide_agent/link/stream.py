@@ -1,4 +1,4 @@
-"""One stream on which a master was welcomed: orders come in, statuses, heartbeats and logs go out."""
+"""Serves one welcomed stream to a master: it receives orders, and sends statuses, heartbeats, logs and checkpoints."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 AttachCall = grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.MasterMessage]
 
-# How long a log request that asks to wait is kept open, how much one answer holds, and how many may be open: of those
-# that wait, and of all.
+# How long a log request may wait, how many bytes one answer holds, and from how many open requests on another one is
+# refused: one that waits, and any other.
 LOG_WAIT_S = 5.0
 LOG_BYTES = 1024 * 1024
 LOG_READS = 64
 LOG_LOOKS = 128
 
-# How many windows of checkpoints may be read for other nodes at once: this bounds what waits to be sent.
+# How many checkpoint windows may be read for other nodes or wait to be sent at once.
 CHECKPOINT_READS = 16
 
 _SHORTEST_HEARTBEAT_S = 0.05
@@ -39,7 +39,7 @@ _LONGEST_HEARTBEAT_S = 60.0
 
 
 class AttemptControl(Protocol):
-    """What the master's orders are carried out with."""
+    """Carries out the master's orders."""
 
     def join(self, cluster_id: str) -> None: ...
     def renew(self, at: float) -> None: ...
@@ -52,7 +52,7 @@ class AttemptControl(Protocol):
 
 
 class Shown(Protocol):
-    """What the master and other nodes may read."""
+    """Reads logs and checkpoints for the master and other nodes."""
 
     async def read_log(
         self, job_id: str, attempt: int, offset: int | LogEdge, max_bytes: int, wait_s: float, rank: int | None = None
@@ -84,12 +84,12 @@ class MasterStream:
         self._orders = orders
         self._exchange = exchange
         self._channels = channels
-        self._beats: dict[int, float] = {}  # by number, when each was sent that is not acknowledged (CLOCK_BOOTTIME)
+        self._beats: dict[int, float] = {}  # send times of unacknowledged heartbeats, by number (CLOCK_BOOTTIME)
         self._log_reads = set[asyncio.Task[None]]()
         self._checkpoint_reads = set[asyncio.Task[None]]()
 
     async def run(self, heartbeat_s: float) -> None:
-        """Talk until the stream ends. Raises what ended it: AioRpcError, or InvalidStateError if gRPC knows no more."""
+        """Serve the stream until it ends. Raises what ended it: AioRpcError, or InvalidStateError without a reason."""
         parts = [
             asyncio.create_task(self._obey(), name="orders from the master"),
             asyncio.create_task(self._send(), name="reports to the master"),
@@ -116,7 +116,7 @@ class MasterStream:
             await self._call.write(await self._outbox.take())
 
     async def _beat(self, heartbeat_s: float) -> None:
-        # In this order of arguments not-a-number becomes the shortest pause, not an endless one.
+        # With this order of arguments NaN becomes the shortest pause, not an endless one.
         pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
         for number in count(1):
             heartbeat = await self._telemetry.heartbeat()
@@ -125,7 +125,7 @@ class MasterStream:
             await asyncio.sleep(pause_s)
 
     def _renew(self, beat: int) -> None:
-        """The master has heard this one: whatever has a lease may run on."""
+        """Renew all leases, because the master has acknowledged this heartbeat."""
         sent = self._beats.get(beat)
         if sent is not None:
             self._beats = {number: at for number, at in self._beats.items() if number > beat}
@@ -188,7 +188,7 @@ class MasterStream:
             rank = request.rank if request.HasField("rank") else None
             begin = LogEdge(request.tail, request.since) if request.tail or request.since else request.offset
             data = await self._shown.read_log(*key, begin, min(request.max_bytes, LOG_BYTES), wait_s, rank)
-        except Exception as error:  # whatever lies where the log should: whoever asked is answered
+        except Exception as error:  # the request is answered whatever is found in place of the log
             log.exception("event=log-not-read job=%s attempt=%d", *key)
             data = agent_pb2.LogData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id
@@ -207,7 +207,7 @@ class MasterStream:
     async def _read_checkpoint(self, request: agent_pb2.ReadCheckpoint) -> None:
         try:
             data = await self._shown.read_checkpoint(request)
-        except Exception as error:  # whatever lies in the job's directory: the other node is answered
+        except Exception as error:  # the other node is answered whatever is found in the job's directory
             log.exception("event=checkpoint-not-read job=%s checkpoint=%s", request.job_id, request.checkpoint)
             data = agent_pb2.CheckpointData(error=str(error) or type(error).__name__)
         data.request_id = request.request_id
