@@ -1,1 +1,1 @@
-"""The node's end of channels: what a client reaches inside a job here. See channel.proto."""
+"""Serves the node's end of channels, over which clients reach into jobs of this node. See channel.proto."""

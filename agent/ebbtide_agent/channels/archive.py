@@ -1,7 +1,7 @@
-"""Writes files of a job as a tar archive to standard output: a process of its own, so that reading holds up nobody.
+"""Writes files of a job as a tar archive to standard output, in a process of its own so that reading blocks nothing.
 
 The request is one JSON object on standard input; the first line of the output says how many bytes of files follow, or
-what is wrong. What cannot be read is left out, and named on standard error. Standard library only.
+what is wrong. Files that cannot be read are left out and named on standard error. It imports the standard library only.
 """
 
 import itertools
@@ -20,18 +20,18 @@ _MOST_ENTRIES = 2_000_000
 
 
 class NotReadable(Exception):
-    """What is asked for is not there, or not the job's to give; the message is one line."""
+    """A requested path does not exist, or lies outside the job's directories; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSource:
-    """One path that was asked for: where it is, and what stands for it in the archive."""
+    """A requested path and its name in the archive."""
 
     path: Path
     name: str
 
     def entries(self) -> Iterator[tuple[Path, str]]:
-        """It and all below it, each after what it lies in, of any depth; links are not followed."""
+        """Yield the path and all paths below it, parents first, at any depth; links are not followed."""
         todo = [(self.path, self.name)]
         while todo:
             path, name = todo.pop()
@@ -47,7 +47,7 @@ class ArchiveSource:
 
 
 def main() -> int:
-    """Answer the request on standard input; the exit code."""
+    """Answer the request on standard input, and return the exit code."""
     request = json.load(sys.stdin)
     out = sys.stdout.buffer
     try:
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def find(paths: Sequence[str], roots: Mapping[str, str], workdir: str) -> list[ArchiveSource]:
-    """What the paths name: relative ones below ``workdir``, ``{name}`` one of ``roots``. Raises NotReadable."""
+    """Resolve the paths: relative ones below ``workdir``, ``{name}/…`` below one of ``roots``. Raises NotReadable."""
     allowed = [os.path.realpath(root) for root in (workdir, *roots.values())]
     return [ArchiveSource(_find(path, roots, workdir, allowed), str(index)) for index, path in enumerate(paths)]
 
@@ -93,8 +93,8 @@ def _send_archive(sources: Sequence[ArchiveSource], out: BinaryIO) -> None:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """A file, a directory or a link; of a file as much as it has now, though it may be growing."""
-    archive.inodes = {}  # type: ignore[attr-defined]  # a file with two names comes twice: one may be left out by whoever reads
+    """Add a file, a directory or a link. A file that grows is added up to its present size."""
+    archive.inodes = {}  # type: ignore[attr-defined]  # add a file with two names twice: a reader may skip one
     try:
         file = _open(path) if stat.S_ISREG(os.lstat(path).st_mode) else None
         try:
@@ -113,12 +113,12 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    """The file, whatever has taken its place by now: nobody waits for who writes to a pipe, or has a lease."""
+    """Open the file without blocking, because a pipe without a writer, or a leased file, may be in its place by now."""
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
 def _size(path: Path) -> int:
-    """That will be sent of it, as it is now."""
+    """Return the bytes of the file that will be sent, as of now; 0 if it is not a file."""
     try:
         facts = os.lstat(path)
     except OSError:

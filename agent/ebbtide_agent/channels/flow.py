@@ -1,4 +1,4 @@
-"""Between a line and descriptors of this process that do not block."""
+"""Copies bytes between a channel and non-blocking descriptors of this process."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ from ebbtide_agent.channels.line import ChannelEnd
 
 
 async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, errors: bool = False) -> None:
-    """Send what can be read, to its end; once whoever writes has `ended`, what is there then is all."""
+    """Send all data of the source to its end. Once the writer has `ended`, send what is left and return."""
     while True:
-        # Asked before reading: what was written before the end is then read.
+        # Checked before reading, so that data that was written before the end is read.
         last = ended.is_set()
         room = await line.room()
         try:
@@ -22,14 +22,14 @@ async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, error
             await _first(readable(source), ended.wait())
             continue
         except OSError:
-            return  # EIO: a terminal that nobody has open any more
+            return  # EIO: no process has the terminal open any more
         if not data:
             return
         line.send(data, errors=errors)
 
 
 async def copy_in(line: ChannelEnd, sink: int) -> None:
-    """Write what arrives until the client sends no more, or nobody reads it."""
+    """Write the data that arrives until the client's end of input; drop it when the sink has no reader any more."""
     while data := await line.receive():
         rest = memoryview(data)
         while rest:
@@ -38,19 +38,19 @@ async def copy_in(line: ChannelEnd, sink: int) -> None:
             except BlockingIOError:
                 await writable(sink)
             except OSError:
-                # Nobody reads it any more: the rest is dropped, as far as it still comes.
+                # The sink has no reader any more: drop this data, and acknowledge it below.
                 rest = rest[len(rest) :]
         line.done_with(len(data))
 
 
 async def readable(descriptor: int) -> None:
-    """Wait until there is something to read, or the end."""
+    """Wait until the descriptor has data or is at its end."""
     loop = asyncio.get_running_loop()
     await _ready(lambda wake: loop.add_reader(descriptor, wake), lambda: loop.remove_reader(descriptor))
 
 
 async def writable(descriptor: int) -> None:
-    """Wait until something can be written."""
+    """Wait until the descriptor takes data."""
     loop = asyncio.get_running_loop()
     await _ready(lambda wake: loop.add_writer(descriptor, wake), lambda: loop.remove_writer(descriptor))
 
@@ -65,7 +65,7 @@ async def _ready(begin: Callable[[Callable[[], None]], None], end: Callable[[], 
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    """Wait for one of these and give up the others."""
+    """Wait for the first of these, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The node's end of a channel that brings an attempt its standard input; see supervisor/standard_input.py."""
+"""Feeds an attempt's standard input from a channel; see supervisor/standard_input.py."""
 
 import asyncio
 import json
@@ -18,14 +18,17 @@ _ANSWER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the supervisor said last: how many bytes of the input it has, and whether it wants no more."""
+    """The supervisor's last message: how many bytes of the input it has, and whether it wants no more."""
 
     taken: int
     over: bool
 
 
 async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
-    """Pass on what comes until all is taken, or nobody reads it; cancelled, another goes on. Raises ChannelError."""
+    """Pass the input on until all is taken or the job reads no more. Raises ChannelError.
+
+    After a cancellation another call goes on where this one stopped.
+    """
     with await connect(path) as supervisor:
         told = await _hear(supervisor)
         opened.input_taken = told.taken

@@ -1,4 +1,4 @@
-"""A process that a client starts inside a running attempt. The attempt's supervisor owns it; see its guests.py."""
+"""Starts a client's process inside a running attempt, whose supervisor owns it; see supervisor/session_processes.py."""
 
 import asyncio
 import fcntl
@@ -23,18 +23,18 @@ _ANSWER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The two ends of a process's standard streams."""
+    """A process's standard streams: `theirs` are the process's ends, the others the agent's."""
 
     theirs: tuple[int, int, int]
     stdin: int
     stdout: int
-    stderr: int | None  # None: it is with stdout
+    stderr: int | None  # None: stdout carries both
 
 
 async def run_inside(
     line: ChannelEnd, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
 ) -> channel_pb2.ChannelClosed:
-    """Start it, or the `shell`, and stay with it to its end; cancelled, it is hung up on. Raises ChannelError."""
+    """Run the wanted command, or the `shell`, to its end; if cancelled, hang up on it. Raises ChannelError."""
     with ExitStack() as stack:
         guest = stack.enter_context(await connect(door))
         with ExitStack() as until_started:
@@ -71,16 +71,16 @@ async def _feed(line: ChannelEnd, streams: Streams) -> None:
     await copy_in(line, streams.stdin)
     if streams.stdin == streams.stdout:
         with suppress(OSError):
-            os.write(streams.stdin, b"\x04")  # what a terminal has for the end of the input
+            os.write(streams.stdin, b"\x04")  # the end of the input on a terminal
     else:
-        # Closed, and not free for another: the descriptor is closed once more with the others.
+        # Close the pipe but keep the descriptor's number taken, because the exit stack closes that number later.
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(null, streams.stdin, inheritable=False)
         os.close(null)
 
 
 def set_size(terminal: int, size: channel_pb2.WindowSize) -> None:
-    """Tell a terminal, and with that the processes on it, its size in characters; what is none has no size."""
+    """Set a terminal's size in characters, which its processes notice; do nothing for other descriptors."""
     rows, columns = min(size.rows or 24, 65535), min(size.columns or 80, 65535)
     if os.isatty(terminal):
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -104,7 +104,7 @@ def _pipes(stack: ExitStack, until_started: ExitStack) -> Streams:
 
 
 async def connect(path: Path) -> socket.socket:
-    """A connection to one of the attempt's sockets, of packets. Raises ChannelError."""
+    """Connect to one of the attempt's packet sockets. Raises ChannelError."""
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""One channel as what serves it sees it: bytes in, bytes out, and never more on the way than the window."""
+"""Carries the bytes of one channel both ways, with never more than the window on the way."""
 
 import asyncio
 from collections import deque
@@ -26,13 +26,13 @@ class ChannelEnd:
         self._at_end = False
         self._arrival = asyncio.Event()
         self.on_size: Callable[[channel_pb2.WindowSize], None] = lambda size: None
-        self.bytes = 0  # that passed through it, either way
+        self.bytes = 0  # passed through the channel, both ways together
         self.has_terminal = False
 
     # --- from the client ---
 
     def take(self, message: channel_pb2.ChannelInput) -> None:
-        """Take in what the client sent after its first message."""
+        """Take a message of the client that came after the first."""
         match message.WhichOneof("body"):
             case "data" if not self._at_end:
                 self.bytes += len(message.data)
@@ -48,7 +48,7 @@ class ChannelEnd:
                 self.on_size(message.size)
 
     async def receive(self) -> bytes:
-        """What arrived next; empty at the end of the input. To be acknowledged with `done_with`."""
+        """Wait for data and return it; empty at the end of the input. Acknowledge it with `done_with`."""
         while not self._arrived:
             if self._at_end:
                 return b""
@@ -57,20 +57,20 @@ class ChannelEnd:
         return self._arrived.popleft()
 
     def done_with(self, count: int) -> None:
-        """So many bytes of what was received are passed on: the client may send as many more."""
+        """Acknowledge `count` received bytes, so that the client may send as many more."""
         self._put(channel_pb2.ChannelOutput(channel=self._channel, consumed=count))
 
     # --- to the client ---
 
     async def room(self) -> int:
-        """How much may be sent in one frame now; waits until it is more than nothing."""
+        """Wait until something may be sent, and return how many bytes one frame may have."""
         while self._room <= 0:
             self._room_changed.clear()
             await self._room_changed.wait()
         return min(self._room, FRAME_BYTES)
 
     def send(self, data: bytes, *, errors: bool = False) -> None:
-        """Send this, for which there is room."""
+        """Send data that is not longer than `room` returned."""
         self._room -= len(data)
         self.bytes += len(data)
         frame = channel_pb2.ChannelOutput(channel=self._channel)
@@ -81,20 +81,20 @@ class ChannelEnd:
         self._put(frame)
 
     def say(self, words: str) -> None:
-        """Say this to who sits at the terminal, if there is one; it is no use of the channel."""
+        """Show this on the client's terminal, if it has one; the bytes do not count as use of the channel."""
         said = f"\r\nebb: {words}\r\n".encode()
         if self.has_terminal and self._room >= len(said):
             self._room -= len(said)
             self._put(channel_pb2.ChannelOutput(channel=self._channel, data=said))
 
     def send_end(self) -> None:
-        """No data follows."""
+        """Say that no data follows."""
         self._put(channel_pb2.ChannelOutput(channel=self._channel, end=True))
 
     def opened(self, opened: channel_pb2.ChannelOpened) -> None:
-        """Say that what the client wanted is there."""
+        """Say that the channel is open."""
         self._put(channel_pb2.ChannelOutput(channel=self._channel, opened=opened))
 
     def closed(self, closed: channel_pb2.ChannelClosed) -> None:
-        """The last word."""
+        """Send the channel's last message."""
         self._put(channel_pb2.ChannelOutput(channel=self._channel, closed=closed))

@@ -1,4 +1,4 @@
-"""The node's end of a channel to a TCP port that a job listens on."""
+"""Connects a channel to a TCP port that a job listens on."""
 
 import asyncio
 import ipaddress
@@ -23,13 +23,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 @dataclass(frozen=True, slots=True)
 class _Listener:
     inode: str
-    address: Address  # at which it answers
+    address: Address  # to connect to
 
 
 async def forward(
     line: ChannelEnd, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
-    """Connect to the port, on which one of these processes listens, and stay to the end. Raises ChannelError."""
+    """Connect to the port, on which one of these processes listens, and copy to the end. Raises ChannelError."""
     listener = _where(port, pids())
     family = socket.AF_INET6 if listener.address.version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
@@ -39,7 +39,7 @@ async def forward(
             await asyncio.get_running_loop().sock_connect(connection, (str(listener.address), port))
         except OSError as error:
             raise ChannelError(f"port {port}: {error.strerror}") from None
-        if _where(port, pids()) != listener:  # who answered may be somebody else, who has its place by now
+        if _where(port, pids()) != listener:  # another process may have got the port before we connected
             raise ChannelError(f"port {port}: the job listens elsewhere now")
         line.opened(opened)
         feeding = asyncio.create_task(_feed(line, connection), name="channel input")
@@ -58,11 +58,11 @@ async def _feed(line: ChannelEnd, connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # it has closed it itself
+        return  # the job has closed the connection
 
 
 def _where(port: int, pids: Iterable[int]) -> _Listener:
-    """Where the job answers at that port. What others on the node listen on, at other addresses, is not its to show."""
+    """Return where the job listens on that port; the same port of other processes on the node is not shown."""
     found = [listener for table in _TABLES for listener in _listeners(table, port)]
     mine = {inode for pid in pids for inode in _sockets(pid)} if found else set()
     if not (own := [listener for listener in found if listener.inode in mine]):
@@ -82,7 +82,7 @@ def _listeners(table: Path, port: int) -> Iterator[_Listener]:
 
 
 def _reachable(text: str) -> Address:
-    """The address that the kernel's table shows; the loopback one of its family if it stands for all."""
+    """Return the address in the kernel's table; its family's loopback address if it is the unspecified one."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
     address = ipaddress.ip_address(packed)
@@ -92,7 +92,7 @@ def _reachable(text: str) -> Address:
 
 
 def _sockets(pid: int) -> list[str]:
-    """The inodes of the process's sockets."""
+    """Return the inodes of the process's sockets."""
     directory = f"/proc/{pid}/fd"
     found = []
     try:

@@ -1,7 +1,7 @@
-"""Becomes a server that shall listen on a free port of the node's loopback, and tells the supervisor which.
+"""Chooses a free port of the node's loopback, reports it to the supervisor, and becomes a server that listens on it.
 
-``{port}`` in the command's arguments stands for it. Standard library only, and started without site-packages: it runs
-in the job's environment.
+``{port}`` in the command's arguments stands for the port. This runs in the job's environment, so it is started without
+site-packages and imports the standard library only.
 """
 
 import json
@@ -17,7 +17,7 @@ _NOT_FOUND = 127
 
 
 def main(command: Sequence[str]) -> int:
-    """Run ``command`` in this process's place; returns, with an exit code, only if that cannot be."""
+    """Run ``command`` in place of this process; return an exit code only if it cannot be run."""
     if shutil.which(command[0]) is not None:
         port = _free_port()
         _leave_word(port)
@@ -27,7 +27,7 @@ def main(command: Sequence[str]) -> int:
 
 
 def _leave_word(port: int) -> None:
-    """The socket is there before any process is, and holds what comes until it is read."""
+    """Report the port at the supervisor's socket, which exists before any process and keeps messages until read."""
     folder, name = os.path.split(os.environ["EBB_SOCKET"])
     directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # Through the descriptor, because a socket's path must not have more than 107 bytes.

@@ -1,4 +1,4 @@
-"""The node's end of a channel to the session of a shell; see ebbtide_agent/channels/shell.py."""
+"""Connects a channel to the session of a shell; see ebbtide_agent/channels/shell.py."""
 
 import asyncio
 import socket
@@ -17,7 +17,10 @@ _PAUSE_S = 0.02
 async def attach(
     line: ChannelEnd, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
-    """Stay with the session until it ends, or somebody else takes it over; cancelled, it stays. Raises ChannelError."""
+    """Stay attached until the session ends or another client takes it over. Raises ChannelError.
+
+    After a cancellation the session goes on.
+    """
     with await _arrive(path) as session:
         line.opened(opened)
         _resize(session, want.size)
@@ -31,7 +34,7 @@ async def attach(
 
 
 async def _arrive(path: Path) -> socket.socket:
-    """A connection to the session, which may have begun just now and not listen yet. Raises ChannelError."""
+    """Connect to the session, which may just have begun and not listen yet. Raises ChannelError."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _BEGIN_S
     while True:
@@ -69,7 +72,7 @@ async def _feed(line: ChannelEnd, session: socket.socket) -> None:
 
 
 def _resize(session: socket.socket, size: channel_pb2.WindowSize) -> None:
-    """Not waited for: a session that takes nothing in now hears of the next size."""
+    """Send the size without waiting; a session that cannot take it now gets the next one."""
     try:
         session.send(b"w%d %d" % (min(size.rows or 24, 65535), min(size.columns or 80, 65535)))
     except OSError:

@@ -1,10 +1,10 @@
-"""The process of a shell that one can leave and come back to: the owner of a terminal, with the shell on it.
+"""Owns a terminal with a shell on it, which a user can leave and come back to.
 
 It is an attempt's first process and listens at a socket that the supervisor hands it. One connection at a time is
-attached to the terminal; another one takes its place. What was shown last is kept for whoever comes next. Standard
-library only, and started without site-packages: it runs in the job's environment.
+attached to the terminal; a new one replaces it and gets the last output, which is kept. This runs in the job's
+environment, so it is started without site-packages and imports the standard library only.
 
-Packets, each a letter and what it says: from the client `d` input, `w` ROWS COLUMNS; to it `d` output, `x` EXIT CODE.
+A packet is a letter and its content: from the client `d` input, `w` ROWS COLUMNS; to it `d` output, `x` EXIT CODE.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ _LAST_WORDS_S = 2.0
 
 
 class ShellSession:
-    """One shell on its terminal."""
+    """Serves one shell on its terminal."""
 
     def __init__(self, listener: socket.socket, command: Sequence[str]) -> None:
         self._wakeup = _signal_pipe()
@@ -43,7 +43,7 @@ class ShellSession:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Serve until the shell has ended; its exit code as a shell has it."""
+        """Serve until the shell has ended. Return its exit code, 128 plus the signal's number if a signal ended it."""
         while (code := self._ended()) is None:
             self._await()
             for key, events in self._selector.select():
@@ -62,7 +62,7 @@ class ShellSession:
         return 128 - code if code < 0 else code
 
     def _await(self) -> None:
-        """Look for what can be dealt with: whoever is slow holds up who feeds it."""
+        """Wait for the descriptors that can be served; a side that does not read stops the reading of the other."""
         wanted: dict[int, tuple[object, int]] = {
             self._wakeup: (self._hear_signal, selectors.EVENT_READ),
             self._listener.fileno(): (self._attach, selectors.EVENT_READ),
@@ -82,7 +82,7 @@ class ShellSession:
                 self._selector.register(descriptor, events, serve)
 
     def _hear_signal(self, events: int) -> None:
-        """A child has ended, or the session is to: then whoever is on the terminal is hung up on."""
+        """Hang up on the terminal's processes after a signal to end; SIGCHLD only wakes the loop."""
         if any(signum != signal.SIGCHLD for signum in os.read(self._wakeup, 4096)):
             for group in {os.tcgetpgrp(self._terminal), self._pid}:
                 with suppress(ProcessLookupError, PermissionError):
@@ -129,7 +129,7 @@ class ShellSession:
     def _serve_client(self, events: int) -> None:
         client = self._client
         if client is None:
-            return  # gone in the same round
+            return  # detached in the same round
         try:
             while events & selectors.EVENT_WRITE and self._to_client:
                 client.send(b"d" + self._to_client[0])
@@ -166,7 +166,7 @@ class ShellSession:
 
 
 def _become(command: Sequence[str]) -> None:
-    """In the child, which has the terminal: run the command, or say why that cannot be."""
+    """Run the command in the child, which has the terminal, or print why it cannot be run."""
     try:
         for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
@@ -185,14 +185,14 @@ def _signal_pipe() -> int:
 
 
 def _listener() -> socket.socket:
-    """What the supervisor has bound and listens, does not block, and is nobody's below."""
+    """Return the non-blocking socket that the supervisor listens at for us, and keep it from the shell's processes."""
     listener = socket.socket(fileno=int(os.environ.pop("EBB_SESSION")))
     os.set_inheritable(listener.fileno(), False)
     return listener
 
 
 def main(command: Sequence[str]) -> int:
-    """Run ``command`` on a terminal that one can attach to; its exit code."""
+    """Run ``command`` on a terminal that clients can attach to, and return its exit code."""
     os.environ.setdefault("TERM", "xterm-256color")
     return ShellSession(_listener(), command).run()
 

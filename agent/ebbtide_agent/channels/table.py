@@ -1,4 +1,4 @@
-"""Every channel that is open on this node. They end with the stream to the master: who is at the other end is gone."""
+"""Serves every channel that is open on this node. Channels end with the stream to the master, as it carries them."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.gpu_use.attribution import AttemptKey
 
 _ANSWER_S = 10.0
-"""In which it has to be known whose the files are, and where."""
+"""Seconds in which the account and the directory of a job's files must be found."""
 
 log = logging.getLogger(__name__)
 
 
 class Inside(Protocol):
-    """What channels lead to: the attempts of this node."""
+    """Gives access to the attempts of this node, which channels lead to."""
 
     def place(self, job_id: str, attempt: int) -> AttemptDir: ...
     def runs(self, job_id: str, attempt: int) -> bool: ...
@@ -40,7 +40,7 @@ class Inside(Protocol):
 
 
 class ChannelTable:
-    """Opens what the master asks for, and passes on what comes for it."""
+    """Opens the channels that the master asks for, and passes their messages on."""
 
     def __init__(self, inside: Inside, node: str = "") -> None:
         self._inside = inside
@@ -49,14 +49,14 @@ class ChannelTable:
         self._lines: dict[int, ChannelEnd] = {}
         self._served: dict[int, asyncio.Task[None]] = {}
         self._keys: dict[int, AttemptKey] = {}
-        self._bytes: Counter[AttemptKey] = Counter()  # that passed through channels that are closed
+        self._bytes: Counter[AttemptKey] = Counter()  # passed through channels that are closed
 
     def attach(self, put: Put) -> None:
         """Send over this stream from now on."""
         self._put = put
 
     async def detach(self) -> None:
-        """The stream has ended, and with it every channel."""
+        """End every channel, because the stream has ended."""
         self._put = None
         served = list(self._served.values())
         for task in served:
@@ -64,18 +64,18 @@ class ChannelTable:
         await asyncio.gather(*served, return_exceptions=True)
 
     def bytes_of(self, job_id: str, attempt: int) -> int:
-        """How much has passed through channels to the attempt, either way."""
+        """Return how many bytes have passed through the attempt's channels, both ways together."""
         key = (job_id, attempt)
         return self._bytes[key] + sum(self._lines[channel].bytes for channel, to in self._keys.items() if to == key)
 
     def warn(self, job_id: str, attempt: int, words: str) -> None:
-        """Say this on every terminal that is attached to the attempt."""
+        """Show this on every terminal that is attached to the attempt."""
         for channel, to in self._keys.items():
             if to == (job_id, attempt):
                 self._lines[channel].say(words)
 
     def take(self, message: channel_pb2.ChannelInput) -> None:
-        """Take in what came on the stream."""
+        """Take a message from the stream."""
         match message.WhichOneof("body"):
             case "open" if self._put is not None and message.channel not in self._lines:
                 line = self._lines[message.channel] = ChannelEnd(message.channel, self._put)
@@ -98,7 +98,7 @@ class ChannelTable:
             closed = await self._opened(line, want)
         except ChannelError as error:
             closed = channel_pb2.ChannelClosed(error=str(error))
-        except Exception as error:  # whatever a job's sockets and files do: its user hears of it, and no other channel
+        except Exception as error:  # a job's sockets and files may do anything, and must not end other channels
             log.exception("event=channel-failed channel=%d want=%s", channel, what)
             closed = channel_pb2.ChannelClosed(error=f"the node failed: {type(error).__name__}")
         finally:
@@ -108,7 +108,7 @@ class ChannelTable:
         line.closed(closed)
 
     def _opened(self, line: ChannelEnd, want: channel_pb2.OpenChannel) -> Awaitable[channel_pb2.ChannelClosed]:
-        """Serve it to its end. Raises ChannelError."""
+        """Serve the channel to its end. Raises ChannelError."""
         key = (want.job_id, want.attempt)
         place = self._inside.place(*key)
         opened = channel_pb2.ChannelOpened(node=self._node, attempt=want.attempt)

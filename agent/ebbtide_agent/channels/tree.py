@@ -1,4 +1,4 @@
-"""The node's end of a channel to files of a job; see ebbtide_agent/channels/archive.py, which reads them."""
+"""Sends files of a job over a channel; ebbtide_agent/channels/archive.py reads them."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from ebbtide_agent.channels.flow import copy_out, readable
 from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.channels.archive import main; sys.exit(main())"
-_LARGEST_REQUEST = 60 * 1024  # a pipe takes so much at once
+_LARGEST_REQUEST = 60 * 1024  # fits into a pipe, so that the write does not block
 _LONGEST_ANSWER = 64 * 1024
 
 
@@ -29,10 +29,7 @@ async def send(
     opened: channel_pb2.ChannelOpened,
     account: Account | None = None,
 ) -> channel_pb2.ChannelClosed:
-    """Send the files that are asked for, read with the rights of the account, to their end. Raises ChannelError.
-
-    Cancelled, no more is read.
-    """
+    """Send the wanted files, read with the account's rights. Raises ChannelError. Stops reading when cancelled."""
     names = {name: str(path) for name, path in roots.items()}
     asked = {"paths": list(want.paths), "roots": names, "workdir": want.workdir, "one_file": want.one_file}
     request = json.dumps(asked).encode()
@@ -78,7 +75,7 @@ def _reader(account: Account | None) -> "subprocess.Popen[bytes]":
     reader: subprocess.Popen[bytes] = subprocess.Popen(
         command,
         cwd="/",
-        env={"PATH": os.defpath, "LANG": "C.UTF-8"},  # whoever it runs as may read it
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},  # nothing secret: the account that it runs as can read it
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
@@ -90,7 +87,7 @@ def _reader(account: Account | None) -> "subprocess.Popen[bytes]":
 
 
 def _give_up(reader: "subprocess.Popen[bytes]") -> None:
-    """End it, if it has not, and wait for that elsewhere: a file system that hangs may keep it."""
+    """Kill the reader if it still runs, and wait in a thread, because a hanging file system may keep it alive."""
     for pipe in (reader.stdin, reader.stdout, reader.stderr):
         if pipe is not None:
             pipe.close()
@@ -100,7 +97,7 @@ def _give_up(reader: "subprocess.Popen[bytes]") -> None:
 
 
 async def _head(source: int) -> tuple[dict[str, object], bytes]:
-    """The first line of what it writes, and what came after it."""
+    """Return the reader's first line, and the data that came after it."""
     received = b""
     while b"\n" not in received and len(received) < _LONGEST_ANSWER:
         await readable(source)

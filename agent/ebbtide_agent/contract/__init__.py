@@ -1,1 +1,1 @@
-"""Lays out what an attempt is given on its node: its intent, its environment and its directories."""
+"""Defines what an attempt gets on its node: its intent, its environment and its directories."""

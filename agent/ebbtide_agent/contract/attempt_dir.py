@@ -1,18 +1,18 @@
-"""What an attempt leaves on its node's disk.
+"""Reads and writes the files of an attempt in its directory on its node.
 
-intent.json      what was ordered                          written by the supervisor before anything else
-supervisor.json  who supervises; created once, exclusively  nothing runs without it
-script           the job's script, if it is part of it, and the job is the agent's account's
-cgroup           the control group that it runs in, if any  written by the supervisor before the job starts
-exit.json        the attempt's last status                 written when no process is left
-told.json        what its script had imported by its first step  written by the supervisor, once
-freed.json       the proof that its GPUs are free          written by the agent
-mps.json         whether an MPS server's failure ended it  written by the agent, of a client that did not end well
-forgotten        nobody wants to hear of it any more; only what it printed stays beside it
-output.log       what it printed; of several ranks, put together by the supervisor
-*.log.times      how long such a log was when          written by the supervisor
-rank-N.log       what rank N printed, where there are several; like output.log it belongs to the job's account
-ranks            how much of these is in output.log
+intent.json      the intent; the supervisor writes it before anything else
+supervisor.json  the supervisor's process; created once, exclusively, and nothing runs without it
+script           the job's script, if the job brings one and runs as the agent's account
+cgroup           the attempt's control group, if any; the supervisor writes it before the job starts
+exit.json        the attempt's last status; written when no process is left
+told.json        what the script had imported by its first step; the supervisor writes it, once
+freed.json       the proof that the attempt's GPUs are free; the agent writes it
+mps.json         whether an MPS server's failure ended the attempt; the agent writes it after a client's bad end
+forgotten        marks an attempt that the master has forgotten; only its logs stay beside this file
+output.log       the output; for several ranks, the supervisor merges their output
+*.log.times      how long such a log was at which time; the supervisor writes it
+rank-N.log       the output of rank N, if there are several; like output.log it belongs to the job's account
+ranks            how much of the ranks' output is in output.log
 """
 
 import json
@@ -30,13 +30,13 @@ from ebbtide_agent.jsonfile import read_json, write_json
 
 JOB_SOCKET: Final = "job.sock"
 PARTICIPANTS_SOCKET: Final = "stop.sock"
-"""Beside the other: the SDK looks for it there."""
+"""The name of the socket beside JOB_SOCKET, where the SDK looks for it."""
 DOORS: Final = Path("/run/ebbtide-jobs")
-"""What processes of other accounts than the agent's may enter: they cannot enter the attempt's own directory."""
+"""The parent of the socket directories for processes of other accounts, which cannot enter the attempt's directory."""
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-_LARGEST = 2**32 - 1  # that the wire takes
+_LARGEST = 2**32 - 1  # the largest attempt number that fits the wire's field
 
 AttemptKey = tuple[str, int]  # job id, attempt
 
@@ -49,7 +49,7 @@ class AttemptDir:
 
     @classmethod
     def of(cls, node_dir: Path, job_id: str, attempt: int) -> Self:
-        """Where this attempt's directory is, whether it exists or not."""
+        """Return this attempt's directory, whether it exists or not."""
         return cls(attempts_dir(node_dir) / f"{job_id}.{attempt}")
 
     @property
@@ -57,11 +57,11 @@ class AttemptDir:
         return self.path / "output.log"
 
     def rank_output(self, rank: int) -> Path:
-        """What this rank prints, if it has a file of its own."""
+        """Return the file of this rank's output, whether the rank has one or not."""
         return self.path / f"rank-{rank}.log"
 
     def has_rank_outputs(self) -> bool:
-        """Whether its ranks have files of their own."""
+        """Return whether the attempt's ranks have files of their own."""
         return any(self.path.glob("rank-*.log"))
 
     @property
@@ -74,13 +74,13 @@ class AttemptDir:
 
     @property
     def door(self) -> Path:
-        """Where processes of another account reach the supervisor. They cannot write here, so nothing of them is."""
+        """The directory where processes of another account reach the supervisor; they cannot write to it."""
         return doors_dir(self.path.parents[1]) / self.path.name
 
     def given_gpus(self) -> list[str] | None:
-        """The GPUs that it was given, as its intent says, or its door, which both are the agent's; None: neither does.
+        """Return the UUIDs of the attempt's GPUs from its intent, or else from `door`; only the agent writes to both.
 
-        What is damaged says nothing.
+        Return None if neither file exists or the file is damaged.
         """
         try:
             content = self.intent() or read_json(self.door / "gpus")
@@ -103,14 +103,14 @@ class AttemptDir:
 
     @property
     def port(self) -> int | None:
-        """That its server was told to listen on, if it is one that was told."""
+        """The port that the attempt's server was given; None if it was given none."""
         try:
             return int((self.path / "port").read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def intent(self) -> dict[str, Any] | None:
-        """Raises ValueError, like the other readers, if the file is damaged; OSError if it cannot be read."""
+        """Read the intent. Like the other readers, raises ValueError if the file is damaged, OSError if unreadable."""
         return read_json(self.path / "intent.json")
 
     def supervisor(self) -> dict[str, Any] | None:
@@ -120,14 +120,14 @@ class AttemptDir:
         return read_json(self.path / "exit.json")
 
     def cgroup(self) -> Path | None:
-        """The attempt's control group, if it has one."""
+        """Return the attempt's control group; None if it has none."""
         try:
             return Path((self.path / "cgroup").read_text())
         except FileNotFoundError:
             return None
 
     def dirty_gpus(self) -> dict[str, str] | None:
-        """The GPUs that were not released in time, and why; None if the others are not proven free either."""
+        """Return the GPUs that were not released in time, with reasons; None if nothing is proven of any GPU yet."""
         content = read_json(self.path / "freed.json")
         if content is None:
             return None
@@ -135,7 +135,7 @@ class AttemptDir:
         return {str(uuid): str(reasons.get(uuid, "")) for uuid in content.get("dirty_gpus", [])}
 
     def mps_failure(self) -> str | None:
-        """The failure of an MPS server that ended it; empty if none did, None if nobody has found out."""
+        """Return the MPS server's failure that ended the attempt; empty if none did, None if that is not known."""
         content = read_json(self.path / "mps.json")
         return None if content is None else str(content.get("failure", ""))
 
@@ -143,13 +143,13 @@ class AttemptDir:
         return read_json(self.path / "told.json")
 
     def cut_short(self) -> frozenset[str]:
-        """Checkpoint files that were being written when those who wrote them were killed, for want of a supervisor."""
+        """Return the checkpoint files that processes were writing when the agent killed them without a supervisor."""
         return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
 
     def killed_overdue(self) -> bool | None:
-        """Whether the agent killed it in place of its supervisor because its lease was over; False: because a stop was.
+        """Return why the agent killed the attempt in its supervisor's place, or None if it did not.
 
-        None if the agent did not.
+        True means that its lease was over, False that a grace period was.
         """
         content = read_json(self.path / "overdue.json")
         return None if content is None else bool(content.get("fenced"))
@@ -161,7 +161,7 @@ class AttemptDir:
         (self._draft("intent.json", content)).rename(self.path / "intent.json")
 
     def claim(self, content: dict[str, Any]) -> bool:
-        """Become the attempt's one supervisor; False if there is, or was, another one."""
+        """Become the attempt's only supervisor. Return False if there is, or was, another one."""
         draft = self._draft("supervisor.json", content)
         try:
             os.link(draft, self.path / "supervisor.json")
@@ -172,11 +172,11 @@ class AttemptDir:
         return True
 
     def front(self, account: Account | None) -> Path:
-        """Where the job's processes, which run as this account, reach the supervisor."""
+        """Return the directory where the job's processes, which run as this account, reach the supervisor."""
         return self.path if account is None else self.door
 
     def make_door(self) -> None:
-        """Create `door`. Raises OSError, also if somebody else might have put it there."""
+        """Create `door`. Raises OSError, also if another account could have made it."""
         for folder, mode in ((DOORS, 0o711), (self.door.parent, 0o711), (self.door, 0o755)):
             if not folder.is_dir():
                 folder.mkdir()
@@ -186,7 +186,7 @@ class AttemptDir:
                 raise PermissionError(f"{folder} is not the agent's alone")
 
     def record_port(self, port: int) -> None:
-        """The port that its server was told to listen on."""
+        """Record the port that the attempt's server was given."""
         draft = self.path / f".port.{os.getpid()}"
         draft.write_text(str(port))
         draft.rename(self.path / "port")
@@ -195,14 +195,14 @@ class AttemptDir:
         (self.path / "cgroup").write_text(str(path))
 
     def record_final_status(self, content: dict[str, Any]) -> None:
-        """Durable when this returns: what was reported once must not be reported differently later."""
+        """Record the last status durably, because a reported end must not be reported differently later."""
         write_json(self.path / "exit.json", content)
 
     def record_freed(self, dirty: dict[str, str]) -> None:
         self._draft("freed.json", {"dirty_gpus": list(dirty), "dirty_reasons": dirty}).rename(self.path / "freed.json")
 
     def record_mps_failure(self, failure: str) -> None:
-        """Durable, as the final status is that it belongs to."""
+        """Record the failure durably, like the final status that it belongs to."""
         write_json(self.path / "mps.json", {"failure": failure})
 
     def record_told(self, content: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class AttemptDir:
         self._draft("overdue.json", {"fenced": fenced}).rename(self.path / "overdue.json")
 
     def forget(self) -> None:
-        """Drop everything but the log. Interrupted, it is forgotten all the same."""
+        """Delete everything but the logs. The attempt counts as forgotten even if this is interrupted."""
         (self.path / "forgotten").touch(mode=0o600)
         with os.scandir(self.path) as found:
             entries = list(found)
@@ -225,7 +225,7 @@ class AttemptDir:
         shutil.rmtree(self.door, ignore_errors=True)
 
     def _draft(self, name: str, content: dict[str, Any]) -> Path:
-        """Not durable: what does not survive the kernel is of no use after it."""
+        """Write a draft without fsync, because these files are of no use after a reboot."""
         draft = self.path / f".{name}.{os.getpid()}"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
             json.dump(content, file)
@@ -233,12 +233,12 @@ class AttemptDir:
 
 
 def is_job_id(job_id: str) -> bool:
-    """Whether this can be a job's id, and with that a part of a path."""
+    """Return whether this is a valid job id, which is safe as a part of a path."""
     return _JOB_ID.fullmatch(job_id) is not None
 
 
 def attempt_named(name: str) -> AttemptKey | None:
-    """The attempt whose directory has this name; None if it is no attempt's."""
+    """Return the attempt whose directory has this name; None if the name is not an attempt's."""
     job_id, _, number = name.rpartition(".")
     if not is_job_id(job_id) or _NUMBER.fullmatch(number) is None or int(number) > _LARGEST:
         return None
@@ -246,15 +246,15 @@ def attempt_named(name: str) -> AttemptKey | None:
 
 
 def attempts_dir(node_dir: Path) -> Path:
-    """The directory that holds every attempt of the node."""
+    """Return the directory that holds every attempt of the node."""
     return node_dir / "attempts"
 
 
 def doors_dir(node_dir: Path) -> Path:
-    """The directory that holds the doors of the node's attempts of other accounts."""
+    """Return the directory that holds the `door` of each of the node's attempts of other accounts."""
     return DOORS / f"{zlib.crc32(os.fsencode(node_dir)):08x}"
 
 
 def lock_path(node_dir: Path, job_id: str) -> Path:
-    """The lock that is held as long as any process of the job lives on the node."""
+    """Return the path of the lock that is held while any process of the job lives on the node."""
     return node_dir / "locks" / f"{job_id}.lock"

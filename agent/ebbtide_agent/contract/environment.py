@@ -1,4 +1,4 @@
-"""The environment of a job's processes: the user's, and what the job contract adds to it. Pure."""
+"""Builds the environment of a job's processes from the user's and the job contract's variables. Pure."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -12,13 +12,13 @@ from ebbtide_agent.contract.intent import Intent
 # torchrun needs this long between giving up on its workers and its own end.
 _TORCHRUN_MARGIN_S = 5.0
 SDK: Final = str(Path(checkpoints.__file__).with_name("offered"))
-"""Where `import ebbtide` finds the agent's, unless one is installed."""
+"""The folder where `import ebbtide` finds the agent's SDK, unless one is installed."""
 
 
 def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, socket: str) -> dict[str, str]:
-    """The whole environment of every process of the attempt; ours wins over the user's, but for W&B's."""
+    """Return the environment of every process of the attempt; ours wins over the user's, except W&B's variables."""
     return {
-        "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # job numbers alone come again in another cluster
+        "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # another cluster may have the same job number
         "WANDB_RESUME": "allow",
         **intent.env,
         **({} if intent.account is None else intent.account.environment),
@@ -46,13 +46,13 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
 
 
 def _with_sdk(env: Mapping[str, str]) -> dict[str, str]:
-    """The way to the SDK, behind all that the user has put before what is installed."""
+    """Return PYTHONPATH with the SDK's folder after the user's entries."""
     own = env.get("PYTHONPATH", "")
     return {"PYTHONPATH": f"{own}:{SDK}" if own else SDK}
 
 
 def gang_environment(intent: Intent, port: int) -> dict[str, str]:
-    """What every process of a job that may be on several nodes has: where the first is, and the way there."""
+    """Return the variables of a job that may have several nodes: the first node's address, port, and the interface."""
     interface = intent.network.interface
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
     return {
@@ -63,7 +63,7 @@ def gang_environment(intent: Intent, port: int) -> dict[str, str]:
 
 
 def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, str]:
-    """What one process of a `ddp` job has besides: torch.distributed's rendezvous."""
+    """Return one rank's variables in a `ddp` job, for torch.distributed's rendezvous."""
     per_process = max(1, int(intent.cpus) // intent.processes)
     node = str(intent.node_rank)
     return {
@@ -79,5 +79,5 @@ def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, st
 
 
 def shutdown_timeout_s(grace_s: float) -> int:
-    """How long torchrun may wait for its workers: a little under the grace, in whole seconds as torch wants it."""
+    """Return how long torchrun may wait for its workers: under the grace period, in whole seconds as torch wants."""
     return max(1, int(grace_s - min(_TORCHRUN_MARGIN_S, grace_s / 4)))

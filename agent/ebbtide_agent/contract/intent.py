@@ -1,4 +1,4 @@
-"""What a supervisor is asked to run, as it travels to it and lies in intent.json."""
+"""Defines the intent that the agent sends to a supervisor and that is kept in intent.json."""
 
 import types
 import typing
@@ -24,7 +24,7 @@ class SignalTarget(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AllocatedGpu:
-    """One GPU of the allocation, and how much of it."""
+    """A GPU of the allocation, with the attempt's share and memory on it."""
 
     uuid: str
     numerator: int
@@ -34,7 +34,7 @@ class AllocatedGpu:
 
 @dataclass(frozen=True, slots=True)
 class LogRule:
-    """A pattern that is looked for in what the attempt prints; the fields of the wire's LogRule."""
+    """A pattern that is looked for in the attempt's output; the fields are those of the wire's LogRule."""
 
     pattern: str
     action: str  # such as LOG_ACTION_NOTIFY
@@ -42,9 +42,10 @@ class LogRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """One attempt of a job on this node.
+    """The order to run one attempt of a job on this node.
 
-    A field that is named like one of the wire's JobSpec, or Launch, is that one (`ebbtide_agent.attempts.translation`).
+    A field with the name of a field in the wire's JobSpec or Launch is a copy of it
+    (`ebbtide_agent.attempts.translation`).
     """
 
     job_id: str
@@ -54,51 +55,51 @@ class Intent:
     workdir: str
     env: Mapping[str, str]
     gpus: tuple[AllocatedGpu, ...]
-    gpu_mem_bytes: int  # that the job asked for on each GPU; 0: it did not ask
+    gpu_mem_bytes: int  # the job's request on each GPU; 0: none
     cpus: float
     grace_s: float
     signal: str  # name of the stop signal
-    signal_target: SignalTarget = SignalTarget.AUTO  # older agents left it out
+    signal_target: SignalTarget = SignalTarget.AUTO  # the default is for intents of older agents
     ddp: bool
     needs_checkpoint: bool
     node_rank: int
     num_nodes: int
-    world_size: int  # 0: this node's processes are all
-    master_addr: str  # empty: this node is alone
+    world_size: int  # 0: the job has only this node's processes
+    master_addr: str  # empty: the job has only this node
     node_dir: str
     job_checkpoint_dir: str
     fake_gpu_dir: str  # empty: the GPUs are real
-    master_port: int = 0  # where the ranks meet; 0: this node chooses
+    master_port: int = 0  # for the ranks' rendezvous; 0: this node chooses
     network: Network = network.ANY
     resume_args: tuple[str, ...] = ()  # appended to the command when the attempt resumes
-    warm: bool = True  # its processes may be held ready before the attempt begins
-    ranks_before: int = 0  # of the nodes before this one; 0: each of them launches as many processes as this one
-    meets: bool = False  # it is, or another time may be, on several nodes
-    swaps: bool = False  # the driver moves it to host memory and back
-    sharing: str = ""  # how it shares its GPU with others; empty: it does not
-    sharing_env: Mapping[str, str] = field(default_factory=dict)  # what that takes
-    limited_by: str = ""  # what keeps it to its part of the GPU's memory; empty: nothing
+    warm: bool = True  # standby processes may be used for it
+    ranks_before: int = 0  # ranks on the nodes before this one; 0: each node has as many processes as this one
+    meets: bool = False  # the job is on several nodes in this attempt, or may be in another one
+    swaps: bool = False  # its GPU memory may be swapped to host memory
+    sharing: str = ""  # the way in which it shares its GPU; empty: it does not
+    sharing_env: Mapping[str, str] = field(default_factory=dict)  # variables that this sharing needs
+    limited_by: str = ""  # what enforces its part of the GPU's memory; empty: nothing
     log_rules: tuple[LogRule, ...] = ()
-    output: str = ""  # file that what it prints is appended to; empty: none
-    prefix_ranks: bool = False  # each line of it begins with the rank that printed it
-    idle_limit_s: float | None = None  # it is ended when nobody has used it for so long
-    failover_after_s: float | None = None  # it ends itself when the master was not heard for so long
-    leased_at: float = 0.0  # when was sent what the master acknowledged last before the launch (CLOCK_BOOTTIME)
-    script: str = ""  # text of what is run in place of `command[0]`, its name; empty: the command is run as it is
-    python_env: str = ""  # a Python environment's directory, without which it cannot start here; empty: it needs none
-    slurm: bool = False  # it finds what a script for Slurm expects
+    output: str = ""  # file to which the output is appended; empty: none
+    prefix_ranks: bool = False  # each line of the output begins with the rank that printed it
+    idle_limit_s: float | None = None  # it is ended after it was unused for this long
+    failover_after_s: float | None = None  # it ends itself after the master was not heard for this long
+    leased_at: float = 0.0  # send time of the last message that the master acknowledged before launch (CLOCK_BOOTTIME)
+    script: str = ""  # text of a script with the name `command[0]`; empty: the command is run as it is
+    python_env: str = ""  # directory of the Python environment that it needs to start here; empty: it needs none
+    slurm: bool = False  # it gets the variables and commands that a script for Slurm expects
     scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
-    node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if it does and has several
-    log_bytes: int = 0  # of this node's disk that what it prints may take; 0: no limit
-    account: Account | None = None  # as which its processes run; None: the agent's own
-    sdk: bool = True  # `import ebbtide` finds the agent's where none is installed
-    session: bool = False  # its first process owns a terminal that others attach to
-    mem_bytes: int = 0  # of host memory that it may use; 0: it did not ask
-    stdin: bool = False  # its process reads what comes to the attempt's input socket
+    node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if `slurm` is set and it has several
+    log_bytes: int = 0  # disk space that its output may take on this node; 0: no limit
+    account: Account | None = None  # runs its processes; None: the agent's own
+    sdk: bool = True  # `import ebbtide` finds the agent's SDK if none is installed
+    session: bool = False  # its first process owns a terminal that clients attach to
+    mem_bytes: int = 0  # host memory that it may use; 0: it requested none
+    stdin: bool = False  # its process reads the data that comes to the attempt's input socket
 
     @property
     def processes(self) -> int:
-        """How many processes are launched on this node."""
+        """The number of processes that are launched on this node."""
         return max(1, len(self.gpus)) if self.ddp else 1
 
     @property
@@ -108,12 +109,12 @@ class Intent:
 
     @property
     def first_rank(self) -> int:
-        """Rank of this node's first process."""
+        """The rank of this node's first process."""
         return self.ranks_before if self.ddp and self.ranks_before else self.node_rank * self.processes
 
     @property
     def job_dir(self) -> Path:
-        """What is the job's from attempt to attempt; the user's own."""
+        """The directory that the job keeps across attempts; it belongs to the user."""
         return Path(self.job_checkpoint_dir)
 
     @property
@@ -123,7 +124,7 @@ class Intent:
 
     @property
     def output_dir(self) -> Path:
-        """Where the job keeps what it goes on writing from attempt to attempt."""
+        """The directory for files that the job goes on writing across attempts."""
         return Path(self.job_checkpoint_dir, "output")
 
     def to_json(self) -> dict[str, Any]:
@@ -131,9 +132,9 @@ class Intent:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises TypeError or ValueError if the content is not an intent.
+        """Read an intent. Raises TypeError or ValueError if the content is not one.
 
-        What a newer version noted beside is passed over: the node may have gone back to this one.
+        Unknown fields are ignored, because a newer version may have written it before the node went back to this one.
         """
         record: Any = cls
         intent: Self = _reader(record)(content)
@@ -142,7 +143,7 @@ class Intent:
 
 @cache
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    """What makes a value of type ``kind`` of its JSON."""
+    """Return the function that makes a value of type ``kind`` from its JSON."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         inner = _reader(arguments[0])

@@ -1,6 +1,6 @@
-"""What a job of another account has on this node that its processes write to: made by root, and given to the account.
+"""Makes the directories that a job of another account writes to, as root, and gives them to the account.
 
-Root makes nothing in a directory that others can write to, and follows no link of theirs.
+Root makes nothing in a directory that other accounts can write to, and follows none of their links.
 """
 
 import os
@@ -15,9 +15,9 @@ from ebbtide_agent.accounts.rights import rights_of
 
 
 def provide_job_dir(path: Path, account: Account) -> None:
-    """See to it that the job's checkpoint directory is the account's own. Raises OSError.
+    """Make sure that the job's checkpoint directory exists and belongs to the account. Raises OSError.
 
-    Where others may write to the directory above, or root has no rights, the account makes it itself.
+    Where others may write to the parent directory, or root has no rights there, it is made with the account's rights.
     """
     provide_folder(path.parent)
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -35,22 +35,22 @@ def provide_job_dir(path: Path, account: Account) -> None:
 
 
 def provide_folder(path: Path) -> None:
-    """Make the directory, and the one above it, if they are not there: everybody finds their own, and no others'."""
+    """Make the directory and its parent if they do not exist, with mode 711: accounts enter it, but cannot list it."""
     for folder in (path.parent, path):
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o711)  # whatever the umask is
+            folder.chmod(0o711)  # independent of the umask
 
 
 def provide_private(path: Path) -> None:
-    """The same, and nobody else may write to it. Raises OSError."""
+    """Make the directory like `provide_folder`, and check that no other account can write to it. Raises OSError."""
     provide_folder(path)
     if not _is_private(path.lstat()):
         raise PermissionError(f"{path} is not the agent's alone")
 
 
 def give(draft: Path, account: Account) -> None:
-    """Make all of the tree the account's, which nobody else can enter until it is. Raises OSError."""
+    """Give the whole tree, which no other account can enter before, to the account. Raises OSError."""
     for folder in trees.walk(draft):
         for name in (*folder.folders, *folder.files):
             os.chown(name, account.uid, account.gid, dir_fd=folder.descriptor, follow_symlinks=False)
