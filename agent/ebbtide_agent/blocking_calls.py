@@ -1,4 +1,4 @@
-"""Calls that may never return, made where nothing has to wait for them."""
+"""Makes calls that may never return, on threads that nothing has to wait for."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
-    """The result of the call, made on a thread of its own.
+    """Make the call on a thread of its own, and return a future of its result.
 
-    A daemon thread and no executor: the interpreter waits for an executor's threads when it ends, and one stuck driver
-    call would keep the process from stopping.
+    It is a daemon thread and not an executor's, because the interpreter waits for an executor's threads at its end, and
+    one stuck driver call would keep the process from stopping.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -33,10 +33,10 @@ def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
         value, failure = None, None
         try:
             value = call()
-        except Exception as error:  # it is raised where the result is awaited
+        except Exception as error:  # raised where the result is awaited
             failure = error
             log.debug("event=call-failed", exc_info=True)
-        # The loop is closed if the process stops meanwhile; then nobody asks for the result.
+        # The loop is closed if the process stops meanwhile, and then the result is not needed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, value, failure)
 

@@ -1,4 +1,4 @@
-"""Small JSON files that a crash leaves either whole as they were or whole as they became."""
+"""Reads small JSON files, and writes them so that a crash leaves either the old or the new file whole."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file durably: its new content is on disk when this returns. Raises OSError."""
+    """Replace the file durably; the new content is on disk when this returns. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
@@ -15,14 +15,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except BaseException:  # whatever ends it, a cancelled task or a full disk: no draft is left
+    except BaseException:  # leave no draft after any failure, such as a full disk or a cancelled task
         draft.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object, or None if there is no file. Raises ValueError naming the file if it holds something else."""
+    """Return the file's object; None if there is no file. Raises ValueError naming a file that holds no JSON object."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:

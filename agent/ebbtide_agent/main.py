@@ -1,4 +1,4 @@
-"""The agent's process: one per node directory, until SIGTERM. Attempts live on without it."""
+"""Runs the agent's process, one per node directory, until SIGTERM. Attempts go on without it."""
 
 import asyncio
 import fcntl
@@ -60,26 +60,26 @@ _WRONG_USE = 2
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """How one agent runs."""
+    """The settings of one agent."""
 
     home: Path
     name: str = ""  # "": the host's name
-    master: str = ""  # HOST:PORT or unix:HOME, several between commas; "": what home/master.json says at each try
+    master: str = ""  # HOST:PORT or unix:HOME, several with commas; "": where the node joined, else home/master.json
     gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
     checkpoint_root: Path | None = None  # None: home/checkpoints
-    cpus: float | None = None  # None: those this process may run on
+    cpus: float | None = None  # None: the CPUs that this process may run on
     mem_bytes: int | None = None  # None: the machine's
-    interface: str = ""  # that other nodes reach this one by; "": the one that leads to the master
-    warm: int = standbys.DEFAULT_SIZE  # processes that may be held ready
-    ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
+    interface: str = ""  # by which other nodes reach this one; "": the one that leads to the master
+    warm: int = standbys.DEFAULT_SIZE  # the most standby processes
+    ports: str = ""  # FIRST-LAST for the ranks' rendezvous; "": the default
     mps: str = mps.AUTO  # "auto": on real GPUs if it is installed; "off"; or a control program
-    share_with_foreign: bool = False  # whether shares of GPUs may be given out beside processes of no job
-    pool: str = "default"  # of nodes that the node belongs to
+    share_with_foreign: bool = False  # whether shares of a GPU may be allocated beside foreign processes
+    pool: str = "default"  # the pool of the node
     labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
-    taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
-    keep: Keep = Keep()  # noqa: RUF009 (frozen) what finished jobs left
-    min_uid: int = MIN_UID  # as root, no jobs of accounts below it are run
-    on_foreign: str = ""  # command that is run for each process on a GPU that is nobody's job; "": none
+    taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
+    keep: Keep = Keep()  # noqa: RUF009 (frozen) how long, and how much of, finished jobs' files are kept
+    min_uid: int = MIN_UID  # as root, the agent refuses jobs of accounts with a lower uid
+    on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
 
 
 class CannotRun(Exception):
@@ -89,7 +89,7 @@ class CannotRun(Exception):
 def run(options: AgentOptions) -> int:
     """Run the agent until SIGTERM or SIGINT, then leave every attempt running.
 
-    Returns the exit status: 0 after a stop, 1 if the agent cannot run here, 2 for options that make no sense.
+    Return the exit status: 0 after a stop, 1 if the agent cannot run here, 2 for invalid options.
     """
     agent_log.configure()
     try:
@@ -118,17 +118,17 @@ def _fail(error: Exception, status: int) -> int:
 
 
 def _master_finder(options: AgentOptions, node_dir: Path) -> Callable[[], Endpoint]:
-    """Where the master is at each try: where it is said to be, else where the node joined, else in the same home."""
+    """Return the function that finds the master at each try: from the options, the joining, or the same home."""
     if not options.master:
         return partial(_joined_master, options.home, node_dir)
     endpoints = [parse_endpoint(part.strip()) for part in options.master.split(",")]
     for endpoint in endpoints:
         if endpoint.home is None and joined.load(node_dir) is None:
-            # Whoever answers there may start processes here.
+            # A master may start processes here, so its identity must be proven.
             raise ValueError(
                 f"nothing proves who the master at {endpoint} is: join its cluster first ('ebb agent join')"
             )
-    turn = cycle(endpoints)  # each try goes to the next: one that is stuck must not keep the node to itself
+    turn = cycle(endpoints)  # each try goes to the next, because one that is stuck must not keep the node
     return lambda: next(turn)
 
 
@@ -139,7 +139,7 @@ def _joined_master(home: Path, node_dir: Path) -> Endpoint:
 
 @contextmanager
 def _only_agent(node_dir: Path) -> Iterator[None]:
-    """Hold the node directory. Raises CannotRun if another agent does."""
+    """Lock the node directory. Raises CannotRun if another agent has locked it."""
     handle = os.open(node_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -200,7 +200,7 @@ async def _serve_for_ever(
         min_uid=options.min_uid,
     )
     holders = attempts.holders
-    # Whatever asks the GPUs is closed before these are.
+    # The parts that use the GPU backend are closed before it is.
     async with AsyncExitStack() as backends, AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
@@ -220,16 +220,16 @@ async def _serve_for_ever(
             notifier = ForeignProcessNotifier(command, name, attribution.is_foreign)
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
-        for signum, going in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):  # the machine goes down; it does not
+        for signum, going in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):  # a shutdown begins; it is called off
             asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
-        await telemetry.inventory()  # what is idle now is known before anything starts
+        await telemetry.inventory()  # measures the idle GPUs before anything starts on them
         proof = Credentials(options.home, name, node_dir)
         tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, exchange, options.keep).run(places))
         closing.callback(tidying.cancel)
         link = MasterLink(
             find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof
         )
-        # What changed before is among the statuses, what changes later is heard.
+        # Earlier changes are in the statuses that the link sends first; later ones are reported.
         listeners.append(link.report)
         gpus.freeing.set_result(freeing)
         _announce(node_dir / "agent.json", name, reader.kind)
@@ -241,7 +241,7 @@ async def _serve_for_ever(
 
 
 class _Gpus:
-    """The GPUs of the node for attempts, which may ask before they can be asked: then they wait for the answer."""
+    """Answers attempts about the node's GPUs, once their reader exists; attempts may ask before and wait."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -256,7 +256,7 @@ class _Gpus:
 
 
 def _announce(path: Path, name: str, gpu_backend: str) -> None:
-    """Let the node's tools see that, and as which process, the agent serves."""
+    """Publish for the node's tools that the agent serves, and as which process."""
     me = Identity.of(os.getpid())
     assert me is not None
     facts = {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend}

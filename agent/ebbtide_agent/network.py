@@ -1,17 +1,17 @@
-"""Where the ranks of a job meet: the interface that other nodes reach this one by, and the ports to choose from."""
+"""Defines the interface and the ports that a node offers for the rendezvous of a job's ranks."""
 
 import re
 import socket
 from dataclasses import dataclass
 
-# Below the range that the kernel takes ports of outgoing connections from.
+# Below the range from which the kernel takes ports for outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20000, 31999
 _LOWEST_PORT, _HIGHEST_PORT = 1024, 65535
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`interface` is a name like eth0; empty: the one that leads to the master."""
+    """A node's network for ranks. `interface` is a name like eth0; empty: the one that leads to the master."""
 
     interface: str = ""
     first_port: int = _FIRST_PORT
@@ -19,7 +19,7 @@ class Network:
 
     @classmethod
     def parse(cls, interface: str, ports: str) -> "Network":
-        """From what an admin wrote, empty for the default. Raises ValueError."""
+        """Parse an admin's settings; empty means the default. Raises ValueError."""
         if interface:
             address_of(interface)
         if not ports:
@@ -33,13 +33,13 @@ class Network:
 
     @property
     def ports(self) -> range:
-        """All of them."""
+        """All ports that ranks may use."""
         return range(self.first_port, self.last_port + 1)
 
 
 def address_of(interface: str) -> str:
-    """The interface's address, IPv4 if it has one. Raises ValueError if it has none, or does not exist."""
-    import psutil  # not at the top: supervisors import this file, and have the standard library only
+    """Return the interface's address, IPv4 if it has one. Raises ValueError if it has none or does not exist."""
+    import psutil  # not at the top, because supervisors import this file and have only the standard library
 
     found = psutil.net_if_addrs()
     if interface not in found:
@@ -52,4 +52,4 @@ def address_of(interface: str) -> str:
 
 
 ANY = Network()
-"""What an admin has who says nothing."""
+"""The network when the admin sets nothing."""

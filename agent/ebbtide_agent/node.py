@@ -1,4 +1,4 @@
-"""Who this node is: name, size, kernel boot, and the checkpoint directory it can reach."""
+"""Describes this node: its name, size, kernel boot, and the checkpoint directory that it can reach."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What the agent says of its node to the master; all but the GPUs."""
+    """What the agent tells the master about its node, without the GPUs."""
 
     name: str
     hostname: str
@@ -31,18 +31,18 @@ class NodeDescription:
     cpus: float
     mem_bytes: int
     checkpoint_root_id: str
-    address: str = ""  # that other nodes reach it by; empty: the one that connections to the master leave from
-    share_with_foreign: bool = False  # shares of GPUs may be given out beside processes of no job
-    pool: str = "default"  # of nodes that are scheduled together
-    cgroup: str = ""  # below which each attempt gets a control group; empty: none gets one
+    address: str = ""  # by which other nodes reach it; empty: the one that connections to the master leave from
+    share_with_foreign: bool = False  # whether shares of a GPU may be allocated beside foreign processes
+    pool: str = "default"  # the pool of the node
+    cgroup: str = ""  # the parent of the attempts' control groups; empty: attempts have none
     labels: Mapping[str, str] = field(default_factory=dict)  # by which jobs select nodes
-    taints: tuple[str, ...] = ()  # which keep all jobs away that do not tolerate them
+    taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
 
 
 def describe(
     name: str, cpus: float | None, mem_bytes: int | None, checkpoint_root: Path, address: str = ""
 ) -> NodeDescription:
-    """This machine as a node; what is not given is measured. Raises OSError if the checkpoint root is not writable."""
+    """Describe this machine; CPUs and memory that are None are measured. Raises OSError if the root is not writable."""
     return NodeDescription(
         name=name,
         hostname=socket.gethostname(),
@@ -57,7 +57,7 @@ def describe(
 
 
 def node_name(given: str) -> str:
-    """The name, or the host's if none is given. Raises ValueError if it could not be a directory's name."""
+    """Return the given name, or the host's if it is empty. Raises ValueError if the name cannot be a directory's."""
     name = given or socket.gethostname()
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"node name {name!r}: up to 63 letters, digits, '.', '_' and '-', not starting with a mark")
@@ -65,11 +65,11 @@ def node_name(given: str) -> str:
 
 
 def root_id(root: Path) -> str:
-    """Identity of a checkpoint root: the same for every node that sees the same directory. Raises OSError."""
+    """Return the identity of a checkpoint root, which all nodes with that directory share. Raises OSError."""
     if not root.is_dir():
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            root.chmod(0o711)  # jobs of other accounts find theirs below it
+            root.chmod(0o711)  # jobs of other accounts must reach their directories below it
     marker = root / ROOT_MARKER
     if not marker.exists():
         _place_marker(marker)
@@ -77,7 +77,7 @@ def root_id(root: Path) -> str:
 
 
 async def address_towards(host: str) -> str:
-    """The address of this machine that a connection to the host leaves from. Sends nothing. Raises OSError."""
+    """Return this machine's address for connections to the host. Sends nothing. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:

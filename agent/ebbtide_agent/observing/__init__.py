@@ -1,1 +1,1 @@
-"""Records what runs on the GPUs of a node that nobody manages, as a workload that can be simulated."""
+"""Records what runs on the GPUs of a node without a scheduler, as a workload that can be simulated."""

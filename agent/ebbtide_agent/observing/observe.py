@@ -1,4 +1,4 @@
-"""Look, write down, wait; until the time is over or somebody asks to stop."""
+"""Looks at the GPUs and records them at regular times, until the time is over or a stop is asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from ebbtide_agent.observing.sight import look
 
 
 class ObserverClock(Protocol):
-    """The time, and waiting for it."""
+    """Tells the time and waits."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
 
     def wait_until(self, at: float) -> bool:
-        """Wait; False if somebody asks to stop meanwhile."""
+        """Wait until that time (Unix seconds). Return False if a stop is asked for meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ def observe(
     clock: ObserverClock,
     progress: Callable[[Summary], None],
 ) -> Summary:
-    """Record until the plan's time is over or the clock says stop; ``progress`` hears of every look. Raises OSError."""
+    """Record until the plan's time is over or the clock says stop; call ``progress`` at each look. Raises OSError."""
     began = clock.now()
     end = None if plan.for_s is None else began + plan.for_s
     number = 0
     while True:
         recording.take(look(backend, clock.now(), plan.whole_commands))
         progress(recording.summary())
-        # Counted from the beginning, so that looks do not drift; a look that took too long skips those it missed.
+        # Looks are timed from the beginning, so that they do not drift; those that a slow look missed are skipped.
         number = max(number + 1, int((clock.now() - began) / plan.every_s))
         due = began + number * plan.every_s
         if (end is not None and due > end) or not clock.wait_until(due):

@@ -1,8 +1,8 @@
-"""The file of jobs, and beside it the file from which an interrupted recording goes on.
+"""Writes the file of jobs, and beside it the state file from which an interrupted recording goes on.
 
-Both are replaced as a whole after every look, the jobs first: whoever reads them sees complete rows only, and whatever
-kills the recorder costs what happened since its last look, no more. Rows of jobs that still run are in the file as
-well, with the time they ran so far; they are written anew until they are over.
+Both are replaced as a whole after every look, the jobs first. So a reader sees complete rows only, and a recorder that
+is killed loses only what happened since its last look. Jobs that still run have a row with their run time so far, which
+is written anew until they are over.
 """
 
 import csv
@@ -33,30 +33,30 @@ _LONGEST_CELL = 120
 
 
 class CannotRecord(Exception):
-    """The file cannot be recorded into; the message is one line and names it."""
+    """The file cannot be recorded into; the message is one line and names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a recording holds so far; `jobs` and all that follows are of those in the file."""
+    """The figures of a recording so far; those about jobs count the jobs in the file."""
 
-    seconds: float  # from its first look to its last
+    seconds: float  # from the first look to the last
     looks: int
     gpus: int
     jobs: int
-    running: int  # of them
+    running: int  # jobs that still run
     gpu_hours: float
     users: int
     utilisation: float | None  # mean of all GPUs over all looks, 0 to 1; None: not available
-    in_use: float  # share of all looks and GPUs that had a process
-    short: int  # runs that were left out
-    foreign: int  # jobs of processes that this machine does not show: in another pid namespace
+    in_use: float  # share of readings, one per GPU and look, in which a process was on the GPU
+    short: int  # runs that were too short for the file
+    foreign: int  # jobs of processes in another pid namespace, which this machine does not show
     gpu_mem_bytes: int  # of the largest GPU
 
 
 @dataclass(slots=True)
 class _Totals:
-    """Over all jobs that are over."""
+    """Sums over all looks and over the jobs that have ended."""
 
     looks: int = 0
     jobs: int = 0
@@ -70,7 +70,7 @@ class _Totals:
 
 
 class Recording:
-    """What was seen until now, in a file. One at a time may record into it: see `opened`."""
+    """Records looks into a file. Only one process at a time may record into it: see `opened`."""
 
     def __init__(self, path: Path, gpus: tuple[Gpu, ...], min_s: float, anonymous: bool) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class Recording:
         self._go_on()
 
     def take(self, look: NodeLook) -> None:
-        """Take in what was seen and write it down. Raises OSError."""
+        """Add a look and write the files. Raises OSError."""
         if self._anonymous:
             look = replace(look, processes=tuple(map(self._unnamed, look.processes)))
         if self._began is None:
@@ -103,7 +103,7 @@ class Recording:
         self._write()
 
     def summary(self) -> Summary:
-        """What the file holds."""
+        """Return the figures of the recording so far."""
         running, totals = self._running(), self._totals
         gpu_s = totals.gpu_s + sum(run.seconds * len(run.gpus) for run in running)
         return Summary(
@@ -144,7 +144,7 @@ class Recording:
         return (run.id, *times, _cell(run.user), gpus, gpus, memory, _cell(run.command), utilisation)
 
     def _unnamed(self, process: Seen) -> Seen:
-        """The same process of a user who is the same in the whole recording, and in no other."""
+        """Replace the user by a pseudonym that is the same in the whole recording, and different in any other."""
         name = hashlib.sha256(f"{self._salt}{process.user}".encode()).hexdigest()[:8]
         return replace(process, user=f"user-{name}" if process.user else "")
 
@@ -174,7 +174,7 @@ class Recording:
         }
 
     def _go_on(self) -> None:
-        """Take up what an earlier recorder left. Raises CannotRecord."""
+        """Restore the state that an earlier recorder left. Raises CannotRecord."""
         state = read_json(self._state_path)
         if state is None:
             if self._path.exists():
@@ -195,20 +195,20 @@ class Recording:
         runs = [ObservedRun.from_json(content) for content in state["runs"]]
         self._totals = _Totals(**state["totals"])
         self._tracker = Tracker(runs, int(state["next_id"]))
-        if state["boot_id"] != boot_id():  # pids and start times of another boot are nobody's of now
+        if state["boot_id"] != boot_id():  # pids and start times of another boot match no process of now
             self._tracker = Tracker([], int(state["next_id"]))
             for run in runs:
                 self._settle(run)
 
 
 def state_path(path: Path) -> Path:
-    """Where it is written down how a recording goes on."""
+    """Return the path of the file from which a recording goes on."""
     return path.with_name(f"{path.name}.state")
 
 
 @contextmanager
 def opened(path: Path, gpus: tuple[Gpu, ...], min_s: float, anonymous: bool) -> Iterator[Recording]:
-    """A recording into this file, a new one or one that goes on. Raises CannotRecord, and OSError for its directory."""
+    """Begin a recording into this file, or go on with one. Raises CannotRecord, and OSError for its directory."""
     lock = path.with_name(f"{path.name}.lock")
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -225,7 +225,7 @@ def opened(path: Path, gpus: tuple[Gpu, ...], min_s: float, anonymous: bool) -> 
 
 
 def replay_command(path: Path, summary: Summary) -> str:
-    """The command that simulates the recorded jobs on GPUs as many and as large as there are."""
+    """Return the command that simulates the recorded jobs on as many GPUs of the same size as the node has."""
     memory = max(1, math.ceil(summary.gpu_mem_bytes / GIB))
     return f"ebb simulate --workload {path} --nodes 1x{summary.gpus} --gpu-mem {memory}GiB --policy fitgpp"
 
@@ -237,5 +237,5 @@ def _lines(rows: Iterator[tuple[object, ...]] | list[tuple[object, ...]]) -> str
 
 
 def _cell(text: str) -> str:
-    """Text that any CSV reader and any terminal can take: names and commands are other people's."""
+    """Make text safe for any CSV reader and terminal, because users choose names and commands."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:_LONGEST_CELL]

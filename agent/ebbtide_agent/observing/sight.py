@@ -1,4 +1,4 @@
-"""One look at the GPUs: which processes are on them, and whose they are."""
+"""Looks at the GPUs once: which processes are on them, and which users the processes belong to."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from ebbtide_agent.gpu.backend import GpuBackend, GpuProcess, GpuReading
 from ebbtide_agent.processes import process_owner, procfs
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_FIRST_PID = 1  # everybody's ancestor, which says nothing of who belongs together
+_FIRST_PID = 1  # the ancestor of all processes, so it does not show which belong together
 _LONGEST_COMMAND = 200
 
 Key = tuple[int, int]
@@ -21,34 +21,34 @@ class Seen:
     """A process that is on at least one GPU."""
 
     key: Key
-    gpus: dict[str, int | None]  # bytes by UUID; None: not available
-    ancestors: tuple[Key, ...] = ()  # the parent first; without the first process of the machine
+    gpus: dict[str, int | None]  # GPU memory in bytes by UUID; None: not available
+    ancestors: tuple[Key, ...] = ()  # the parent first; without the machine's first process
     user: str = ""
     command: str = ""
 
     @property
     def shown(self) -> bool:
-        """Whether this machine shows the process; one in another pid namespace it does not."""
+        """Whether this machine shows the process; it does not show one in another pid namespace."""
         return self.key[1] != 0
 
     @property
     def started_s(self) -> float:
-        """Seconds since boot."""
+        """Start time of the process in seconds since boot."""
         return self.key[1] / _TICKS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """All that was seen at one moment."""
+    """The processes and readings of all GPUs at one moment."""
 
     at: float  # Unix seconds
     processes: tuple[Seen, ...]
     utilisation: dict[str, float | None]  # 0 to 1, by UUID of the GPU; None: not available
-    blind: frozenset[str] = frozenset()  # GPUs that did not tell who is on them
+    blind: frozenset[str] = frozenset()  # GPUs whose processes could not be read
 
 
 def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> NodeLook:
-    """Look at every GPU now; `at` is when that is. A process that ends meanwhile may be missing."""
+    """Look at every GPU now; `at` is the present time. A process that ends meanwhile may be missing."""
     readings = [backend.read(gpu.uuid) for gpu in backend.gpus()]
     held = _by_process(readings)
     return NodeLook(
@@ -86,7 +86,7 @@ def _ancestors(pid: int) -> Iterator[Key]:
 
 
 def _command_line(pid: int) -> str:
-    # Unlike the name this may hang with a process whose driver hangs: it is read only for who asks for it.
+    # Unlike the name, reading this may hang with a process whose driver hangs, so it is read only on request.
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:

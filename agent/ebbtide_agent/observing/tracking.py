@@ -1,4 +1,4 @@
-"""Makes jobs of what was seen, look by look. Nothing here reads the world."""
+"""Groups the processes that were seen into jobs, look by look. Pure: it does no I/O and has no clock."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -7,50 +7,50 @@ from typing import Any, Self
 from ebbtide_agent.observing.sight import Key, NodeLook, Seen
 
 TOGETHER_S = 10.0
-"""Processes of one parent that start within so many seconds of each other are the ranks of one job."""
+"""Seconds within which processes of one parent must start to count as ranks of one job."""
 
 
 @dataclass(slots=True)
 class ObservedRun:
-    """What is taken for one job: a process on GPUs, with those that belong to it."""
+    """A run that counts as one job: a process on GPUs with the processes that belong to it."""
 
     id: int
     user: str
     command: str
     first_s: float  # Unix seconds, of the first look that showed it
     last_s: float
-    members: set[Key] = field(default_factory=set)  # of the last look
-    ancestors: set[Key] = field(default_factory=set)  # of any of them
-    parents: dict[Key, float] = field(default_factory=dict)  # of a member: when that one had started, since boot
-    peak_bytes: dict[str, int] = field(default_factory=dict)  # by UUID: the most that all members held at one look
+    members: set[Key] = field(default_factory=set)  # processes of the last look
+    ancestors: set[Key] = field(default_factory=set)  # of any member
+    parents: dict[Key, float] = field(default_factory=dict)  # of members: start of the first child seen, s since boot
+    peak_bytes: dict[str, int] = field(default_factory=dict)  # by GPU: most bytes that all members held at one look
     gpus: set[str] = field(default_factory=set)
     utilisation_sum: float = 0.0
     utilisation_looks: int = 0
 
     @property
     def seconds(self) -> float:
-        """How long it was seen."""
+        """Seconds from the first look that showed the run to the last."""
         return self.last_s - self.first_s
 
     @property
     def gpu_mem_bytes(self) -> int | None:
-        """The most that it held of any one GPU; None if the driver never told."""
+        """The most bytes that the run held on any one GPU; None if the driver never reported them."""
         return max(self.peak_bytes.values(), default=None)
 
     @property
     def utilisation(self) -> float | None:
-        """Mean of its GPUs while it was on them, others' work included."""
+        """Mean utilization of the run's GPUs while it was on them, including other processes' work; None if unknown."""
         return self.utilisation_sum / self.utilisation_looks if self.utilisation_looks else None
 
     def to_json(self) -> dict[str, Any]:
-        """For the file that the next start reads."""
+        """Return the run as JSON for the state file."""
         pairs = [[*key, started] for key, started in self.parents.items()]
         sets = {name: sorted(getattr(self, name)) for name in ("members", "ancestors", "gpus")}
         return asdict(self) | sets | {"parents": pairs}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError if the content is no run."""
+        """Read a run. Raises KeyError, TypeError or ValueError if the content is not one."""
         keys = {name: {(int(pid), int(start)) for pid, start in content[name]} for name in ("members", "ancestors")}
         parents = {(int(pid), int(start)): float(at) for pid, start, at in content["parents"]}
         return cls(**(content | keys | {"parents": parents, "gpus": set(content["gpus"])}))
@@ -58,13 +58,13 @@ class ObservedRun:
 
 @dataclass(slots=True)
 class Tracker:
-    """The runs that go on. `next_id` numbers the next one."""
+    """Keeps the runs that go on. `next_id` is the next run's number."""
 
     runs: list[ObservedRun] = field(default_factory=list)
     next_id: int = 1
 
     def take(self, look: NodeLook) -> list[ObservedRun]:
-        """Take in what was seen; the runs that are over because of it."""
+        """Add a look, and return the runs that it shows to be over."""
         present: dict[int, list[Seen]] = {}
         for process in look.processes:
             run = self._run_of(process) or self._begin(process, look.at)
@@ -73,7 +73,7 @@ class Tracker:
         for run in self.runs:
             if run.id in present:
                 _note(run, look, present[run.id])
-        # Of a GPU that does not tell who is on it nobody is known to have left.
+        # A GPU whose processes could not be read does not show that a process has left it.
         over = [run for run in self.runs if run.id not in present and not run.gpus & look.blind]
         self.runs = [run for run in self.runs if run not in over]
         return over
@@ -89,7 +89,7 @@ class Tracker:
 
 
 def _reasons(run: ObservedRun, process: Seen) -> Iterator[bool]:
-    """Why a process may belong to a run: it is in it, below or above one that is, or was started beside one."""
+    """Yield whether a process is a member of a run, below or above a member, or was started beside one."""
     yield process.key in run.members
     if process.shown and process.user == run.user:
         yield not run.members.isdisjoint(process.ancestors)
@@ -108,9 +108,9 @@ def _join(run: ObservedRun, process: Seen) -> None:
 
 
 def _note(run: ObservedRun, look: NodeLook, present: list[Seen]) -> None:
-    """What these, all of its processes that are there now, hold and do."""
+    """Update the run with its present processes: their GPU memory, and the utilization of its GPUs."""
     run.last_s = look.at
-    if not run.gpus & look.blind:  # who has left does not come back: a run that forks for a week stays small
+    if not run.gpus & look.blind:  # drop processes that have left, so that a run that forks for a week stays small
         run.members = {process.key for process in present}
         run.ancestors = {key for process in present for key in process.ancestors}
         run.parents = {key: started for key, started in run.parents.items() if key in run.ancestors}
