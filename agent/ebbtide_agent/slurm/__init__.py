@@ -1,14 +1,14 @@
-"""What a script for Slurm finds when it runs here: its variables, and small stand-ins for `srun` and `scontrol`.
+"""Provides scripts for Slurm with its variables, and with small stand-ins for `srun` and `scontrol`.
 
-`srun.py`, `scontrol.py` and what is in `bin` are run by the job, in an interpreter of the agent's: they import the
-standard library only, and as little of it as they can.
+The job runs `srun.py`, `scontrol.py` and the files in `bin`, in an interpreter of the agent's. They import the standard
+library only, and as little of it as they can.
 """
 
 from pathlib import Path
 
 BIN = Path(__file__).with_name("bin")
-"""Comes first in the job's PATH."""
+"""The folder that comes first in the job's PATH."""
 FOLLOWER = Path(__file__).with_name("srun.py")
-"""What runs on a job's later nodes, in the script's place: it does what the first node's `srun` asks for."""
+"""The program that a job's later nodes run in place of the script, for the steps of the first node's `srun`."""
 END = "end"
-"""Among the steps of an attempt on several nodes: the script is over."""
+"""The name of the file beside the steps of an attempt on several nodes that says that the script has ended."""

@@ -1,4 +1,4 @@
-"""`scontrol` for scripts that were written for Slurm: `requeue` of the job itself, and `show hostnames`."""
+"""Stands in for Slurm's `scontrol`: it knows `requeue` of the job itself, and `show hostnames`."""
 
 import json
 import os
@@ -7,11 +7,11 @@ import socket
 import sys
 
 SUPERVISOR = "ebb:"
-"""What the names of the processes begin with that supervise attempts."""
+"""The beginning of the names of supervisor processes."""
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Run the command and return the exit code."""
     match arguments:
         case ["requeue" | "requeuehold", *ids] if set(ids) <= own_ids():
             return requeue()
@@ -22,14 +22,14 @@ def main(arguments: list[str]) -> int:
 
 
 def own_ids() -> set[str]:
-    """What a script may call its own job."""
+    """Return the ids that a script may use for its own job."""
     variables = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "EBB_JOB_ID")
     ids = {os.environ[name] for name in variables if name in os.environ}
     return ids | {os.environ.get("EBB_JOB_ID", "").replace(".", "_")}
 
 
 def hostnames(text: str) -> list[str]:
-    """The nodes one by one: the first of a job by the address at which the others reach it."""
+    """Return the nodes of a list; the job's first node as the address by which the others reach it."""
     of_job = os.environ["SLURM_JOB_NODELIST"].split(",")
     names = text.split(",") if text else of_job
     first = os.environ.get("MASTER_ADDR", os.uname().nodename)
@@ -37,7 +37,7 @@ def hostnames(text: str) -> list[str]:
 
 
 def requeue() -> int:
-    """Say that the job is to be run again, and end its script."""
+    """Ask for the job to be run again, and end its script."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.sendto(json.dumps({"kind": "requeue"}).encode(), os.environ["EBB_SOCKET"])
     os.kill(leader(), signal.SIGTERM)
@@ -45,7 +45,7 @@ def requeue() -> int:
 
 
 def leader() -> int:
-    """The process that was launched: the last one below the supervisor."""
+    """Return the pid of the attempt's first process, the ancestor directly below the supervisor."""
     pid = os.getpid()
     while True:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -1,7 +1,8 @@
-"""`srun` for scripts that were written for Slurm: runs a command as so many tasks on the nodes of its own job.
+"""Stands in for Slurm's `srun`: runs a command as a number of tasks on the nodes of its own job.
 
-The script runs on the job's first node. On each of the others this program waits in its place (`--follow`) for what the
-first node's `srun` asks for, in a directory that all nodes share. What tasks print is in the log of their own node.
+The script runs on the job's first node. On each other node this program runs in the script's place (`--follow`), and
+waits for the steps of the first node's `srun` in a directory that all nodes share. The output of each task is in its
+node's log.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def named(text: str) -> frozenset[str]:
-    """The words of a line."""
+    """Return the words of a line."""
     return frozenset(text.split())
 
 
@@ -55,7 +56,7 @@ OF_THE_NODE = (
 
 
 def main(arguments: list[str]) -> int:
-    """The highest exit code of all tasks."""
+    """Run the tasks, and return their highest exit code."""
     if arguments[:1] == ["--follow"]:
         return follow(deaf=arguments[1:] == ["--deaf"])
     options, command = parse(arguments)
@@ -66,12 +67,12 @@ def main(arguments: list[str]) -> int:
 
 
 def refuse(reason: str) -> None:
-    """End this program: what cannot be done is said, and nothing is run."""
+    """End this program with the reason why nothing is run."""
     sys.exit(f"srun (of Ebbtide): {reason}")
 
 
 def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The options before the command, by their long names, and the command."""
+    """Return the options before the command, by their long names, and the command."""
     options, words = {}, list(arguments)
     while words and words[0].startswith("-") and words[0] != "--":
         name, value = take(words)
@@ -84,7 +85,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def take(words: list[str]) -> tuple[str, str]:
-    """The next option and its value, off the words."""
+    """Take the next option and its value off the words."""
     word = words.pop(0)
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
@@ -99,7 +100,7 @@ def take(words: list[str]) -> tuple[str, str]:
 
 
 def make_step(options: dict[str, str], command: list[str]) -> Step:
-    """What each node is to run: by the rank of a node, the number of its first task and how many it has."""
+    """Return the step for all nodes; its shares are, by a node's rank, the node's first task and number of tasks."""
     names = os.environ["SLURM_JOB_NODELIST"].split(",")
     ranks = chosen_nodes(options, names)
     whole = len(ranks) == len(names)
@@ -130,12 +131,12 @@ def make_step(options: dict[str, str], command: list[str]) -> Step:
 
 
 def exported(text: str) -> dict[str, str]:
-    """What ``--export=ALL,NAME=VALUE`` sets; the script's own variables are passed on in any case."""
+    """Return the variables that ``--export=ALL,NAME=VALUE`` sets; the script's own are always passed on."""
     return dict(item.split("=", 1) for item in text.split(",") if "=" in item)
 
 
 def chosen_nodes(options: dict[str, str], names: list[str]) -> list[int]:
-    """The ranks of the nodes that a step is for."""
+    """Return the ranks of the step's nodes."""
     first = (os.environ.get("MASTER_ADDR"), os.uname().nodename)
     wanted = [names[0] if name in first else name for name in options.get("nodelist", "").split(",") if name]
     if unknown := [name for name in wanted if name not in names]:
@@ -147,7 +148,7 @@ def chosen_nodes(options: dict[str, str], names: list[str]) -> list[int]:
 
 
 def gpus_per_node(options: dict[str, str], nodes: int) -> int:
-    """How many of the node's GPUs a step needs; 0: it may use all."""
+    """Return how many of each node's GPUs a step needs; 0 means that it may use all."""
     if "gpus" in options:
         return -(-number(options["gpus"].split(":")[-1]) // nodes)
     text = options.get("gpus-per-node") or options.get("gres", "")
@@ -158,7 +159,7 @@ def gpus_per_node(options: dict[str, str], nodes: int) -> int:
 
 
 def number(text: str) -> int:
-    """A number that a script wrote."""
+    """Parse a number of the script's."""
     if not text.isdecimal():
         refuse(f"{text!r} is not a number")
     return int(text)
@@ -176,9 +177,9 @@ def run_everywhere(step: Step) -> int:
 
 
 def pass_on(running: dict[int, int], index: int | None) -> None:
-    """Hand every signal on to the tasks, here and, of the step with that number, on the other nodes.
+    """Forward every signal to the tasks on this node, and on the other nodes of step `index` if it is given.
 
-    The stop signal does not come this way: whoever looks for those that handle it looks past a process of this name.
+    The stop signal does not come this way: the supervisor's search for processes that handle it skips this name.
     """
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
@@ -196,12 +197,12 @@ def pass_on(running: dict[int, int], index: int | None) -> None:
 
 
 def own_count() -> int:
-    """The number of a step that only this node knows of."""
+    """Return a number for a step that has only this node."""
     return time.monotonic_ns() // 1_000_000 % 1_000_000
 
 
 def announce(step: Step) -> int:
-    """Put the step where the other nodes look for it; its number."""
+    """Write the step where the other nodes look for it, and return its number."""
     folder = os.environ["EBB_SLURM_STEPS"]
     draft = os.path.join(folder, f".{os.getpid()}")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -218,7 +219,7 @@ def announce(step: Step) -> int:
 
 
 def answer(index: int, rank: str) -> int:
-    """The exit code of that node's tasks, once it is there."""
+    """Wait for the exit code of that node's tasks and return it."""
     path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}.exit")
     while not os.path.exists(path):
         look_again()
@@ -227,7 +228,7 @@ def answer(index: int, rank: str) -> int:
 
 
 def look_again() -> None:
-    """Wait a little; a file of our own makes a network file system forget what it knew of the directory."""
+    """Wait a little, and make a file, so that a network file system drops its cache of the directory."""
     time.sleep(POLL_S)
     probe = os.path.join(os.environ["EBB_SLURM_STEPS"], f".probe-{os.uname().nodename}-{os.getpid()}")
     os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -235,9 +236,9 @@ def look_again() -> None:
 
 
 def follow(*, deaf: bool) -> int:
-    """On a later node of the job: run what is asked for until the script is over."""
+    """Run the steps for a later node of the job until the script has ended; `deaf` drops the stop signals."""
     for signum in STOP_SIGNALS if deaf else ():
-        signal.signal(signum, lambda *_: None)  # it is for the script alone; what is ignored would stay so in tasks
+        signal.signal(signum, lambda *_: None)  # only the script gets it; SIG_IGN would be inherited by tasks
     folder, rank = os.environ["EBB_SLURM_STEPS"], os.environ["SLURM_NODEID"]
     steps: dict[int, int] = {}
     heard: set[str] = set()
@@ -260,7 +261,7 @@ def follow(*, deaf: bool) -> int:
 
 
 def begin(path: str, rank: str, index: int) -> int:
-    """Start this node's part of a step; the process that sees to it, 0 if there is none."""
+    """Start this node's part of a step, and return the pid of its process; 0 if this node has no part."""
     with open(path) as file:
         step = json.load(file)
     if rank not in step["shares"]:
@@ -272,14 +273,14 @@ def begin(path: str, rank: str, index: int) -> int:
 
 
 def hear(name: str, steps: dict[int, int]) -> None:
-    """Hand on what the first node's `srun` was sent."""
+    """Forward a signal that the first node's `srun` got."""
     index, signum, _ = name.split(".")
     if pid := steps.get(int(index)):
         os.kill(pid, int(signum))
 
 
 def report(step: Step, rank: str, index: int) -> None:
-    """Run this node's tasks in a process of their own, and leave their exit code for the first node."""
+    """Run this node's tasks in this forked process, and write their exit code for the first node."""
     code = USAGE
     try:
         running: dict[int, int] = {}
@@ -294,14 +295,14 @@ def report(step: Step, rank: str, index: int) -> None:
 
 
 def bury(steps: dict[int, int]) -> None:
-    """Take note of the steps that ended."""
+    """Remove the steps that have ended."""
     for index, pid in list(steps.items()):
         if os.waitpid(pid, os.WNOHANG)[0]:
             del steps[index]
 
 
 def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
-    """Run this node's tasks; their highest exit code."""
+    """Run this node's tasks, and return their highest exit code."""
     first, count = step["shares"][rank]
     gpus = leased(step["gpus"])
     sys.stdout.flush()
@@ -324,7 +325,7 @@ def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
 
 
 def task_environment(step: Step, rank: str, task: int, local: int, index: int, gpus: list[str]) -> dict[str, str]:
-    """The environment of one task: the script's where `srun` was called, but what is this node's own."""
+    """Return the environment of one task: the script's at the call of `srun`, with this node's own variables."""
     own = {name: value for name, value in os.environ.items() if name.startswith(OF_THE_NODE)}
     each = step["gpus_per_task"]
     if each and len(gpus) > each:
@@ -346,7 +347,10 @@ def task_environment(step: Step, rank: str, task: int, local: int, index: int, g
 
 
 def leased(count: int) -> list[str]:
-    """So many of this node's GPUs that no other step has while this process lives; 0: all, whoever else has them."""
+    """Wait for `count` GPUs of this node, and keep them from other steps while this process lives.
+
+    A count of 0 returns all GPUs, even if other steps use them.
+    """
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     if not 0 < count < len(gpus):
         if count > len(gpus):
@@ -358,7 +362,7 @@ def leased(count: int) -> list[str]:
 
 
 def free_gpus(gpus: list[str], count: int) -> Iterator[str]:
-    """Take locks of up to so many; those of a try that was not enough are let go with their descriptors."""
+    """Lock up to `count` GPUs; if fewer are free, release the locks again by closing their descriptors."""
     folder = os.path.dirname(os.environ["EBB_SOCKET"])
     held: list[int] = []
     for index, gpu in enumerate(gpus):
@@ -377,10 +381,10 @@ def free_gpus(gpus: list[str], count: int) -> Iterator[str]:
 
 
 def become(step: Step, environment: dict[str, str]) -> None:
-    """Go on as the task."""
+    """Become the task."""
     try:
         for signum in (signal.SIGPIPE, *STOP_SIGNALS):
-            signal.signal(signum, signal.SIG_DFL)  # Python ignores the first, and what is ignored stays so
+            signal.signal(signum, signal.SIG_DFL)  # Python ignores the first, and the task would inherit that
         os.chdir(step["cwd"])
         redirect(step, environment)
         os.execvpe(step["command"][0], step["command"], environment)
@@ -391,7 +395,7 @@ def become(step: Step, environment: dict[str, str]) -> None:
 
 
 def redirect(step: Step, environment: dict[str, str]) -> None:
-    """Into the files of --output and --error, if these were given."""
+    """Redirect the output to the files of --output and --error, if they were given."""
     if step["output"]:
         descriptor = open_output(step["output"], environment)
         os.dup2(descriptor, 1)
@@ -401,7 +405,7 @@ def redirect(step: Step, environment: dict[str, str]) -> None:
 
 
 def open_output(pattern: str, environment: dict[str, str]) -> int:
-    """The file of a name with %j, %t, %n, %N, %s or %x in it."""
+    """Open the file whose name is a pattern with %j, %J, %t, %n, %N, %s, %x, %A or %a in it."""
     meant = {"%j": "SLURM_JOB_ID", "%J": "SLURM_JOB_ID", "%t": "SLURM_PROCID", "%n": "SLURM_NODEID"}
     meant |= {"%N": "SLURMD_NODENAME", "%s": "SLURM_STEP_ID", "%x": "SLURM_JOB_NAME"}
     meant |= {"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}
@@ -411,6 +415,6 @@ def open_output(pattern: str, environment: dict[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    # A handler of Python's own would keep the stop signal from the tasks.
+    # Python's own handler would keep the stop signal from the tasks.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

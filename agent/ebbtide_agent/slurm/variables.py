@@ -1,4 +1,4 @@
-"""The variables that Slurm sets for a batch script, as far as they are known only on the node. Pure."""
+"""Builds the variables that Slurm sets for a batch script and that are known only on the node. Pure."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from ebbtide_agent.contract.intent import Intent
 
 
 def slurm_environment(intent: Intent, user_env: Mapping[str, str], python: str) -> dict[str, str]:
-    """What a script with `#SBATCH` lines finds beside what the client set: `python` runs the stand-ins."""
+    """Return the variables of a `#SBATCH` script beside those that the client set; `python` runs the stand-ins."""
     array, _, index = intent.job_id.partition(".")
     node = Path(intent.node_dir).name
     nodes = intent.node_names or (node,)
@@ -38,11 +38,11 @@ def slurm_environment(intent: Intent, user_env: Mapping[str, str], python: str) 
 
 
 def job_number(job_id: str) -> str:
-    """The id as a number, which scripts calculate with: task 3 of array 17 is 17000003."""
+    """Return the job id as a number, because scripts calculate with it: task 3 of array 17 is 17000003."""
     array, _, index = job_id.partition(".")
     return f"{array}{int(index):06d}" if index.isdecimal() else array
 
 
 def steps_dir(intent: Intent) -> Path:
-    """Where the nodes of one attempt see what `srun` asks for: all of them share the job's checkpoint directory."""
+    """Return the folder of an attempt's `srun` steps, in the job's checkpoint directory, which all nodes share."""
     return Path(intent.job_checkpoint_dir, f"steps-{intent.attempt}")

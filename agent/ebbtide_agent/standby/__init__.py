@@ -1,4 +1,4 @@
-"""A folder for the PYTHONPATH of interpreters that are held ready; there is nothing in it but sitecustomize.py."""
+"""Provides the folder for the PYTHONPATH of standby interpreters; Python finds only sitecustomize.py in it."""
 
 from pathlib import Path
 

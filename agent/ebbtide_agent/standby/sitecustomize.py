@@ -1,12 +1,12 @@
-"""Holds a job's own command line at the end of the interpreter's start, before the first line of its script.
+"""Holds a job's interpreter at the end of its start, before the first line of the script, until an order comes.
 
-Python imports this when it starts, because the supervisor put this folder on its PYTHONPATH. It imports what the job's
-last attempt had imported from site-packages, and waits for an order. Then it puts everything into place that is an
-attempt's own (environment, output, lock) and returns: the interpreter goes on and runs the script as it always does.
+Python imports this module when it starts, because the supervisor puts this folder on its PYTHONPATH. The module imports
+what the job's last attempt had imported from site-packages, and waits for an order. Then it sets up the new attempt's
+environment, output and lock, and returns, so that the interpreter runs the script as always.
 
-Nothing falls through: without an order the process ends here, and if it is not what a new one would be, it executes
-the command anew, as the same process. Standard library only, and nothing newer than Python 3.9: this runs in the job's
-interpreter, not in the agent's.
+The script never starts in a wrong state: without an order the process ends here, and if the process differs from what a
+new one would be, it executes the command anew, with the same pid. This runs in the job's interpreter and not in the
+agent's, so it imports the standard library only and needs nothing newer than Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # typing is not imported: nothing is, here, that a bare interpreter has not
+TYPE_CHECKING = False  # typing is not imported, because only modules of a bare interpreter may be here
 if TYPE_CHECKING:
     from typing import Any
 
 _LARGEST = 1 << 20  # bytes of a message
-_TAIL = b"\0PYTHONPATH="  # where, in the environment that the kernel shows, that begins which is not the job's
+_TAIL = b"\0PYTHONPATH="  # begins the part of the kernel's view of the environment that is not the job's
 
 
 class Unfit(Exception):
-    """This process is not what a new one would be; the message says why."""
+    """This process differs from what a new one would be; the message says why."""
 
 
 def _stand_by() -> None:
-    """Import, wait for the order, carry it out. Raises what it likes before the order, and if that never comes."""
+    """Import the modules, wait for the order, and carry it out. Raises any exception if no order comes."""
     bare = set(sys.modules)
     import json
     import socket
@@ -42,7 +42,7 @@ def _stand_by() -> None:
         _require_own(recipe["changed"])
         _require_no_gpu()
         files = _signatures()
-    except BaseException as error:  # noqa: BLE001  an import may end like that, too, and the order is under way
+    except BaseException as error:  # noqa: BLE001  an import may raise any, and the order must still be answered
         problem = str(error) or repr(error)
     line, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, 2)
     if len(descriptors) != 2 or _is_closed(channel):
@@ -55,7 +55,7 @@ def _stand_by() -> None:
         _require_same(files)
         _require_no_shadow(set(sys.modules) - bare, [*early, _script_folder(order["command"])])
         _show(order["environment"])
-    except Exception as error:  # noqa: BLE001  whatever it is, a new process does not have it
+    except Exception as error:  # noqa: BLE001  a new process will not have the problem, whichever it is
         _answer(channel, str(error))
         _take_over(order, descriptors)
         _execute(order)
@@ -70,9 +70,9 @@ def _require(holds: bool, problem: str) -> None:
 
 
 def _leave_folder(sdk: str) -> list[str]:
-    """Take this folder off sys.path; returns those before the standard library, where code of the user's may lie.
+    """Remove this folder from sys.path. Return the folders before the standard library, which may have user's code.
 
-    Where the SDK is offered nothing else lies, and it is never taken in place of one that is installed.
+    The SDK's folder is not among them, because it holds only the SDK, which never replaces an installed one.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != here]
@@ -82,21 +82,21 @@ def _leave_folder(sdk: str) -> list[str]:
 
 
 def _import(names: list[str], early: list[str]) -> None:
-    """Import what can be imported, and nothing that lies in the user's own folders."""
+    """Import the modules that can be imported, and none from the user's own folders."""
     import importlib
     from contextlib import suppress
 
     sys.path[:] = [folder for folder in sys.path if folder not in early]
     for name in names:
-        with suppress(Exception):  # then the script meets the error, or does without
+        with suppress(Exception):  # the script gets the error if it imports the module
             importlib.import_module(name)
     sys.path[:0] = early
 
 
 def _require_own(changed: dict[str, str]) -> None:
-    """What the job's last attempt had changed in its environment must come from these imports.
+    """Check that these imports made the changes that the job's last attempt had made to its environment.
 
-    Else its script had, maybe before an import that reads it, as OMP_NUM_THREADS is read.
+    Otherwise the script made them, maybe before an import that reads the variable, such as OMP_NUM_THREADS.
     """
     for name, value in changed.items():
         _require(os.environ.get(name, "") == value, f"the script sets {name}")
@@ -109,7 +109,7 @@ def _require_no_gpu() -> None:
 
 
 def _signatures() -> dict[str, Any]:
-    """Every file that was imported, and what changes with it."""
+    """Return the imported files, each with values that change when the file does."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {path: _signature(path) for path in found if isinstance(path, str)}
 
@@ -128,7 +128,7 @@ def _require_same(files: dict[str, Any]) -> None:
 
 
 def _require_no_shadow(imported: Any, folders: list[str]) -> None:
-    """Nothing in these folders, which come first when the script runs, has the name of what is imported already."""
+    """Check that no file in these folders, which the script searches first, has the name of an imported module."""
     taken = {name.partition(".")[0] for name in imported}
     for folder in folders:
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -136,15 +136,15 @@ def _require_no_shadow(imported: Any, folders: list[str]) -> None:
 
 
 def _script_folder(command: list[str]) -> str:
-    """What sys.path will begin with."""
+    """Return the folder that sys.path will begin with."""
     words = [word for word in command[1:] if word != "-u"]
     return os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
 
 
 def _show(environment: dict[str, str]) -> None:
-    """Have the kernel show the job's environment to others: by it they know whose process this is.
+    """Write the job's environment where the kernel shows it, because the agent recognises the attempt by it.
 
-    Nothing points to what is overwritten any more, for all of it was taken out of the environment, or replaced there.
+    Nothing refers to the overwritten memory any more: its variables were removed from the environment or replaced.
     """
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         begin, end = map(int, file.read().rpartition(")")[2].split()[47:49])
@@ -162,7 +162,7 @@ def _show(environment: dict[str, str]) -> None:
 
 
 def _is_closed(channel: Any) -> bool:
-    """Whether whoever gave the order has ended: then nobody would supervise what runs here."""
+    """Return whether the supervisor that gave the order has ended, so that the script would run unsupervised."""
     import select
 
     poll = select.poll()
@@ -171,7 +171,7 @@ def _is_closed(channel: Any) -> bool:
 
 
 def _answer(channel: Any, problem: str) -> None:
-    """Tell whether this process takes the job as it is, or why not; nobody needs to listen."""
+    """Answer whether this process runs the job itself, or why not; the supervisor may have gone."""
     from contextlib import suppress
 
     with suppress(OSError):
@@ -180,7 +180,7 @@ def _answer(channel: Any, problem: str) -> None:
 
 
 def _take_over(order: dict[str, Any], descriptors: list[int]) -> None:
-    """Write where the job writes, what the imports had to say before, and hold its lock as a new process would."""
+    """Take over the job's output, with what the imports printed first, and its lock, as a new process would have it."""
     output, held = descriptors
     said = os.pread(1, _LARGEST, 0)
     if said:
@@ -197,22 +197,22 @@ def _take_over(order: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _execute(order: dict[str, Any]) -> None:
-    """Be the process that a cold start makes."""
+    """Become the process that a cold start makes."""
     import signal
 
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
         signal.signal(signum, signal.SIG_DFL)
     os.execve(order["program"], order["command"], order["environment"])
 
 
 def _go_on() -> None:
-    """Be as if this module had never been: the site's own takes its name, if there is one."""
+    """Remove this module, and import the site's own sitecustomize, if there is one."""
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  of the job's interpreter
 
 
 try:
     _stand_by()
-except BaseException:  # noqa: BLE001  whatever it is, no line of the script may run without an order
+except BaseException:  # noqa: BLE001  no line of the script may run without an order
     os._exit(1)
-_go_on()  # an ImportError of that name is what site expects where there is none
+_go_on()  # if there is none, Python's site module expects an ImportError with that name
