@@ -1,4 +1,4 @@
-"""Gives users and other nodes access to the logs, files and processes of this node's jobs."""
+"""Gives users and other nodes access to the jobs of this node."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ class AttemptAccess:
         return known is not None and known.runs
 
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]:
-        """Return the pids of the attempt's live processes without its supervisor."""
+        """Return the pids of the attempt's processes without its supervisor."""
         known = self._known.get((job_id, attempt))
         return () if known is None else known.pids()
 

@@ -72,7 +72,7 @@ class Belonging:
                 account = intent.get("account")
                 return int(account["uid"]) if account else os.geteuid()
         except (OSError, ValueError, LookupError, TypeError):
-            pass  # the intent is damaged; the socket's directory may be whole
+            pass  # damaged; the socket may be whole
         try:
             facts = (place.door / JOB_SOCKET).lstat()
         except OSError:
@@ -127,7 +127,7 @@ class Belonging:
             return set()
 
     def _job(self, lock: "_Lock") -> str:
-        """Return the lock's job: the lock names it, or, made by an older agent, it is still at the job's path."""
+        """Return the job that the lock names, or, for an older agent's lock, the job whose path it still has."""
         if lock.job:
             return lock.job
         try:
@@ -162,7 +162,7 @@ class _Lock:
 def variable(pid: int, prefix: bytes) -> bytes:
     """Return the rest of the environment entry with this prefix; empty if there is none or it may not be read.
 
-    May block for ever: a process can move its environment into memory that never becomes readable.
+    May block for ever: a process can move its environment into memory that blocks its readers.
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:

@@ -88,7 +88,7 @@ class Attempts:
         self._collecting = asyncio.create_task(collecting, name="what snapshots have left")
 
     async def close(self) -> None:
-        """End the agent's part; running attempts go on."""
+        """Stop all parts; running attempts go on."""
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)

@@ -24,13 +24,13 @@ from ebbtide_agent.supervisor.lease import boottime
 log = logging.getLogger(__name__)
 
 KILL_S: Final = 1.5
-"""Seconds from the end of the grace period or lease until the attempt's processes are killed."""
+"""Seconds after the grace period or lease until the attempt's processes are killed."""
 END_S: Final = 4.0
-"""Seconds from the end of the grace period or lease until the supervisor is killed, too."""
+"""Seconds after the grace period or lease until the supervisor is killed, too."""
 PATIENCE_S: Final = 0.3
-"""Seconds for sealing the checkpoints of an attempt that is overdue and has lost its supervisor."""
+"""Seconds to wait for the checkpoints of an overdue attempt that has lost its supervisor."""
 _AGAIN_S = 0.1
-# A lease also runs while the machine sleeps, and a timer of the event loop does not: so look this often.
+# A lease runs while the machine sleeps, but the event loop's timers do not, so look this often.
 _LOOK_S = 1.0
 
 
@@ -45,7 +45,7 @@ class Backstop:
         supervisor: Callable[[], Identity | None],
         give_up: Callable[[], None],
     ) -> None:
-        """`supervisor` returns the one last heard of. `give_up` is called after it was killed or could not be found."""
+        """`supervisor` returns the process last heard of. `give_up` is called when that was killed or is unknown."""
         self._place = place
         self._intent = intent
         self._is_over = is_over
@@ -62,7 +62,7 @@ class Backstop:
         return self._late_s() >= KILL_S
 
     def expect_end(self, by: float) -> None:
-        """Expect the attempt to end by this time of the event loop, because it was asked to."""
+        """Expect the attempt, which was asked to end, to end by this time of the event loop."""
         self._end_by = min(self._end_by, by)
         self._watch()
 

@@ -39,7 +39,7 @@ class Holders:
         return own | self._orphans.pids()
 
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]:
-        """Return the pids of the attempt's live processes without its supervisor; none for an orphan."""
+        """Return the pids of the attempt's processes without its supervisor; none for an orphan."""
         known = self._known.get((job_id, attempt))
         return () if known is None else known.pids()
 
@@ -63,7 +63,7 @@ class Holders:
         return self._orphans.allocation((job_id, attempt)) if known is None else allocation_of(known.intent)
 
     def gpus_of(self, job_id: str, attempt: int) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that the attempt has alone. A shared GPU's utilization says nothing about it."""
+        """Return the UUIDs of the GPUs that the attempt has alone. A shared GPU's utilisation says nothing about it."""
         given = self.allocation(job_id, attempt)
         return frozenset(gpu.uuid for gpu in given if gpu.share.numerator >= gpu.share.denominator)
 
@@ -73,7 +73,7 @@ class Holders:
         return {key: limit for key, limit in limits.items() if limit is not None}
 
     def note_unused(self, job_id: str, attempt: int, since: float, left_s: float) -> None:
-        """Report since when the attempt is unused (Unix seconds; 0 if it is used), and the seconds left to it."""
+        """Report since when the attempt is unused (Unix seconds, 0 if used), and the seconds left to it."""
         known = self._known.get((job_id, attempt))
         if known is not None:
             known.note_unused(since, left_s)

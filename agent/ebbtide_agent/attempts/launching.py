@@ -69,7 +69,7 @@ class Launching:
         self._network = network
         self._min_uid = min_uid
         self._copying = asyncio.Semaphore(_COPIES)
-        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # attempts that wait for what they need
+        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # of attempts that wait for files
 
     async def launch(self, order: agent_pb2.Launch) -> None:
         """Start the attempt. If it was started before, only report its status again."""
@@ -203,10 +203,8 @@ class Launching:
             attempt.recover()
 
     def _launch_again(self, order: agent_pb2.Launch, place: AttemptDir) -> None:
-        """Adopt or refuse, but never start, an attempt that has a directory and is not in the registry.
-
-        Its supervisor was just starting when this agent began, or it was forgotten, or its directory is damaged.
-        """
+        """Adopt or refuse, but never start, an attempt that has a directory but is not in the registry: its supervisor
+        was just starting when this agent began, or it was forgotten, or its directory is damaged."""
         intent = None if place.is_forgotten() else recovery.read_intent(place)
         if intent is None:
             self._refuse(order, f"attempt {order.attempt} was already on this node")

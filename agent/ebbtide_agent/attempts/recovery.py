@@ -26,7 +26,7 @@ from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Published
 
 log = logging.getLogger(__name__)
 
-# By the convention of commands that run others (env, timeout), 125 means that the runner failed, not the command.
+# By the shell's conventions, 125 means that the program that runs a command failed, not the command.
 _LOST_EXIT_CODE = 125
 PATIENCE_S: Final = 60.0
 """Seconds to wait until a lost attempt's checkpoints are sealed; they may have to be read."""
@@ -100,7 +100,7 @@ def examine(place: AttemptDir, intent: Intent, supervisor: Identity | None) -> F
 
 
 def recorded_supervisor(place: AttemptDir) -> Identity | None:
-    """Return the supervisor that claimed the attempt, alive or dead. Raises OSError, ValueError, LookupError."""
+    """Return the supervisor that claimed the attempt, even if dead. Raises OSError, ValueError, LookupError."""
     content = place.supervisor()
     return None if content is None else Identity.from_json(content)
 
@@ -119,8 +119,8 @@ def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: 
     """Kill the attempt's processes because its live supervisor has not done it. Blocks.
 
     `fenced` says that its lease is over. The kill is recorded, so that a supervisor that goes on later does not take it
-    for the job's own end. Return False if a process is in uninterruptible sleep, where no signal reaches it: then the
-    supervisor is not to blame, and the attempt is not over.
+    for the job's own end. Return False if a process is in uninterruptible sleep: then the supervisor is not to blame,
+    and the attempt is not over.
     """
     below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
     own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]

@@ -124,7 +124,7 @@ class Registry:
         return next((attempt for job, attempt in still_running if job == job_id), None)
 
     async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
-        """Return the attempts that have processes here although no known attempt that is not over explains them."""
+        """Return the attempts that have processes here, but are over or unknown."""
         running = await in_thread(partial(survivors.by_any_sign, self._node_dir))
         accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
         self._unaccounted = frozenset(running.keys() - accounted)

@@ -43,10 +43,10 @@ def _available_bytes() -> int:
 
 
 class Standbys:
-    """Keeps at most `size` standby processes, each for one command line, and for at most `idle_s`.
+    """Keeps at most `size` standby processes, each for one command line and for at most `idle_s`.
 
-    After an attempt's first step, they are started for its job's next attempt when `settled_s` more have passed.
-    They end with this object: each has a supervisor that ends when its channel closes.
+    They are started once an attempt has made steps for `settled_s`, or when it stops and its job goes on. They end with
+    this object, because the supervisor of each ends when its channel closes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Standbys:
             self._end(ready)
         if any(ready.recipe == recipe for ready in self._ready):
             return
-        # A DDP job may have another number of processes next time, and waits for the slowest: prepare all we may.
+        # A DDP job may have another number of processes next time, and waits for the last of them to be ready.
         processes = self._size if intent.ddp else 1
         self._preparing[recipe] = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
 

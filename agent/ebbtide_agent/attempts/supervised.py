@@ -32,7 +32,7 @@ _OVER = frozenset({agent_pb2.ATTEMPT_PHASE_EXITED, agent_pb2.ATTEMPT_PHASE_FREED
 
 
 class Supervised:
-    """Follows one attempt to its end, and connects to its supervisor again when the connection is lost."""
+    """Follows one attempt to its end, and reconnects to its supervisor when needed."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class Supervised:
     ) -> None:
         """`verdict` is called when an attempt on an MPS server failed, with the intent and whether a signal ended it.
 
-        It returns how the server failed, or nothing if the server is not to blame. `gpus` are asked whether one is gone
-        when the attempt has failed, and whether they are free when it has ended.
+        It returns how the server failed if that is to blame. `gpus` are asked whether one is gone when the attempt has
+        failed, and whether they are free when it has ended.
         """
         self.place = place
         self.intent = intent
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
-        self.told = False  # whether it is recorded what the script had imported by its first step
-        self.settled = asyncio.Event()  # the status comes from the supervisor, or from what the supervisor left
+        self.told = False  # whether the imports that the script had made by its first step are recorded
+        self.settled = asyncio.Event()  # the status is one that the supervisor sent or left
         self._on_change = on_change
         self._verdict = verdict
         self._judging: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Supervised:
         self._use(channel)
 
     def recover(self) -> None:
-        """Find out in the background whether the attempt runs, has ended or is lost, and follow it from there."""
+        """Start to find out whether the attempt runs, has ended or is lost, and follow it from there."""
         self._recovery = asyncio.create_task(self._recover(), name=f"recovery of {self.key[0]}.{self.key[1]}")
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class Supervised:
         self._change(status)
 
     def note_unused(self, since: float, left_s: float) -> None:
-        """Report since when the attempt is unused (Unix seconds; 0 if it is used), and the seconds left to it."""
+        """Report since when the attempt is unused (Unix seconds, 0 if used), and the seconds left to it."""
         self._unused = agent_pb2.AttemptStatus(unused_since=since, unused_left_s=left_s)
         if not self.is_over:
             status = agent_pb2.AttemptStatus()
@@ -170,7 +170,7 @@ class Supervised:
         return self._identity if self._identity is not None and self._identity.is_alive() else None
 
     def pids(self) -> tuple[int, ...]:
-        """Return the pids of the attempt's live processes without its supervisor."""
+        """Return the pids of the attempt's processes without its supervisor."""
         supervisor = self.supervisor()
         return () if supervisor is None else tuple(descendants(supervisor.pid))
 
@@ -218,7 +218,7 @@ class Supervised:
         return self.intent.sharing == Way.MPS and not ended_well and not status.lost
 
     def _known_failure(self) -> str | None:
-        """Return how the attempt's MPS server failed; empty if it is not to blame, None if that is not known yet."""
+        """Return how the MPS server failed; empty if it is not to blame, None if that is not known yet."""
         if self._mps_failure is None:
             with suppress(OSError, ValueError):
                 self._mps_failure = self.place.mps_failure()

@@ -50,8 +50,7 @@ def attempts_of(node_dir: Path, pids: frozenset[int]) -> dict[int, AttemptKey]:
 def gpus_of(place: AttemptDir, processes: Iterable[Identity]) -> list[str]:
     """Return the UUIDs of the GPUs that the attempt's processes were given, as far as known. Blocks.
 
-    Without a record of the agent, only the environments of processes of the agent's own account are believed, because
-    other accounts' processes could name GPUs that they do not have.
+    Of environments, only those of the agent's account are believed: others could name GPUs that they do not have.
     """
     given = place.given_gpus()
     if given is not None:
@@ -70,13 +69,13 @@ def _is_of(known: Belonging, key: AttemptKey, pid: int) -> Literal[True] | None:
 
 
 def _descendants(ancestor: Identity) -> list[Identity]:
-    """Return the processes below this one, which belong to it even if they dropped its environment and lock."""
+    """Return the processes below this one, whatever environment and files they have now."""
     below = [process for pid in descendants(ancestor.pid) if (process := Identity.of(pid)) is not None]
     return [process for process in below if is_below(process.pid, ancestor.pid)]
 
 
 def _own_processes() -> list[Identity]:
-    """Return the processes that the agent can have launched: all if it is root, else those of its account."""
+    """Return the processes that can be the agent's: all if it is root, else those of its account."""
     uid = os.geteuid()
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     mine = [pid for pid in pids if uid in (0, procfs.owner_uid(pid))]

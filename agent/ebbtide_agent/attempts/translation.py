@@ -72,20 +72,14 @@ def intent_of(
 
 
 def in_workdir(intent: Intent, spec: job_pb2.JobSpec, workdir: Path, *, has_own: bool) -> Intent:
-    """Return the intent with this working directory.
-
-    With `has_own` the node also has the directory that the job was submitted from, and the output stays there.
-    """
+    """Return the intent in this directory; its output stays in the directory of the submit if the node `has_own`."""
     output = spec.output and (intent.output if has_own else str(workdir / spec.output))
     return replace(intent, workdir=str(workdir), output=output)
 
 
 def _command(spec: job_pb2.JobSpec, jobs: Path) -> tuple[str, ...]:
-    """Return the command line to launch.
-
-    A shell runs below `channels.shell`, which keeps its terminal when the user disconnects. A server runs through
-    `channels.server`, which chooses its port; in its command `{output:17}` stands for job 17's EBB_OUTPUT_DIR.
-    """
+    """Return the command line. `channels.shell` keeps a shell's terminal when its user disconnects, `channels.server`
+    gives a server its port. In a server's command `{output:17}` stands for job 17's EBB_OUTPUT_DIR."""
     match spec.kind:
         case job_pb2.JOB_KIND_SHELL:
             return (*_python("channels.shell"), *spec.command)
@@ -134,7 +128,7 @@ def freed(status: agent_pb2.AttemptStatus, dirty: Mapping[str, str]) -> agent_pb
 
 
 def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
-    """Return a supervisor's status as the wire's message. Raises ValueError if it is not a status."""
+    """Return a supervisor's status as the wire's. Raises ValueError if it is not a status."""
     try:
         return json_format.ParseDict(content, agent_pb2.AttemptStatus(), ignore_unknown_fields=True)
     except json_format.ParseError as error:

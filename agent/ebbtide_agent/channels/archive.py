@@ -118,7 +118,6 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of the file that will be sent, as of now; 0 if it is not a file."""
     try:
         facts = os.lstat(path)
     except OSError:

@@ -29,7 +29,7 @@ async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, error
 
 
 async def copy_in(line: ChannelEnd, sink: int) -> None:
-    """Write the data that arrives until the client's end of input; drop it when the sink has no reader any more."""
+    """Write the client's data to its end; drop the rest once the sink has no reader any more."""
     while data := await line.receive():
         rest = memoryview(data)
         while rest:

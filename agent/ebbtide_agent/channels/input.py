@@ -25,10 +25,7 @@ class _Told:
 
 
 async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
-    """Pass the input on until all is taken or the job reads no more. Raises ChannelError.
-
-    After a cancellation another call goes on where this one stopped.
-    """
+    """Pass the input on until all is taken or no longer read; a later call may go on with it. Raises ChannelError."""
     with await connect(path) as supervisor:
         told = await _hear(supervisor)
         opened.input_taken = told.taken

@@ -23,7 +23,7 @@ _ANSWER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """A process's standard streams: `theirs` are the process's ends, the others the agent's."""
+    """A process's standard streams: `theirs` are its own ends, the others the agent's."""
 
     theirs: tuple[int, int, int]
     stdin: int

@@ -92,7 +92,6 @@ def _reachable(text: str) -> Address:
 
 
 def _sockets(pid: int) -> list[str]:
-    """Return the inodes of the process's sockets."""
     directory = f"/proc/{pid}/fd"
     found = []
     try:

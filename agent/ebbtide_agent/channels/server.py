@@ -27,7 +27,7 @@ def main(command: Sequence[str]) -> int:
 
 
 def _leave_word(port: int) -> None:
-    """Report the port at the supervisor's socket, which exists before any process and keeps messages until read."""
+    """Report the port. The supervisor's socket exists before any process, and keeps messages until they are read."""
     folder, name = os.path.split(os.environ["EBB_SOCKET"])
     directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # Through the descriptor, because a socket's path must not have more than 107 bytes.

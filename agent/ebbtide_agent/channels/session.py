@@ -17,10 +17,7 @@ _PAUSE_S = 0.02
 async def attach(
     line: ChannelEnd, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
-    """Stay attached until the session ends or another client takes it over. Raises ChannelError.
-
-    After a cancellation the session goes on.
-    """
+    """Stay attached until the session ends or is taken over; if cancelled, leave it running. Raises ChannelError."""
     with await _arrive(path) as session:
         line.opened(opened)
         _resize(session, want.size)

@@ -43,7 +43,7 @@ class ShellSession:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Serve until the shell has ended. Return its exit code, 128 plus the signal's number if a signal ended it."""
+        """Serve until the shell has ended. Return its exit code, 128 plus the number of a signal that ended it."""
         while (code := self._ended()) is None:
             self._await()
             for key, events in self._selector.select():
@@ -62,7 +62,7 @@ class ShellSession:
         return 128 - code if code < 0 else code
 
     def _await(self) -> None:
-        """Wait for the descriptors that can be served; a side that does not read stops the reading of the other."""
+        """Watch the descriptors that can be served; nothing is read from a side while the other does not read."""
         wanted: dict[int, tuple[object, int]] = {
             self._wakeup: (self._hear_signal, selectors.EVENT_READ),
             self._listener.fileno(): (self._attach, selectors.EVENT_READ),
@@ -185,7 +185,7 @@ def _signal_pipe() -> int:
 
 
 def _listener() -> socket.socket:
-    """Return the non-blocking socket that the supervisor listens at for us, and keep it from the shell's processes."""
+    """Return the socket that the supervisor made, which listens and does not block; the shell does not inherit it."""
     listener = socket.socket(fileno=int(os.environ.pop("EBB_SESSION")))
     os.set_inheritable(listener.fileno(), False)
     return listener

@@ -30,13 +30,13 @@ from ebbtide_agent.jsonfile import read_json, write_json
 
 JOB_SOCKET: Final = "job.sock"
 PARTICIPANTS_SOCKET: Final = "stop.sock"
-"""The name of the socket beside JOB_SOCKET, where the SDK looks for it."""
+"""Lies beside JOB_SOCKET, where the SDK looks for it."""
 DOORS: Final = Path("/run/ebbtide-jobs")
 """The parent of the socket directories for processes of other accounts, which cannot enter the attempt's directory."""
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
-_LARGEST = 2**32 - 1  # the largest attempt number that fits the wire's field
+_LARGEST = 2**32 - 1  # the wire's largest attempt number
 
 AttemptKey = tuple[str, int]  # job id, attempt
 
@@ -80,7 +80,7 @@ class AttemptDir:
     def given_gpus(self) -> list[str] | None:
         """Return the UUIDs of the attempt's GPUs from its intent, or else from `door`; only the agent writes to both.
 
-        Return None if neither file exists or the file is damaged.
+        Return None if there is neither, or the file is damaged.
         """
         try:
             content = self.intent() or read_json(self.door / "gpus")
@@ -147,9 +147,9 @@ class AttemptDir:
         return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
 
     def killed_overdue(self) -> bool | None:
-        """Return why the agent killed the attempt in its supervisor's place, or None if it did not.
+        """Return whether the agent killed the attempt because its lease was over; False: because a grace period was.
 
-        True means that its lease was over, False that a grace period was.
+        None if the agent did not kill it.
         """
         content = read_json(self.path / "overdue.json")
         return None if content is None else bool(content.get("fenced"))
@@ -180,7 +180,7 @@ class AttemptDir:
         for folder, mode in ((DOORS, 0o711), (self.door.parent, 0o711), (self.door, 0o755)):
             if not folder.is_dir():
                 folder.mkdir()
-                folder.chmod(mode)  # whatever the umask is
+                folder.chmod(mode)  # independent of the umask
             facts = folder.lstat()
             if facts.st_uid != os.geteuid() or facts.st_mode & 0o022 or not stat.S_ISDIR(facts.st_mode):
                 raise PermissionError(f"{folder} is not the agent's alone")

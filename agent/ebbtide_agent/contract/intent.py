@@ -75,7 +75,7 @@ class Intent:
     warm: bool = True  # standby processes may be used for it
     ranks_before: int = 0  # ranks on the nodes before this one; 0: each node has as many processes as this one
     meets: bool = False  # the job is on several nodes in this attempt, or may be in another one
-    swaps: bool = False  # its GPU memory may be swapped to host memory
+    swaps: bool = False  # the driver moves its GPU memory to host memory and back
     sharing: str = ""  # the way in which it shares its GPU; empty: it does not
     sharing_env: Mapping[str, str] = field(default_factory=dict)  # variables that this sharing needs
     limited_by: str = ""  # what enforces its part of the GPU's memory; empty: nothing
@@ -85,13 +85,13 @@ class Intent:
     idle_limit_s: float | None = None  # it is ended after it was unused for this long
     failover_after_s: float | None = None  # it ends itself after the master was not heard for this long
     leased_at: float = 0.0  # send time of the last message that the master acknowledged before launch (CLOCK_BOOTTIME)
-    script: str = ""  # text of a script with the name `command[0]`; empty: the command is run as it is
+    script: str = ""  # text that is run in place of `command[0]`, its name; empty: the command is run as it is
     python_env: str = ""  # directory of the Python environment that it needs to start here; empty: it needs none
     slurm: bool = False  # it gets the variables and commands that a script for Slurm expects
     scripts: Mapping[str, str] = field(default_factory=dict)  # digests at submit of files that the command runs
     node_names: tuple[str, ...] = ()  # of all its nodes, by rank, if `slurm` is set and it has several
     log_bytes: int = 0  # disk space that its output may take on this node; 0: no limit
-    account: Account | None = None  # runs its processes; None: the agent's own
+    account: Account | None = None  # that its processes run as; None: the agent's own
     sdk: bool = True  # `import ebbtide` finds the agent's SDK if none is installed
     session: bool = False  # its first process owns a terminal that clients attach to
     mem_bytes: int = 0  # host memory that it may use; 0: it requested none

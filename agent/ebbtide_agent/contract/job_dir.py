@@ -43,7 +43,7 @@ def provide_folder(path: Path) -> None:
 
 
 def provide_private(path: Path) -> None:
-    """Make the directory like `provide_folder`, and check that no other account can write to it. Raises OSError."""
+    """Provide the folder, and check that no other account can write to it. Raises OSError."""
     provide_folder(path)
     if not _is_private(path.lstat()):
         raise PermissionError(f"{path} is not the agent's alone")

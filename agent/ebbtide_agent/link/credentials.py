@@ -1,4 +1,4 @@
-"""Provides the credentials with which the agent proves its identity to the master."""
+"""Proves the agent's identity to the master."""
 
 import asyncio
 import logging
@@ -108,12 +108,12 @@ class NoProof:
         return ()
 
     async def keep(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> NoReturn:
-        """Wait until cancelled, because there is nothing to renew."""
+        """Wait until cancelled; there is nothing to renew."""
         while True:
             await asyncio.sleep(LOOK_S)
 
     async def trouble(self, endpoint: Endpoint) -> str:
-        """Return an empty reason, because there are no certificates."""
+        """Return nothing, because there are no certificates."""
         return ""
 
 

@@ -9,10 +9,7 @@ from ebbtide_agent.link.endpoint import Endpoint, parse_endpoint
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a node keeps of having joined; ``ca``, ``certificate`` and ``key`` are PEM.
-
-    ``address`` is host:port where the master listens for agents, empty for the master of the same home.
-    """
+    """``address`` is host:port of the master for agents, empty for the master of the same home; the rest is PEM."""
 
     address: str
     ca: str
@@ -21,7 +18,7 @@ class Joined:
 
     @property
     def own(self) -> str:
-        """The node's key and certificate, as PEM."""
+        """The node's key and certificate."""
         return self.key + self.certificate
 
     @property

@@ -16,7 +16,7 @@ from ebbtide_agent.link.endpoint import Endpoint, parse_endpoint
 from ebbtide_agent.link.joined import Joined
 
 Metadata = tuple[tuple[str, str], ...]
-"""The names and values that gRPC sends with a call besides its message."""
+"""Names and values that gRPC sends beside a call's message."""
 
 REPLY_S: Final = 30.0
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
@@ -36,7 +36,7 @@ class Key:
 
 
 def new_key() -> Key:
-    """Return a new ECDSA P-256 key with its certificate request."""
+    """Return a new ECDSA P-256 key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

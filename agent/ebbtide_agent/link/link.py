@@ -42,7 +42,7 @@ _LONGEST_LOCAL_PAUSE_S = 0.5
 _FIRST_REFUSED_PAUSE_S = 1.0
 _LONGEST_REFUSED_PAUSE_S = 10.0
 
-# After a stream that lived this long, the pauses start again from the first.
+# A stream that lived this long resets the pauses.
 _STEADY_S = 1.0
 
 _CHANNEL_OPTIONS = (

@@ -1,4 +1,4 @@
-"""Decides which masters may give this node orders, by the cluster it belongs to and the epochs it has seen."""
+"""Decides which masters may give this node orders, by its cluster and the epochs it has seen."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Looks at the GPUs and records them at regular times, until the time is over or a stop is asked for."""
+"""Looks at the GPUs and records them regularly, until the time is over or a stop is asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class ObserverClock(Protocol):
         """Return the time in Unix seconds."""
 
     def wait_until(self, at: float) -> bool:
-        """Wait until that time (Unix seconds). Return False if a stop is asked for meanwhile."""
+        """Wait until that time. Return False if a stop is asked for meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

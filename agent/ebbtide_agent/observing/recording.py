@@ -48,7 +48,7 @@ class Summary:
     gpu_hours: float
     users: int
     utilisation: float | None  # mean of all GPUs over all looks, 0 to 1; None: not available
-    in_use: float  # share of readings, one per GPU and look, in which a process was on the GPU
+    in_use: float  # share of GPUs with a process, over all looks
     short: int  # runs that were too short for the file
     foreign: int  # jobs of processes in another pid namespace, which this machine does not show
     gpu_mem_bytes: int  # of the largest GPU
@@ -56,7 +56,7 @@ class Summary:
 
 @dataclass(slots=True)
 class _Totals:
-    """Sums over all looks and over the jobs that have ended."""
+    """Sums over all looks and all jobs that have ended."""
 
     looks: int = 0
     jobs: int = 0

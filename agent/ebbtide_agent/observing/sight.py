@@ -33,7 +33,7 @@ class Seen:
 
     @property
     def started_s(self) -> float:
-        """Start time of the process in seconds since boot."""
+        """The start of the process, in seconds since boot."""
         return self.key[1] / _TICKS_PER_S
 
 

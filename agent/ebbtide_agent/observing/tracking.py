@@ -1,4 +1,4 @@
-"""Groups the processes that were seen into jobs, look by look. Pure: it does no I/O and has no clock."""
+"""Groups the processes of each look into jobs. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -29,7 +29,7 @@ class ObservedRun:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first look that showed the run to the last."""
+        """Seconds between the first and the last look that showed the run."""
         return self.last_s - self.first_s
 
     @property
@@ -39,7 +39,7 @@ class ObservedRun:
 
     @property
     def utilisation(self) -> float | None:
-        """Mean utilization of the run's GPUs while it was on them, including other processes' work; None if unknown."""
+        """Mean utilisation of the run's GPUs while it was on them, other processes' work included."""
         return self.utilisation_sum / self.utilisation_looks if self.utilisation_looks else None
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _join(run: ObservedRun, process: Seen) -> None:
 
 
 def _note(run: ObservedRun, look: NodeLook, present: list[Seen]) -> None:
-    """Update the run with its present processes: their GPU memory, and the utilization of its GPUs."""
+    """Update the run with its present processes, their GPU memory, and its GPUs' utilisation."""
     run.last_s = look.at
     if not run.gpus & look.blind:  # drop processes that have left, so that a run that forks for a week stays small
         run.members = {process.key for process in present}

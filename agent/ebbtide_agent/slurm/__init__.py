@@ -11,4 +11,4 @@ BIN = Path(__file__).with_name("bin")
 FOLLOWER = Path(__file__).with_name("srun.py")
 """The program that a job's later nodes run in place of the script, for the steps of the first node's `srun`."""
 END = "end"
-"""The name of the file beside the steps of an attempt on several nodes that says that the script has ended."""
+"""The file among the steps of an attempt on several nodes that says that the script has ended."""

@@ -11,7 +11,7 @@ SUPERVISOR = "ebb:"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command and return the exit code."""
+    """Return the exit code."""
     match arguments:
         case ["requeue" | "requeuehold", *ids] if set(ids) <= own_ids():
             return requeue()
@@ -45,7 +45,7 @@ def requeue() -> int:
 
 
 def leader() -> int:
-    """Return the pid of the attempt's first process, the ancestor directly below the supervisor."""
+    """Return the pid of the attempt's first process, directly below the supervisor."""
     pid = os.getpid()
     while True:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -179,7 +179,7 @@ def run_everywhere(step: Step) -> int:
 def pass_on(running: dict[int, int], index: int | None) -> None:
     """Forward every signal to the tasks on this node, and on the other nodes of step `index` if it is given.
 
-    The stop signal does not come this way: the supervisor's search for processes that handle it skips this name.
+    The stop signal does not come this way: the search for processes that handle it looks past one of this name.
     """
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
@@ -236,7 +236,7 @@ def look_again() -> None:
 
 
 def follow(*, deaf: bool) -> int:
-    """Run the steps for a later node of the job until the script has ended; `deaf` drops the stop signals."""
+    """Run the steps on a later node until the script has ended; if `deaf`, drop the stop signals."""
     for signum in STOP_SIGNALS if deaf else ():
         signal.signal(signum, lambda *_: None)  # only the script gets it; SIG_IGN would be inherited by tasks
     folder, rank = os.environ["EBB_SLURM_STEPS"], os.environ["SLURM_NODEID"]
@@ -347,10 +347,7 @@ def task_environment(step: Step, rank: str, task: int, local: int, index: int, g
 
 
 def leased(count: int) -> list[str]:
-    """Wait for `count` GPUs of this node, and keep them from other steps while this process lives.
-
-    A count of 0 returns all GPUs, even if other steps use them.
-    """
+    """Wait for `count` of this node's GPUs that no other step has while this process lives; 0: return all at once."""
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     if not 0 < count < len(gpus):
         if count > len(gpus):
@@ -405,7 +402,7 @@ def redirect(step: Step, environment: dict[str, str]) -> None:
 
 
 def open_output(pattern: str, environment: dict[str, str]) -> int:
-    """Open the file whose name is a pattern with %j, %J, %t, %n, %N, %s, %x, %A or %a in it."""
+    """Open the file of a pattern with %j, %J, %t, %n, %N, %s, %x, %A or %a in it."""
     meant = {"%j": "SLURM_JOB_ID", "%J": "SLURM_JOB_ID", "%t": "SLURM_PROCID", "%n": "SLURM_NODEID"}
     meant |= {"%N": "SLURMD_NODENAME", "%s": "SLURM_STEP_ID", "%x": "SLURM_JOB_NAME"}
     meant |= {"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}

@@ -4,9 +4,9 @@ Python imports this module when it starts, because the supervisor puts this fold
 what the job's last attempt had imported from site-packages, and waits for an order. Then it sets up the new attempt's
 environment, output and lock, and returns, so that the interpreter runs the script as always.
 
-The script never starts in a wrong state: without an order the process ends here, and if the process differs from what a
-new one would be, it executes the command anew, with the same pid. This runs in the job's interpreter and not in the
-agent's, so it imports the standard library only and needs nothing newer than Python 3.9.
+Without an order the process ends here. If it differs from what a new process would be, it executes the command anew,
+with the same pid. This runs in the job's interpreter, so it uses the standard library only, and nothing newer than
+Python 3.9.
 """
 
 from __future__ import annotations
