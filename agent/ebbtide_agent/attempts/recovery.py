@@ -163,7 +163,7 @@ def _end_cgroup(place: AttemptDir) -> bool:
 
 
 def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
-    """Record which files the processes are writing, on disk, because this agent may end before it reports the loss."""
+    """Record on disk which files the processes are writing, because this agent may end before it reports the end."""
     try:
         real = ask_and_wait(os.path.realpath, str(intent.checkpoint_dir), account=intent.account, within_s=_REAL_S)
     except OSError as error:

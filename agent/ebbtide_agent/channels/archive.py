@@ -20,7 +20,7 @@ _MOST_ENTRIES = 2_000_000
 
 
 class NotReadable(Exception):
-    """A requested path does not exist, or lies outside the job's directories; the message is one line."""
+    """The requested paths cannot be sent; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ cgroup           the attempt's control group, if any; the supervisor writes it b
 exit.json        the attempt's last status; written when no process is left
 told.json        what the script had imported by its first step; the supervisor writes it, once
 freed.json       the proof that the attempt's GPUs are free; the agent writes it
-mps.json         whether an MPS server's failure ended the attempt; the agent writes it after a client's bad end
+mps.json         whether an MPS server's failure ended the attempt; the agent writes it if a client has not ended well
 forgotten        marks an attempt that the master has forgotten; only its logs stay beside this file
 output.log       the output; for several ranks, the supervisor merges their output
 *.log.times      how long such a log was at which time; the supervisor writes it
@@ -143,7 +143,7 @@ class AttemptDir:
         return read_json(self.path / "told.json")
 
     def cut_short(self) -> frozenset[str]:
-        """Return the checkpoint files that processes were writing when the agent killed them without a supervisor."""
+        """Return the checkpoint files whose writers the agent killed, in a supervisor's place, while they wrote."""
         return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
 
     def killed_overdue(self) -> bool | None:
