@@ -1,7 +1,7 @@
-"""Looks for the job's and the administrator's patterns in what an attempt prints.
+"""Search an attempt's output for the job's and the administrator's patterns.
 
-In the file, behind the job's back: however much it prints, it never waits for us. What is too much to be looked through
-is passed over, and a pattern that takes too long is given up.
+The search reads the log file, so the job never waits for it, however much it prints. Output that comes too fast is
+skipped, and a pattern that takes too long is given up.
 """
 
 import os
@@ -16,49 +16,49 @@ from ebbtide_agent.contract.intent import LogRule
 from ebbtide_agent.supervisor.status import LogMatch
 
 LINE_BYTES = 4096
-"""Of a line that are looked at; progress bars write lines without end."""
+"""The part of a line that is searched; progress bars write lines without end."""
 WINDOW_BYTES = 512 * 1024
-"""That are looked through at a time."""
+"""The part of a file that is searched at a time."""
 MOST_BEHIND_BYTES = 8 * WINDOW_BYTES
-"""Of which more than that is left, most is passed over."""
+"""When more than this is left to search, all but the last window is skipped."""
 END_BYTES = 64 * 1024
-"""A failure is put down to what is among the last bytes; what was printed hours before had no such consequence."""
+"""A failure is put down only to lines in this last part of a log: earlier ones did not cause it."""
 TOLD_CHARACTERS = 200
 _CPU_S = 0.1
-"""That one pattern may take for a window; a plain one takes a tenth of it."""
+"""CPU seconds that one pattern may take to search a window; a plain pattern takes a tenth of that."""
 _NOTIFY = "LOG_ACTION_NOTIFY"
 _NO_RETRY = "LOG_ACTION_NO_RETRY"
 _IGNORE = "LOG_ACTION_IGNORE"
 _LINE = re.compile(rb"[^\r\n]+")
 
-_Line = tuple[int, str]  # where it begins in the file, in bytes
+_Line = tuple[int, str]  # its offset in the file, in bytes, and its text
 
 
 class _TooSlow(Exception):
-    """A pattern takes too long."""
+    """A pattern takes more than its CPU time."""
 
 
 @dataclass(slots=True, eq=False)
 class _File:
     path: Path
-    gpus: tuple[str, ...]  # of whoever prints into it
-    offset: int = 0  # where the next line to be looked at begins
+    gpus: tuple[str, ...]  # of the processes that print into it
+    offset: int = 0  # where the next line to be searched begins
     size: int = 0
-    skips: bool = False  # the rest of a line, which was too long
+    skips: bool = False  # whether the text at `offset` is the rest of a line that is skipped
 
 
 @dataclass(slots=True, eq=False)
 class _Rule:
     regex: "re.Pattern[str]"
     rule: LogRule
-    last: tuple[_File, int, LogMatch] | None = None  # where it was found, if that only counts near the end
+    last: tuple[_File, int, LogMatch] | None = None  # the last match, for a rule that counts only near the end
 
 
 class LogRules:
-    """The rules that are looked for; `matches` are those that were found, each once."""
+    """Searches for rules; `matches` holds the rules that were found, each once."""
 
     def __init__(self, rules: Sequence[LogRule], files: Sequence[tuple[Path, tuple[str, ...]]]) -> None:
-        """Each of `files` with the UUIDs of the GPUs of those who print into it."""
+        """`files` are the log files, each with the UUIDs of the GPUs of the processes that print into it."""
         self._given = rules
         self._rules: list[_Rule] = []
         self._ignored: list[_Rule] = []
@@ -66,7 +66,10 @@ class LogRules:
         self.matches: list[LogMatch] = []
 
     def look(self, *, final: bool = False) -> bool:
-        """Look through what was printed since; whether there was anything. In the end, all of the last bytes."""
+        """Search what was printed since the last look, and return whether there was anything.
+
+        The final look takes all of the last window, unfinished lines included.
+        """
         if self._given:
             self._compile()
         if not self._rules:
@@ -78,7 +81,7 @@ class LogRules:
         return any(grown)
 
     def _compile(self) -> None:
-        """At the first look: the job's start does not wait for it."""
+        """Compile the patterns; this waits for the first look, so as not to delay the job's start."""
         given, self._given = self._given, ()
         compiled = [_Rule(regex, rule) for rule in given if (regex := _compiled(rule.pattern)) is not None]
         self._rules = [rule for rule in compiled if rule.rule.action != _IGNORE]
@@ -125,7 +128,7 @@ class LogRules:
                 self.matches.append(match)
 
     def _find(self, rule: _Rule, lines: list[_Line]) -> _Line | None:
-        """The line to be told of: the first, or the last where only the end counts."""
+        """Return the line to report: the first match, or the last for a rule that counts only near the end."""
         for line in reversed(lines) if rule.rule.action == _NO_RETRY else lines:
             if rule.regex.search(line[1]) and not any(ignored.regex.search(line[1]) for ignored in self._ignored):
                 return line
@@ -133,7 +136,7 @@ class LogRules:
 
 
 def _read(file: _File, final: bool) -> bytes:
-    """What comes next of it; nothing if there is nothing new, or it cannot be read."""
+    """Return the next window of the file; empty if there is nothing new, or the file cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -151,12 +154,11 @@ def _read(file: _File, final: bool) -> bytes:
 
 
 def _whole_lines(text: bytes) -> int:
-    """How many bytes of it are lines that have an end."""
+    """Return how many bytes of the text are finished lines."""
     return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
 
 
 def _first_end(text: bytes) -> int:
-    """Where the first line ends."""
     ends = [at for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]
     return min(ends, default=len(text))
 
@@ -167,7 +169,7 @@ def _lines(text: bytes, begin: int, end: int) -> Iterator[_Line]:
 
 
 def _compiled(pattern: str) -> "re.Pattern[str] | None":
-    """None if this interpreter, unlike the one that the job was submitted with, does not take it."""
+    """Compile a pattern; return None if this interpreter, unlike the one at submit, does not accept it."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
@@ -176,7 +178,7 @@ def _compiled(pattern: str) -> "re.Pattern[str] | None":
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise _TooSlow in a search that takes too long: the engine looks for signals now and then."""
+    """Raise _TooSlow in a search that takes too long; the regex engine checks for signals now and then."""
     active = True
 
     def give_up(signum: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Notes how long a log was when, so that what was printed since some time can be found (`logs.log_edges`)."""
+"""Note a log's size at points in time, so that the output since a time can be found (`logs.log_edges`)."""
 
 import os
 import time
@@ -10,18 +10,18 @@ from typing import Final
 from ebbtide_agent.logs.log_edges import times_path
 
 APART_S: Final = 10.0
-"""Between two notes about a log; a quiet one gets none, nor does one of an attempt that is over sooner."""
+"""Least seconds between two notes about a log. A log that does not grow gets none, nor does a shorter attempt's."""
 
 
 class LogTimes:
-    """The files of one attempt. Notes are hints: where the disk is full, there are none."""
+    """Notes the sizes of one attempt's log files. The notes are hints: when the disk is full, there are none."""
 
     def __init__(self, logs: Sequence[Path], now: Callable[[], float] = time.time) -> None:
-        self._noted = dict.fromkeys(logs, (now(), 0))  # when, and how long it was
+        self._noted = dict.fromkeys(logs, (now(), 0))  # time and size of the last note
         self._now = now
 
     def look(self, *, final: bool = False) -> bool:
-        """Note how long each is that has grown; nobody has to look again soon because of that."""
+        """Note the size of each log that has grown. Return False, because growth alone asks for no earlier look."""
         now = self._now()
         for log, (at, before) in self._noted.items():
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""What the attempt prints: looked through, put together from its ranks, copied to where it is wanted.
+"""Process what an attempt prints: merge its ranks' logs, copy them to the user's file, search them, and cap them.
 
-A job's processes write to files themselves: nothing that could end before them stands between. What is done with it
-beyond that is done here, a little later.
+A job's processes write to log files directly, so that no process between them and the log can end first. This module
+reads the logs a little later.
 """
 
 import os
@@ -22,7 +22,7 @@ from ebbtide_agent.supervisor.status import LogMatch
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How soon a line is noticed, and how often a quiet log is looked at, in seconds."""
+    """The pause between two looks at a log, in seconds: `first_s` after new output, growing while it is quiet."""
 
     first_s: float
     longest_s: float
@@ -33,12 +33,12 @@ class _Pace:
 
 
 _FOR_RULES = _Pace(0.25, 2.0)
-_FOR_READERS = _Pace(0.05, 0.5)  # people look at what is copied
-_FOR_DISK = _Pace(0.25, 5.0)  # a disk is not full in a moment
+_FOR_READERS = _Pace(0.05, 0.5)  # users watch the copies
+_FOR_DISK = _Pace(0.25, 5.0)  # a disk does not fill in a moment
 
 
 class Output:
-    """All that one attempt prints on this node."""
+    """Follows all that one attempt prints on this node."""
 
     def __init__(self, intent: Intent, place: AttemptDir) -> None:
         """Raises OSError."""
@@ -55,15 +55,15 @@ class Output:
 
     @property
     def matches(self) -> Sequence[LogMatch]:
-        """The rules that were found so far."""
+        """The rule matches that were found so far."""
         return self._rules.matches
 
     def begin(self, now: float) -> None:
-        """The first look comes a moment after monotonic time `now`."""
+        """Schedule the first look shortly after the monotonic time `now`."""
         self.next_at += now
 
     def look(self, now: float) -> bool:
-        """Look at what was printed, if it is time to; whether a rule was found."""
+        """Look at what was printed, if a look is due, and return whether a rule was found."""
         if now < self.next_at:
             return False
         known = len(self._rules.matches)
@@ -72,7 +72,7 @@ class Output:
         return len(self._rules.matches) > known
 
     def finish(self, patience_s: float) -> None:
-        """Look at all that is left; nobody prints any more. What is copied and does not go on gets so long."""
+        """Look at all that is left, after the last process has ended. A copy may stall for `patience_s` seconds."""
         if self._file is not None:
             self._file.patience_s = patience_s
         self._look(final=True)
@@ -81,20 +81,20 @@ class Output:
                 part.close()
 
     def _look(self, *, final: bool) -> bool:
-        # The ranks' lines first: the file is copied from where they are put together.
-        # Last, what nobody has to look at any more is given up.
+        # The ranks' logs are merged first, because the user's file is copied from the merged log.
+        # The cap comes last, because it frees what the other parts have read.
         parts = (self._ranks, self._file, self._rules, self._times, self._cap)
         grown = [part.look(final=final) for part in parts if part is not None]
         return any(grown)
 
 
 def open_files(intent: Intent, place: AttemptDir) -> list[int]:
-    """The files that the attempt's processes write to, one for each. Raises OSError."""
+    """Open the files that the attempt's processes write to: one for each rank, or one for all. Raises OSError."""
     return [_open(path, intent.account) for path, _ in _printers(intent, place)]
 
 
 def complete(intent: Intent, place: AttemptDir) -> None:
-    """Put together what the ranks printed after their supervisor had died; none of them may live. Raises OSError."""
+    """Merge what the ranks printed after their supervisor had died; no rank may still run. Raises OSError."""
     ranks = _ranks_output(intent, place)
     if ranks is not None:
         ranks.look(final=True)
@@ -102,7 +102,7 @@ def complete(intent: Intent, place: AttemptDir) -> None:
 
 
 def _printers(intent: Intent, place: AttemptDir) -> list[tuple[Path, tuple[str, ...]]]:
-    """Each file that is written to, and the GPUs of whoever does."""
+    """Return each file that processes write to, and the UUIDs of those processes' GPUs."""
     if not intent.rank_files:
         return [(place.output, tuple(gpu.uuid for gpu in intent.gpus))]
     gpus: list[tuple[str, ...]] = [(gpu.uuid,) for gpu in intent.gpus] or [()]
@@ -110,7 +110,7 @@ def _printers(intent: Intent, place: AttemptDir) -> list[tuple[Path, tuple[str, 
 
 
 def _files(intent: Intent, place: AttemptDir) -> list[Path]:
-    """All that the node keeps of what is printed."""
+    """Return all log files that the node keeps of the attempt."""
     return list(dict.fromkeys([place.output, *(path for path, _ in _printers(intent, place))]))
 
 
@@ -123,12 +123,15 @@ def _ranks_output(intent: Intent, place: AttemptDir) -> RanksOutput | None:
 
 
 def _header(intent: Intent) -> str:
-    """What stands before the output of a later attempt, which is appended to that of the first."""
+    """Return the line before a later attempt's output, which is appended to the first one's; empty for the first."""
     return f"--- job {intent.job_id}, attempt {intent.attempt} ---\n" if intent.attempt > 1 else ""
 
 
 def _open(path: Path, account: Account | None) -> int:
-    """In a directory that is ours alone; the file is the account's, whose programs may open their own output anew."""
+    """Open a log for writing, in a directory of the agent's alone.
+
+    The file belongs to the account, so that its programs can open their own output again.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
     if account is not None:

@@ -1,6 +1,7 @@
-"""The file that a job's output is appended to because its user said so, beside the log that the node keeps.
+"""Append a job's output to the file that its user asked for, beside the log that the node keeps.
 
-A process of the user's opens it and writes to it, through which no file system that hangs holds up anybody else.
+A process with the user's rights opens that file and writes to it, so that a file system that hangs holds up no other
+process.
 """
 
 import fcntl
@@ -17,24 +18,24 @@ from ebbtide_agent.logs.log_file import read_window
 from ebbtide_agent.supervisor.status import RefusalCause, Refused
 
 _WINDOW_BYTES = 1024 * 1024
-# That are copied at a time; other things have their turn then.
+# Windows that are copied at one look; then other work has its turn.
 _WINDOWS = 8
-# How often it is tried again where the disk has no room, or nobody reads from a pipe.
+# Seconds between tries to write when the disk has no room, or no process reads from a pipe.
 _AGAIN_S = 0.1
 
 
 class OutputFile:
-    """Appends what is printed to one file, from the beginning of an attempt to its end."""
+    """Appends what one attempt prints to one file, from the attempt's beginning to its end."""
 
     def __init__(self, log: Path, path: Path, header: str = "", account: Account | None = None) -> None:
-        """It is written with the rights of the account. Raises OSError if there can be no process for that."""
-        self.patience_s = 5.0  # at the end, with what does not go on; it is in the node's log in any case
+        """Start the process that writes with the account's rights. Raises OSError if it cannot be started."""
+        self.patience_s = 5.0  # how long writing may stall at the end; the node's log has the output in any case
         self._log = log
         self._offset = 0
         self._rest = memoryview(header.encode())
         readable, self._pipe = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._pipe, False)
-        with suppress(OSError):  # then it takes less at a time
+        with suppress(OSError):  # then the pipe takes fewer bytes at a time
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _WINDOW_BYTES)
         try:
             self._errand = Errand(_append, str(path), account=account, within_s=math.inf, descriptors=[readable])
@@ -45,7 +46,10 @@ class OutputFile:
             os.close(readable)
 
     def look(self, *, final: bool = False) -> bool:
-        """Append what was printed since; whether there was anything. What the disk has no room for waits."""
+        """Append what was printed since the last look, and return whether there was anything.
+
+        Output that the disk has no room for waits.
+        """
         grown, windows = False, 0
         while self._write(self.patience_s if final else 0.0) and self._read():
             grown, windows = True, windows + 1
@@ -54,7 +58,7 @@ class OutputFile:
         return grown
 
     def close(self) -> None:
-        """Nothing more is to come."""
+        """Close the pipe, and give the writing process `patience_s` seconds to finish."""
         os.close(self._pipe)
         self._errand.deadline = time.monotonic() + self.patience_s
         with suppress(OSError):
@@ -69,7 +73,7 @@ class OutputFile:
                 room.register(self._pipe, select.POLLOUT)
                 if not room.poll(1000 * patience_s):
                     return False
-            except OSError:  # its process is gone
+            except OSError:  # the writing process is gone
                 return False
         return True
 
@@ -88,7 +92,7 @@ class OutputFile:
 
 
 def try_to_open(path: Path) -> None:
-    """See whether it can be written with our rights. Makes its directories. Raises Refused."""
+    """Check that this process may write the file, and make its directories. Raises Refused."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(_open(path))
@@ -97,7 +101,7 @@ def try_to_open(path: Path) -> None:
 
 
 def _append(path: str, source: int) -> None:
-    """In its process: what comes from the pipe, until its other end is closed."""
+    """In the writing process: copy from the pipe to the file until the pipe's other end is closed."""
     target = _open(Path(path))
     while data := os.read(source, _WINDOW_BYTES):
         rest = memoryview(data)
@@ -109,5 +113,5 @@ def _append(path: str, source: int) -> None:
 
 
 def _open(path: Path) -> int:
-    # Not to wait for whoever is to read from a pipe.
+    # O_NONBLOCK, so that opening a pipe does not wait for its reader.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)

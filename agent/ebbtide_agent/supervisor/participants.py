@@ -1,7 +1,7 @@
-"""Processes of the job that take part through the SDK, each over a connection of its own.
+"""Ask the job's processes that take part through the SDK to leave, each over a connection of its own.
 
-They may be asked to leave there, whatever started them and whatever stands above them. What they say is not trusted:
-it is short, there are not many of them, and only who descends from this process is waited for.
+The request reaches them whatever started them and whatever process is above them. Their messages are not trusted:
+message size and number of connections are limited, and only descendants of this process are waited for.
 """
 
 import json
@@ -25,38 +25,38 @@ _CREDENTIALS: Final = struct.Struct("3i")
 @dataclass(slots=True, eq=False)
 class _Participant:
     connection: socket.socket
-    process: Identity | None  # None: it is not below this process, as in a container that somebody else runs
+    process: Identity | None  # None: it is not below this process, as in a container that another program runs
     answers: bool = False
 
 
 class Participants:
-    """All that are connected; each ends with its process, or with its connection."""
+    """All processes that are connected; each counts until the process or its connection ends."""
 
     def __init__(
         self, selector: selectors.BaseSelector, listener: socket.socket, joined: Callable[[int], None]
     ) -> None:
-        """`joined` is called with the pid of who says that it answers; `listener` must not block."""
+        """`joined` is called with the pid of a process that says that it answers; `listener` must not block."""
         self._selector = selector
         self._listener = listener
         self._joined = joined
         self._all: set[_Participant] = set()
-        self._request: bytes = b""  # what everybody was told, and those who come later are
+        self._request: bytes = b""  # the request to leave, once there is one; later connections get it too
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def answering(self) -> frozenset[int]:
-        """Pids of those who ask whether they should leave."""
+        """Return the pids of the live processes that ask whether they should leave."""
         processes = [one.process for one in self._all if one.process is not None and one.answers]
-        # A connection may outlive its process: whoever that has forked has it, too.
+        # A connection may outlive its process, because children that the process forked have it too.
         return frozenset(process.pid for process in processes if process.is_alive())
 
     def tell_all(self, grace_s: float) -> None:
-        """Ask all to leave, and whoever comes from now on."""
+        """Ask all connected processes to leave, and those that connect later."""
         self._request = json.dumps({"do": "leave", "grace_s": grace_s}).encode()
         for one in list(self._all):
             self._tell(one)
 
     def close(self) -> None:
-        """Take part in nothing any more."""
+        """Close all connections and the listener."""
         for one in list(self._all):
             self._drop(one)
         self._selector.unregister(self._listener)
@@ -96,7 +96,7 @@ class Participants:
         try:
             one.connection.send(self._request)
         except BlockingIOError:
-            pass  # it was told, and has not read that yet
+            pass  # the process has not read an earlier request yet
         except OSError:
             self._drop(one)
 
@@ -108,7 +108,7 @@ class Participants:
 
 
 def _peer(connection: socket.socket) -> Identity | None:
-    """Who connected, if it is below this process."""
+    """Return the process that connected, if it is below this process."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid = _CREDENTIALS.unpack(data)[0]
     process = Identity.of(pid) if pid > 0 else None

@@ -1,4 +1,4 @@
-"""What has to be there before an attempt's processes may start: a checkpoint to go on from, and their environment."""
+"""Prepare what an attempt's processes need before they start: the checkpoint to resume from, and their environment."""
 
 import os
 import re
@@ -24,26 +24,29 @@ from ebbtide_agent.supervisor.settling import Remains
 from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
-"""What a task says with these arguments and rights. Raises OSError, and Refused where nobody can wait for it."""
+"""Runs a task with arguments as an account, and returns its answer. Raises OSError, or Refused if it takes too long."""
 _CANNOT_SAVE = "cannot use the checkpoint directory"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that the start of the processes and their end depend on."""
+    """What is needed to start the attempt's processes and to end them."""
 
     command: tuple[str, ...]
     signal: int  # number of the stop signal
     resumed_step: int | None
     has_workdir: bool
     environments: tuple[dict[str, str], ...]  # one per process
-    port: int  # where its ranks meet; 0: it has but one
+    port: int  # where the ranks meet; 0: they do not need to
     edited: tuple[str, ...]  # scripts that have changed since the job was submitted
 
 
 def prepare(intent: Intent, place: AttemptDir, ask: Ask) -> Prepared:
-    """To be called with the job's lock held. Through `ask`, others touch the user's files. Raises Refused."""
+    """Prepare the attempt; the caller holds the job's lock. Raises Refused.
+
+    Helper processes touch the user's files, through `ask`.
+    """
     signum = stop_signal(intent.signal)
     with refusing(_CANNOT_SAVE if intent.account is None else f"{_CANNOT_SAVE} as {intent.account.name}"):
         if intent.account is not None:
@@ -78,7 +81,7 @@ def _script(intent: Intent, place: AttemptDir) -> list[str]:
 
 
 def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
-    """What the processes will find, with the user's rights. Raises OSError if they cannot save."""
+    """Look with the user's rights at what the processes will find. Raises OSError if they cannot save."""
     answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": 0}
     try:
         answer["sealed"] = _seal(intent, remains)
@@ -99,7 +102,7 @@ def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
 
 
 def _seal(intent: Intent, remains: list[Remains]) -> int:
-    """Seal what earlier attempts left for which there was no time; how many of them have been."""
+    """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
     for count, left in enumerate(remains):
         try:
             settling.seal(intent, left, None)
@@ -110,7 +113,7 @@ def _seal(intent: Intent, remains: list[Remains]) -> int:
 
 def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
     checkpoint = _checkpoint_to_resume(intent)
-    # Root's own is nobody else's business, where others may enter what is above it.
+    # Root's job directory is closed to other users, who may enter the directory above it.
     intent.job_dir.mkdir(mode=0o777 if os.geteuid() else 0o700, parents=True, exist_ok=True)
     intent.checkpoint_dir.mkdir(exist_ok=True)
     intent.output_dir.mkdir(exist_ok=True)
@@ -130,9 +133,10 @@ def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
 
 
 def _resume_args(intent: Intent, resume_dir: str) -> tuple[str, ...]:
-    """What tells the script to go on: from the second attempt on, and where it names a checkpoint only if there is one.
+    """Return the arguments that tell the script to resume; none for the first attempt.
 
-    Without `{checkpoint}` in it the script looks for itself, where nobody else knows whether anything is there.
+    Arguments with `{checkpoint}` in them are passed only if there is a checkpoint. Without it the script looks for its
+    checkpoint itself, and only the script knows whether there is one.
     """
     paths = {"checkpoint": resume_dir, "output": str(intent.output_dir)}
     named = {name for argument in intent.resume_args for name in _PLACEHOLDER.findall(argument)}

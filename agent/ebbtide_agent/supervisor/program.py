@@ -1,6 +1,6 @@
-"""A process on its way to its program: forked here, and seen to run when exec closes a pipe.
+"""Fork a process that becomes a program, and see that the program runs when exec closes a pipe.
 
-Nobody waits for exec: it looks into directories and opens files that users choose, and takes as long as they like.
+The fork does not wait for exec, because exec opens directories and files that users choose, and may take any time.
 """
 
 import json
@@ -18,21 +18,21 @@ _LARGEST_FAILURE: Final = 64 * 1024
 
 
 class NotEntered(Exception):
-    """The account cannot be taken on, or may not enter the directory."""
+    """The process cannot switch to the account, or the account may not enter the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """How a process comes to where its program begins."""
+    """What a new process sets up before its program begins."""
 
     workdir: str
-    account: Account | None  # as which it runs; None: as this process does
-    settle: Callable[[], None] | None  # comes first, in the new process
-    session: bool = False  # it leads one of its own, and not only a process group
+    account: Account | None  # that it runs as; None: this process's own
+    settle: Callable[[], None] | None  # is called first in the new process
+    session: bool = False  # whether it leads a new session, and not only a process group
 
 
 class Program:
-    """One such process. Whoever reaps children may reap it like any other."""
+    """One process that becomes a program. It is reaped like any other child."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Program:
         kept: Sequence[int],
         explain: Callable[[Exception], list[str]],
     ) -> None:
-        """It has the `kept` descriptors besides its streams. `explain` says, over there, why it cannot run.
+        """Fork the process, which has the `kept` descriptors besides its streams. Raises OSError if that fails.
 
-        Raises OSError if there can be no process.
+        `explain` is called in the new process, and words why the program cannot run.
         """
         readable, writable = os.pipe2(os.O_CLOEXEC)
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
@@ -65,11 +65,11 @@ class Program:
         self.is_settled = False
 
     def fileno(self) -> int:
-        """Becomes readable when there is something to `hear`; only as long as it is not settled."""
+        """Return a descriptor that becomes readable when there is something to `hear`; valid until that is settled."""
         return self._readable
 
     def hear(self) -> bool:
-        """Whether it is settled by now: its program runs, or it cannot, or it was ended before."""
+        """Return whether it is settled by now: the program runs, or cannot run, or the process ended before."""
         while not self.is_settled:
             try:
                 data = os.read(self._readable, _LARGEST_FAILURE)
@@ -83,7 +83,7 @@ class Program:
 
     @property
     def failure(self) -> list[str] | None:
-        """Why its program cannot run, as it was explained, once it is settled."""
+        """Why the program cannot run, as `explain` worded it, once that is settled; None if it runs."""
         return [str(word) for word in json.loads(self._said)] if self._said else None
 
 
@@ -96,14 +96,14 @@ def _begin(
     explain: Callable[[Exception], list[str]],
     out: int,
 ) -> None:
-    """In the new process, until it is another program."""
+    """In the new process: set it up, and execute the program."""
     try:
         _forget_signals()
         os.setsid() if entrance.session else os.setpgid(0, 0)
         _arrange(streams, kept, out)
         _enter(entrance)
         _execute(command, environment)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - every error is reported
         os.write(out, json.dumps(explain(error)).encode()[:_LARGEST_FAILURE])
     finally:
         os._exit(255)
@@ -132,7 +132,7 @@ def _close(descriptor: int) -> None:
     try:
         os.close(descriptor)
     except OSError:
-        return  # it is the listing's own
+        return  # it was the directory listing's own descriptor
 
 
 def _enter(entrance: Entrance) -> None:

@@ -1,4 +1,4 @@
-"""Puts together what the ranks of an attempt print, each to a file of its own: line by line, as they are noticed."""
+"""Merge what an attempt's ranks print, each to a file of its own: line by line, as the lines are noticed."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ from pathlib import Path
 from ebbtide_agent.logs.log_file import Window, read_window
 
 _WINDOW_BYTES = 256 * 1024
-# Without an end for so long it is no line.
+# A line that is longer is appended before its end has come.
 _LONGEST_LINE_BYTES = 64 * 1024
 
 
@@ -17,18 +17,19 @@ _LONGEST_LINE_BYTES = 64 * 1024
 class _Rank:
     prefix: bytes
     path: Path
-    offset: int = 0  # what is before it is in the log
-    seen: int = 0  # up to where it had been written at the last look
+    offset: int = 0  # everything before it is in the log
+    seen: int = 0  # where the file ended at the last look
 
 
 class RanksOutput:
     """Appends to one log what was printed to the ranks' files.
 
-    How far it is stands in a file beside it, for whoever has to go on with it: nothing is there twice.
+    A record beside the log says how far each file was read. A process that takes over goes on from there, so nothing
+    is appended twice.
     """
 
     def __init__(self, ranks: Sequence[tuple[str, Path]], log: Path, record: Path) -> None:
-        """Each of `ranks` with what its lines are to begin with. Raises OSError."""
+        """`ranks` are the prefix and the file of each rank. Raises OSError."""
         self._ranks = [_Rank(prefix.encode(), path) for prefix, path in ranks]
         self._format = struct.Struct(f"<{1 + len(ranks)}Q")
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -36,14 +37,14 @@ class RanksOutput:
         self._go_on()
 
     def close(self) -> None:
-        """Nothing more is to come."""
+        """Close the log and the record."""
         os.close(self._log)
         os.close(self._record)
 
     def look(self, *, final: bool = False) -> bool:
-        """Append the lines that came since, in the end also what has no end; whether there were any.
+        """Append the lines that came since the last look, and return whether there were any.
 
-        Where the disk is full they are tried again next time.
+        The final look also takes unfinished lines. When the disk is full, the next look tries again.
         """
         grown = False
         for rank in self._ranks:
@@ -60,7 +61,7 @@ class RanksOutput:
         text = window.data
         whole = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         end = rank.offset + len(text)
-        # A line that nobody goes on with, such as a question, is not kept back for ever.
+        # An unfinished line that does not grow, such as a prompt, is not held back for ever.
         if not whole and (final or len(text) >= _LONGEST_LINE_BYTES or end == rank.seen):
             whole = len(text)
         rank.seen = end
@@ -78,7 +79,7 @@ class RanksOutput:
         return True
 
     def _append(self, text: bytes) -> bool:
-        """All of it or nothing."""
+        """Append all of the text, or nothing and return False."""
         size = os.fstat(self._log).st_size
         try:
             rest = memoryview(text)
@@ -93,11 +94,11 @@ class RanksOutput:
         size = os.fstat(self._log).st_size
         try:
             os.pwrite(self._record, self._format.pack(size, *[rank.offset for rank in self._ranks]), 0)
-        except OSError:  # of use only if this process is killed before there is room again
+        except OSError:  # the record matters only if this process is killed before there is room again
             return
 
     def _go_on(self) -> None:
-        """From where somebody else was."""
+        """Go on from where another process stopped, if it left a record."""
         record = os.pread(self._record, self._format.size, 0)
         if len(record) < self._format.size:
             return

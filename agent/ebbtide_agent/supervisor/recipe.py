@@ -1,4 +1,4 @@
-"""What two processes must have in common for one to be held ready and become the other. Pure."""
+"""Describe what a standby and a process of an attempt must have in common for one to become the other. Pure."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -6,7 +6,7 @@ from typing import Any, Self
 from ebbtide_agent.contract.environment import job_environment, rank_environment
 from ebbtide_agent.contract.intent import Intent
 
-# All that differs between attempts; whatever else differs in its environment may change what an import does.
+# The variables that differ between attempts. Any other variable that differs may change what an import does.
 PER_ATTEMPT = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -44,7 +44,7 @@ PER_ATTEMPT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One command line in one place, with all of its environment that its attempts have in common."""
+    """A command line, its working directory, and the environment that all attempts of the job have in common."""
 
     command: tuple[str, ...]
     workdir: str
@@ -52,10 +52,10 @@ class Recipe:
 
     @classmethod
     def of(cls, intent: Intent) -> Self | None:
-        """What this attempt's processes need; None if they are not to be held ready, or are no Python scripts.
+        """Return the recipe of this attempt's processes; None if no standby can become one, as for other than Python.
 
-        What `--resume-args` will add is not known before the attempt. What runs as another account, or reads standard
-        input, is started anew.
+        What `--resume-args` will add is not known before the attempt. A process that runs as another account, or reads
+        standard input, is started anew.
         """
         if intent.account is not None or intent.stdin:
             return None
@@ -78,7 +78,10 @@ class Recipe:
 
 
 def _is_script(command: tuple[str, ...]) -> bool:
-    """Whether this is `python [-u] FILE.py …` or `python [-u] -m MODULE …`: other options may keep our module out."""
+    """Return whether this is `python [-u] FILE.py …` or `python [-u] -m MODULE …`.
+
+    Other options may keep the standby's module from being imported.
+    """
     program, *words = command or ("",)
     if not program.rpartition("/")[2].startswith("python"):
         return False

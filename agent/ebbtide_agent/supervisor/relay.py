@@ -1,4 +1,4 @@
-"""What the job says, taken over into the attempt's status, kept for its next attempt, and told to the agent."""
+"""Take what the job reports over into the attempt's status, keep it for the next attempt, and tell the agent."""
 
 import math
 import time
@@ -14,12 +14,12 @@ from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Status
 
-# Progress goes to the agent at most this often.
+# Least seconds between two messages about progress to the agent.
 PROGRESS_S = 0.3
 
 
 class ProgressRelay:
-    """Listens to reports and to the output; progress waits for its turn."""
+    """Reads the job's reports and looks at its output; sends progress at most once in `PROGRESS_S` seconds."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ProgressRelay:
         control: AgentConnections,
         own: Callable[[], list[int]],
     ) -> None:
-        """`ranks` are the launched processes that run, by pid; `own` lists the attempt's children of this process."""
+        """`ranks` are the launched processes that run, by pid; `own` lists this process's children in the attempt."""
         self._place = place
         self._leader = leader
         self._ranks = ranks
@@ -42,10 +42,10 @@ class ProgressRelay:
         self._control = control
         self._own = own
         self._told_at = -math.inf
-        self._untold = False  # progress that waits for its turn
-        self._earlier_cpu_s: float | None = None  # of what its shells have run before its first step
+        self._untold = False  # whether there is progress to send
+        self._earlier_cpu_s: float | None = None  # of the programs that its shells had run before its first step
         self._checkpoints_at_stop: int | None = None  # None: no stop was requested
-        self.checkpoint_at: float | None = None  # when the first one after the stop request was published
+        self.checkpoint_at: float | None = None  # when the first checkpoint after the stop request was reported
 
     @property
     def next_at(self) -> float:
@@ -53,7 +53,7 @@ class ProgressRelay:
         return min(self._output.next_at, self._told_at + PROGRESS_S if self._untold else math.inf)
 
     def hear(self) -> None:
-        """Take in what has arrived."""
+        """Take in the reports that have arrived."""
         if self._reports.read():
             self.note_checkpoint()
             self._note_told()
@@ -62,7 +62,7 @@ class ProgressRelay:
             self._untold = True
 
     def note_stop(self) -> None:
-        """What was published before now does not answer the request to stop."""
+        """Note a request to stop: a checkpoint that was published before now is no answer to it."""
         self._checkpoints_at_stop = self._reports.checkpoints
 
     def note_checkpoint(self) -> None:
@@ -72,19 +72,19 @@ class ProgressRelay:
             self.checkpoint_at = time.monotonic()
 
     def note_start(self) -> None:
-        """Take over what the first rank has said of the way to its first step."""
+        """Copy into the status what the first rank has reported of the time until its first step."""
         if self._reports.start is not None:
             earlier_cpu_s = self._earlier_cpu_s or 0.0
             self._status.start = replace(self._reports.start, warm=self._leader.is_warm, earlier_cpu_s=earlier_cpu_s)
 
     def look_at_output(self) -> None:
-        """Look into what was printed, if it is time to."""
+        """Look at what was printed, if a look is due, and publish the log rules that were found."""
         if self._output.look(time.monotonic()):
             self._status.log_matches = list(self._output.matches)
             self._control.publish(self._status.to_json())
 
     def tell_progress(self) -> None:
-        """Tell what was heard, if it is time to."""
+        """Publish the progress that was reported, if it is due."""
         now = time.monotonic()
         if not self._untold or now < self._told_at + PROGRESS_S:
             return
@@ -94,20 +94,20 @@ class ProgressRelay:
         self._control.publish(self._status.to_json())
 
     def _note_first_step(self) -> None:
-        """Measure what its shells have run before: whether a resume repeats that, shows when it is measured again."""
+        """Measure the CPU time of what its shells ran before; the next attempt's measure shows if that is repeated."""
         start = self._reports.start
         if start is not None and start.stepped_at and self._earlier_cpu_s is None:
             self._earlier_cpu_s = process_tree.earlier_cpu_s(self._own())
 
     def _note_port(self) -> None:
-        """Keep the port that its server was told to listen on, for tunnels."""
+        """Record for tunnels the port that the job's server was told to listen on."""
         if self._reports.port is not None:
             with suppress(OSError):
                 self._place.record_port(self._reports.port)
             self._reports.port = None
 
     def _note_told(self) -> None:
-        """Keep for the next attempt what a launched process, and no other of the job's, has said of its start."""
+        """Keep for the next attempt what a launched process, and no other of the job's, has reported of its start."""
         told, status = self._reports.told, self._status
         rank = None if told is None else self._ranks.get(told["pid"])
         if told is None or rank is None or status.told:

@@ -1,4 +1,4 @@
-"""What the job says through the SDK: datagrams of one JSON object each, from code that nobody here trusts."""
+"""Read what the job reports through the SDK: datagrams of one JSON object each, from code that is not trusted."""
 
 import base64
 import json
@@ -15,47 +15,47 @@ from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Start
 
 _LARGEST_DATAGRAM = 64 * 1024
 _INT64 = range(-(2**63), 2**63)
-# So many datagrams are read before anything else has its turn.
+# Datagrams that are read before other work has its turn.
 _BATCH = 256
-# So many numbers beside the loss are believed, with names of so many characters.
+# The most metrics that are taken besides the loss, and the characters that are kept of a name.
 _MOST_METRICS = 32
 _LONGEST_NAME = 64
-# So much of names of modules is believed; torch with scikit-learn has 70 kB of them.
+# The most bytes of module names that are taken; torch with scikit-learn has 70 kB of them.
 _MOST_NAMES_BYTES = 512 * 1024
 
 
 @dataclass(slots=True)
 class Reports:
-    """Everything that the job reported so far, or the newest of it."""
+    """What the job has reported so far; of repeated reports, the newest."""
 
     socket: socket.socket  # does not block
     leader_rank: int = 0
-    allocate: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}  # what fake_allocate() is answered
+    allocate: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}  # answers fake_allocate()
     asked: bool = False
     acknowledged: bool = False
     acknowledged_step: int | None = None
-    requeue: bool = False  # it asked to be run again, and for its end
+    requeue: bool = False  # the job asked to be ended and run again
     progress: Progress | None = None
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
     start: Start | None = None
-    port: int | None = None  # that its server was told to listen on, until somebody has noted it
-    told: dict[str, Any] | None = None  # what the process with this `pid` had imported, see the SDK's start.py
+    port: int | None = None  # that its server was told to listen on; None again once it is recorded
+    told: dict[str, Any] | None = None  # what the process with its `pid` had imported; see the SDK's start.py
 
     @property
     def publishes(self) -> bool:
-        """Whether the job saves through the SDK; to report progress says nothing of that."""
+        """Whether the job saves through the SDK; a report of progress does not show that."""
         return self.asked or self.checkpoints > 0
 
     @property
     def vouches(self) -> bool:
-        """Whether it said that it has saved, and what it published itself is not older than that."""
+        """Whether the job said that it has saved, and its newest published checkpoint is not older than that."""
         published = None if self.checkpoint is None else self.checkpoint.step
         said = self.acknowledged_step
         return self.acknowledged and (published is None or said is None or published >= said)
 
     def read(self) -> bool:
-        """Take in what has arrived; False if nothing had. What is malformed is ignored."""
+        """Take in reports that have arrived; return False if there were none. Malformed ones are ignored."""
         for count in range(_BATCH):
             try:
                 datagram, sender = self.socket.recvfrom(_LARGEST_DATAGRAM)
@@ -98,7 +98,7 @@ class Reports:
                 self.acknowledged, self.acknowledged_step = True, _int64(report.get("step"))
 
     def _answer(self, sender: Any, answer: dict[str, Any]) -> None:
-        # Who waits for no answer, or no longer, gets none.
+        # A sender that does not wait for an answer, or no longer does, gets none.
         with suppress(OSError):
             self.socket.sendto(json.dumps(answer).encode(), sender)
 
@@ -120,7 +120,7 @@ class Reports:
         if step is not None and size is not None and size >= 0 and isinstance(path, str) and path.isprintable():
             self.checkpoint = PublishedCheckpoint(step, size, path, report.get("verified") is True)
             self.checkpoints += 1
-            # Progress comes a few times a second only: of the steps just before a suspension, only this tells.
+            # Progress is reported only a few times a second: only a checkpoint tells the last step before a suspension.
             if self.progress is not None and step > self.progress.step:
                 self.progress = replace(self.progress, step=step)
 
@@ -137,7 +137,7 @@ def _progress(report: dict[str, Any]) -> Progress | None:
 
 
 def _told(report: dict[str, Any]) -> dict[str, Any] | None:
-    """The report with its modules as a list; None if it is not one."""
+    """Return the report with its modules as a list; None if it is malformed."""
     pid, changed = report.get("pid"), report.get("changed")
     if type(pid) is not int or not isinstance(changed, dict):
         return None
@@ -154,7 +154,7 @@ def _int64(value: object) -> int | None:
 
 
 def _finite(value: object) -> float | None:
-    """A loss that is not a number is not shown: no JSON has a word for it."""
+    """Return the number; None if it is not finite, because JSON has no word for that."""
     return float(value) if isinstance(value, int | float) and _is_finite(value) else None
 
 

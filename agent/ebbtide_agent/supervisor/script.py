@@ -1,4 +1,4 @@
-"""Scripts of a job: where the copy of one that is part of it is, what runs it, and whether others have changed."""
+"""Write the copy of the script that a job carries, find what runs it, and see whether other scripts have changed."""
 
 import os
 import sys
@@ -9,19 +9,20 @@ from ebbtide_agent import slurm
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent, SignalTarget
 
-# What a script without a first line that says so is run by, as under Slurm.
+# Runs a script whose first line names no interpreter, as under Slurm.
 _SHELL = ("/bin/bash",)
-# A larger one is looked at so far.
+# Bytes; of a larger script only the beginning is compared.
 _LARGEST = 1 << 20
 
 
 def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
-    """What is executed: the command, with the copy of its script in its place, written with our rights. Raises OSError.
+    """Return what is executed: the command, with the copy of its script in the script's place. Raises OSError.
 
-    Under Slurm a script runs on the first node, and the others do what its `srun` says.
+    The copy is written with this process's rights. Under Slurm a script runs on the first node, and the other nodes do
+    what its `srun` says.
     """
     if intent.slurm and intent.node_rank:
-        # Nobody but the first node's script gets the signal that was for the script alone.
+        # A signal that is for the script alone goes only to the first node.
         deaf = ("--deaf",) if intent.signal_target is SignalTarget.LEADER else ()
         return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
     if not intent.script:
@@ -30,7 +31,7 @@ def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
 
 
 def _written(intent: Intent, place: AttemptDir) -> Path:
-    """Where the script lies for this attempt: another account finds it among its own files."""
+    """Write the script for this attempt, and return its path: for another account, in the job's directory."""
     folder, name = (place.path, "script") if intent.account is None else (intent.job_dir, f"script-{intent.attempt}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(folder / name, flags, 0o700), "w") as file:
@@ -39,24 +40,30 @@ def _written(intent: Intent, place: AttemptDir) -> Path:
 
 
 def interpreter(script: str) -> tuple[str, ...]:
-    """What the first line names, with at most one argument: as the kernel reads it, but from any file system."""
+    """Return what the first line names, with at most one argument, as the kernel reads it.
+
+    Unlike the kernel's, this way works on any file system.
+    """
     line = script.partition("\n")[0]
     return tuple(line[2:].strip().split(maxsplit=1)) or _SHELL if line.startswith("#!") else _SHELL
 
 
 def has_python(directory: str) -> bool:
-    """Whether there is a Python environment on this node; any is good enough if none was asked for."""
+    """Return whether this node has the Python environment; true if none was asked for."""
     return not directory or os.access(Path(directory, "bin", "python"), os.X_OK, effective_ids=True)
 
 
 def edited(intent: Intent) -> tuple[str, ...]:
-    """The scripts that have changed, as the command names them; one that is not here is no changed one."""
+    """Return the scripts that have changed since the submit, as the command names them.
+
+    A script that cannot be read here does not count as changed.
+    """
     now = {name: _digest(Path(intent.workdir, name)) for name in intent.scripts}
     return tuple(name for name, digest in intent.scripts.items() if now[name] not in ("", digest))
 
 
 def _digest(path: Path) -> str:
-    """As the client takes it; empty if the file cannot be read."""
+    """Compute the digest as the client does; empty if the file cannot be read."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             content = file.read(_LARGEST + 1)

@@ -1,7 +1,8 @@
-"""Processes that somebody starts inside a running attempt: they live as its own do, and say nothing of how it went.
+"""Run processes of a session, which users start inside a running attempt.
 
-Each comes over a connection of its own, which brings its standard streams and takes back how it ended. Who closes the
-connection hangs up: the process gets SIGHUP, then SIGKILL. All of them end with the attempt.
+They live as the attempt's own processes do, and do not count for its outcome. Each has a connection of its own, which
+brings its standard streams and takes back how it ended. When the connection is closed, the process gets SIGHUP, then
+SIGKILL. All of them end with the attempt.
 """
 
 import fcntl
@@ -25,21 +26,21 @@ from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.program import Entrance, Program
 
 HANGUP_S: Final = 5.0
-"""What a process may take to end after SIGHUP."""
+"""Seconds that a process has to end after SIGHUP."""
 LARGEST_REQUEST: Final = 128 * 1024
 _STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEntry:
-    """Where guests come in, and what they find: the environment of the attempt's first process."""
+    """Where processes of a session are requested, and what they get; the environment is the first process's."""
 
     listener: socket.socket  # of packets
     environment: Mapping[str, str]
     workdir: str
-    lock: int  # held by whatever lives of the job
+    lock: int  # that every live process of the job holds
     group: ControlGroup | None
-    account: Account | None = None  # as which they run; None: as this process does
+    account: Account | None = None  # that they run as; None: this process's own
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _SessionProcess:
 
 
 class SessionProcesses:
-    """All guests of one attempt."""
+    """All processes of sessions in one attempt."""
 
     def __init__(self, selector: selectors.BaseSelector, door: SessionEntry) -> None:
         self._selector = selector
@@ -61,16 +62,16 @@ class SessionProcesses:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Those that were started and have not ended."""
+        """The pids of the processes that have not ended."""
         return frozenset(self._sessions)
 
     @property
     def kill_at(self) -> float:
-        """When the next of those that were hung up on has to be killed, by the monotonic clock."""
+        """When the next process whose connection was closed has to be killed, on the monotonic clock."""
         return min((guest.kill_at for guest in self._sessions.values()), default=math.inf)
 
     def kill_late(self) -> None:
-        """Kill those that did not end when they were hung up on."""
+        """Kill the processes that did not end in time after their connection was closed."""
         now = time.monotonic()
         for pid, guest in self._sessions.items():
             if now >= guest.kill_at:
@@ -78,7 +79,7 @@ class SessionProcesses:
                 guest.kill_at = now + HANGUP_S
 
     def reaped(self, pid: int, returncode: int) -> None:
-        """Tell how a guest ended; of any other process nothing is said."""
+        """Report how a process of a session ended; other processes are ignored."""
         guest = self._sessions.get(pid)
         if guest is not None and not guest.program.is_settled:
             self._settle(pid, guest)
@@ -89,7 +90,7 @@ class SessionProcesses:
             self._dismiss(guest.connection)
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Close the listener: no more processes are started."""
         self._selector.unregister(self._door.listener)
         self._door.listener.close()
 
@@ -100,7 +101,7 @@ class SessionProcesses:
             self._selector.register(connection, selectors.EVENT_READ, partial(self._take, connection))
 
     def _take(self, connection: socket.socket) -> None:
-        """The one request of a connection, or that it is closed."""
+        """Handle the one request of a connection, or its end."""
         try:
             request, streams, _, _ = socket.recv_fds(connection, LARGEST_REQUEST, _STREAMS)
         except BlockingIOError:
@@ -135,7 +136,7 @@ class SessionProcesses:
         self._selector.register(program, selectors.EVENT_READ, partial(self._settle, program.pid, guest))
 
     def _settle(self, pid: int, guest: _SessionProcess) -> None:
-        """Tell that its program runs, or why it cannot, once that is known."""
+        """Report that the program runs, or why it cannot, once that is known."""
         if guest.program.is_settled:
             return
         descriptor = guest.program.fileno()
@@ -164,7 +165,7 @@ class SessionProcesses:
 
 
 def _arrive(group: ControlGroup | None, terminal: bool) -> None:
-    """In the new process: into the attempt's control group, and, as a session leader, to its terminal."""
+    """In the new process: enter the attempt's control group, and take the terminal as a session leader."""
     if group is not None:
         group.enter()
     if terminal:

@@ -1,7 +1,7 @@
-"""What is done in an attempt's checkpoint directory when no process of it is left: in a helper's process.
+"""Seal an attempt's checkpoint directory when none of its processes is left; this runs in a helper process.
 
-Where that does not come back, or has no time, what the attempt wrote stays as it is, and a note on this node says how
-it is to be sealed: the next attempt of the job here does that before it looks for what it goes on from.
+If the helper process hangs or has no time, what the attempt wrote stays as it is, and a note on this node says how to
+seal it: the job's next attempt here does that before it looks for the checkpoint to resume from.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is known of the files that an attempt left, by whoever saw it end."""
+    """What the process that saw an attempt end knows of the files that the attempt left."""
 
     attempt: int
-    complete: bool = False  # no process of it was killed
-    doubtful: bool = False  # it failed when it was asked to stop: what it wrote then may have been cut short
-    cut_short: tuple[str, ...] = ()  # what it was writing when it was killed
+    complete: bool = False  # no process of the attempt was killed
+    doubtful: bool = False  # the attempt failed when it was asked to stop: its last files may have been cut short
+    cut_short: tuple[str, ...] = ()  # the files that it was writing when it was killed
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -40,7 +40,7 @@ class Remains:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What came of it."""
+    """The attempt's checkpoint, and whether it saved after it was asked to stop."""
 
     checkpoint: PublishedCheckpoint | None = None
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
@@ -53,13 +53,13 @@ class Settled:
 
 
 def settle(intent: Intent, remains: Remains, before: Contents | None, conduct: Conduct) -> dict[str, Any]:
-    """Seal what the script wrote by itself, and say whether it saved when it was asked to stop."""
+    """Seal what the script wrote without the SDK, and return the JSON of `Settled`."""
     if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
         with suppress(OSError):
             (steps_dir(intent) / slurm.END).touch()
     sealed = None
-    if intent.node_rank == 0:  # the directory is one for all nodes of the attempt, and it takes one to seal it
-        with suppress(OSError):  # e.g. the disk is full: without its manifest nobody will resume from it
+    if intent.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
+        with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
             sealed = seal(intent, remains, before)
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(intent.job_dir, intent.attempt)
@@ -68,7 +68,7 @@ def settle(intent: Intent, remains: Remains, before: Contents | None, conduct: C
 
 
 def settle_lost(content: dict[str, Any], remains: dict[str, Any]) -> dict[str, Any]:
-    """Seal what an attempt wrote that ended nobody knows how, and say what its newest checkpoint is."""
+    """Seal what an attempt wrote whose exit status is lost, and return the JSON of `Settled`."""
     intent, left = Intent.from_json(content), Remains.from_json(remains)
     if intent.node_rank == 0:
         seal(intent, left, None)
@@ -95,7 +95,7 @@ def seal(intent: Intent, remains: Remains, before: Contents | None) -> Checkpoin
 
 
 def note(intent: Intent, remains: Remains) -> None:
-    """Have the next attempt seal it. Raises OSError."""
+    """Leave a note that has the job's next attempt seal what this one left. Raises OSError."""
     if intent.node_rank == 0:
         path = _note(intent, remains.attempt)
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -103,7 +103,7 @@ def note(intent: Intent, remains: Remains) -> None:
 
 
 def noted(intent: Intent) -> Iterator[Remains]:
-    """What earlier attempts of the job left unsealed here, the oldest first."""
+    """Yield what earlier attempts of the job left unsealed on this node, the oldest first."""
     prefix = f"{intent.job_id}."
     folder = _note(intent, 0).parent
     names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
@@ -113,7 +113,7 @@ def noted(intent: Intent) -> Iterator[Remains]:
 
 
 def drop(intent: Intent, attempt: int) -> None:
-    """It is sealed."""
+    """Remove the note of an attempt that is sealed."""
     with suppress(OSError):
         _note(intent, attempt).unlink()
 

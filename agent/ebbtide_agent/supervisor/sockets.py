@@ -1,7 +1,7 @@
-"""The sockets at which an attempt's supervisor is met: by agents, the job, its guests, and who attaches to a session.
+"""Create the sockets of an attempt's supervisor: for agents, the job, processes of a session, and attached users.
 
-Agents, which bring its standard input, too, and guests' makers come to the attempt's own directory. What the job's
-processes reach lies there, too, or, if they run as another account than the agent's, behind the attempt's door.
+The sockets for orders, standard input and processes of a session lie in the attempt's own directory. Those for the
+job's processes lie there too, or in the attempt's door if the job runs as another account than the agent's.
 """
 
 import json
@@ -20,18 +20,18 @@ from ebbtide_agent.contract.intent import Intent
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """All of them, bound; those that take connections listen."""
+    """All sockets of a supervisor, bound; those that take connections listen."""
 
     control: socket.socket
     job: socket.socket
-    participants: socket.socket  # of the job, which are asked to leave over what they connect to it
+    participants: socket.socket  # processes of the job connect here, and are asked to leave over the connection
     guests: socket.socket
-    session: socket.socket | None  # for the first process, if that is one that others attach to
-    input: socket.socket | None  # over which its standard input comes, if it has any
+    session: socket.socket | None  # for the first process, if that is a session that users attach to
+    input: socket.socket | None  # the attempt's standard input comes here, if it has any
 
 
 def claim(place: AttemptDir, content: dict[str, Any], intent: Intent, supervisor: Identity) -> Sockets | None:
-    """Create the attempt's directory with all that a supervisor has in it; None if another one was first."""
+    """Create the attempt's directory, and all that its supervisor has there; None if another supervisor was first."""
     try:
         place.path.mkdir(mode=0o700)
     except FileExistsError:
@@ -63,8 +63,11 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
 
 
 def _give(door: Path, intent: Intent, account: Account) -> None:
-    """Have the account write to the job's sockets. It cannot write behind the door: what `srun` locks is there, and
-    what the attempt was given, in case that everything else of it is lost."""
+    """Let the account write to the job's sockets, but not to the door itself.
+
+    The door also holds the files that `srun` locks, and the list of the attempt's GPUs, which is read if the rest of
+    the attempt's records is lost.
+    """
     for name in (JOB_SOCKET, PARTICIPANTS_SOCKET):
         os.chmod(door / name, 0o600)
         os.chown(door / name, account.uid, account.gid)
@@ -78,7 +81,7 @@ def _give(door: Path, intent: Intent, account: Account) -> None:
 def _bind(path: Path, kind: int, *, listening: bool = False) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, kind)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # Through the descriptor, because a socket's path must not have more than 107 bytes.
+    # The path goes through the descriptor, because a socket's path must not have more than 107 bytes.
     bound.bind(f"/proc/self/fd/{directory}/{path.name}")
     os.close(directory)
     if listening:

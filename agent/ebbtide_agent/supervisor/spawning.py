@@ -1,4 +1,4 @@
-"""The process that forks supervisors: small, with one thread, and with everything imported that they need.
+"""Fork supervisors from a small process with one thread, which has imported everything that they need.
 
 The agent cannot fork, because of gRPC's threads, and a new interpreter for every attempt would take longer than many
 attempts do.
@@ -21,12 +21,12 @@ def main(descriptor: int) -> None:
     """Fork a supervisor for every channel that comes in over the descriptor's socket, until its other end is closed."""
     agent = socket.socket(fileno=descriptor)
     _forget_inherited_signals()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the supervisors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
     linux.renounce_new_privileges()
-    boot_id()  # read once, here, like the next
-    cgroup.divide(os.getppid())  # all that are forked here stay where this process goes
+    boot_id()  # read once, here, and not in every supervisor
+    cgroup.divide(os.getppid())  # once, here, because every supervisor stays in the group that this process enters
     gc.collect()
-    gc.freeze()  # or a collection in a supervisor would copy all that it shares with this process
+    gc.freeze()  # otherwise a collection in a supervisor would copy the memory that it shares with this process
     agent.sendall(READY)
     while True:
         request, channels, _, _ = socket.recv_fds(agent, 1, 1)
@@ -37,13 +37,13 @@ def main(descriptor: int) -> None:
 
 
 def _forget_inherited_signals() -> None:
-    """Have jobs begin with what a login shell would give them.
+    """Reset the signals, so that jobs begin with what a login shell would give them.
 
-    An agent that was started with nohup, or in the background of a script, ignores SIGHUP, SIGINT and SIGQUIT, and what
-    is ignored is inherited through every exec. Supervisors set handlers of their own, which exec puts back to these.
+    An agent that was started with nohup, or in the background of a script, ignores SIGHUP, SIGINT and SIGQUIT, and
+    every exec passes on what is ignored. Supervisors set handlers of their own, which exec resets to the default.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Python needs SIGPIPE and SIGXFSZ ignored, and gives them back to whatever it starts.
+    # Python needs SIGPIPE and SIGXFSZ ignored, and restores them in the programs that it starts.
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         signal.signal(signum, signal.SIG_DFL)
 
@@ -68,12 +68,12 @@ def _become_supervisor(agent: socket.socket, channel: int) -> None:
         supervise(socket.socket(fileno=channel))
         code = 0
     finally:
-        # Never back into the spawner's loop, whatever happened.
+        # Whatever happened, a supervisor must not return to the spawner's loop.
         os._exit(code)
 
 
 def _detach_standard_streams() -> None:
-    """Whoever waits for the end of the agent's output must not wait for the supervisor's end as well."""
+    """Detach the streams, so that a process that waits for the end of the agent's output does not wait for this one."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

@@ -1,12 +1,12 @@
-"""The standard input of an attempt's process: a pipe, and what comes over a socket for it.
+"""Pass standard input to an attempt's process: from a feeder, which connects to a socket, into a pipe.
 
-The pipe is closed when the end of the input has been said, and never because a feeder is gone, or the supervisor: half
-of the input must not be taken for all of it. A feeder is told how much the attempt has, and goes on from there; the
-last one to come is the one that counts. No more is read from it than one packet, which waits here until the pipe has
-room.
+The pipe is closed when the feeder has sent the end of the input, and never because the feeder or the supervisor is
+gone: half of the input must not be taken for all of it. A feeder is told how much the attempt has, and goes on from
+there; a new feeder replaces the one before. Only one packet is read from the feeder at a time, and waits here until the
+pipe has room.
 
-Packets, from the feeder: `d` and bytes of the input, or `e`, its end. To it JSON: `taken`, how many bytes the attempt
-has; `over`, that no more are wanted.
+Packets from the feeder: `d` and bytes of the input, or `e`, its end. JSON to the feeder: `taken`, how many bytes the
+attempt has; `over`, that no more are wanted.
 """
 
 import json
@@ -24,52 +24,52 @@ from ebbtide_agent.helper.confining import detach
 from ebbtide_agent.helper.forking import Forked
 
 PACKET_BYTES: Final = 64 * 1024
-"""Of the input, in one packet at most."""
+"""The most bytes of the input in one packet."""
 LOST_S: Final = 90.0
-"""How long nobody may feed it before the attempt fails: half a minute more than `ebb run` tries to come back."""
+"""Seconds without a feeder after which the attempt fails: half a minute more than `ebb run` tries to reconnect."""
 
 
 class InputPipe:
-    """The pipe whose one end is a process's standard input.
+    """The pipe whose read end is a process's standard input.
 
-    A process of its own has the other end open as well, until it is closed here: else it would be closed by the death
-    of this process, which says nothing of the input.
+    A guard process keeps the write end open too, until it is closed here. Otherwise the death of this process, which
+    says nothing of the input, would close it.
     """
 
     def __init__(self, account: Account | None) -> None:
-        """`account` is the one that the process runs as: it may open its own input anew. Raises OSError."""
+        """`account` is the one that the process runs as; it may open its own input again. Raises OSError."""
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.writer, False)
         if account is not None:
             os.fchown(self.reader, account.uid, account.gid)
 
     def handed_over(self) -> None:
-        """The process has its end: this one keeps the other. Raises OSError."""
+        """Close the read end, which the process has now, and start the guard. Raises OSError."""
         os.close(self.reader)
         self._guard = Forked(lambda parent: _guard(self.writer))
 
     def close(self) -> None:
-        """This is the end of the input."""
+        """End the input: close the write end, and end the guard."""
         os.close(self.writer)
         self._guard.kill()
         self._guard.close()
 
 
 def _guard(writer: int) -> None:
-    """Have it open until nobody has the other end."""
+    """Keep the write end open until no process has the read end."""
     detach({writer})
     _until_nobody_reads(writer, None)
 
 
 def _until_nobody_reads(writer: int, within_ms: int | None) -> bool:
-    """Whether all who could read the pipe have closed it in time."""
+    """Wait until no process has the read end, at most `within_ms`, and return whether that came in time."""
     asked = select.poll()
     asked.register(writer, 0)
     return bool(asked.poll(within_ms))
 
 
 class StandardInput:
-    """Takes the input in, and passes it on as fast as it is read."""
+    """Takes the input from a feeder, and passes it on as fast as the process reads it."""
 
     def __init__(
         self, selector: selectors.BaseSelector, listener: socket.socket, pipe: InputPipe, lost_s: float = LOST_S
@@ -80,18 +80,18 @@ class StandardInput:
         self._pipe = pipe.writer
         self._lost_s = lost_s
         self._feeder: socket.socket | None = None
-        self._news = select.epoll()  # of the feeder: while something waits, only that it is gone
-        self._waiting = b""  # for room in the pipe
+        self._news = select.epoll()  # events of the feeder: its packets, or while one waits only that it is gone
+        self._waiting = b""  # bytes that wait for room in the pipe
         self._taken = 0
         self._over = False  # the pipe is closed
         self.lost_at = time.monotonic() + lost_s
-        """When the input counts as lost, by the monotonic clock."""
+        """When the input counts as lost, on the monotonic clock."""
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._admit)
         selector.register(self._news, selectors.EVENT_READ, self._hear)
 
     def failure(self, now: float) -> str:
-        """Why the attempt cannot have all of its input any more, in words; empty if it can, or does not want it."""
+        """Return why the attempt can no longer have all of its input; empty if it can, or does not read it any more."""
         if now < self.lost_at:
             return ""
         self.lost_at = math.inf
@@ -102,7 +102,7 @@ class StandardInput:
         return f"{lost}: nobody has sent any for {self._lost_s:g} s"
 
     def close(self) -> None:
-        """No process of the attempt is left."""
+        """Close everything, when no process of the attempt is left."""
         self._dismiss()
         self._finish()
         for source in (self._listener, self._news):
@@ -119,7 +119,7 @@ class StandardInput:
             self._tell()
 
     def _dismiss(self) -> None:
-        """What the feeder has sent and was not read yet does not count: whoever comes next sends it again."""
+        """Close the feeder's connection. Packets that were not read do not count: the next feeder sends them again."""
         if self._feeder is not None:
             self._news.unregister(self._feeder)
             self._feeder.close()
@@ -135,7 +135,7 @@ class StandardInput:
 
     def _hear(self) -> None:
         if self._feeder is None:
-            return  # gone in the same round
+            return  # the feeder was dismissed in the same round
         if self._waiting:
             self._lose()
             return
@@ -165,7 +165,7 @@ class StandardInput:
             self._waiting = self._waiting[os.write(self._pipe, self._waiting) :]
         except BlockingIOError:
             return
-        except OSError:  # nobody reads it any more, as after `head -1`
+        except OSError:  # no process reads the pipe any more, as after `head -1`
             self._finish()
             return
         if not self._waiting:
@@ -174,12 +174,12 @@ class StandardInput:
             self._tell()
 
     def _listen(self) -> None:
-        """Hear of what the feeder sends, or while something waits only that it is gone."""
+        """Wait for the feeder's packets, or while one waits here only for the feeder's end."""
         if self._feeder is not None:
             self._news.modify(self._feeder, self._wanted())
 
     def _finish(self) -> None:
-        """Close the pipe: its reader has all, or is gone."""
+        """Close the pipe, because its reader has all of the input, or is gone."""
         if self._over:
             return
         if self._waiting:
@@ -190,7 +190,7 @@ class StandardInput:
         self._tell()
 
     def _tell(self) -> None:
-        """Whoever does not listen is gone; who comes next is told all the same."""
+        """Tell the feeder what the attempt has. A feeder that cannot be told is gone; the next one is told at once."""
         if self._feeder is not None:
             try:
                 self._feeder.send(json.dumps({"taken": self._taken, "over": self._over}).encode())

@@ -1,7 +1,7 @@
-"""Processes that are held ready: the job's own command line, started early, with its imports done and nothing else.
+"""Hold standbys ready: processes of the job's own command line, started early, with only their imports done.
 
-Such a process is a child of the supervisor of the attempt that it will be part of, from the beginning. Until then it
-runs no line of the script, holds no GPU and no lock, and ends when its supervisor does. What it does by itself is in
+From its start a standby is a child of the supervisor of the attempt that it will be part of. Until the attempt starts,
+it runs no line of the script, holds no GPU and no lock, and ends when its supervisor does. The standby's own part is in
 `standby/sitecustomize.py`.
 """
 
@@ -22,14 +22,14 @@ from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.recipe import Recipe
 
 ORDER = "stand by"
-# For what the kernel is to show of an attempt's own environment; who needs more starts cold.
+# Room for the attempt's own variables in the environment that the kernel shows; an attempt that needs more starts cold.
 _ROOM_BYTES = 16 * 1024
 _LARGEST_ANSWER = 4096
 
 
 @dataclass(slots=True)
 class Standby:
-    """One process that is held ready, or was."""
+    """One process that is or was held ready."""
 
     recipe: Recipe
     process: "subprocess.Popen[bytes]"
@@ -46,7 +46,7 @@ class Standby:
         lock: int,
         cgroup: ControlGroup | None,
     ) -> bool:
-        """Have it go on as this process of an attempt; False if it cannot, and then it is gone."""
+        """Have the standby go on as this process of an attempt; return False if it cannot, and has been ended."""
         if command == self.recipe.command and self.process.poll() is None:
             order = {
                 "program": self._program,
@@ -64,26 +64,29 @@ class Standby:
         return False
 
     def is_warm(self) -> bool:
-        """Whether it went on with what it had imported, as far as it has said; else it began anew by itself."""
+        """Return whether the standby has reported that it went on with its imports; otherwise it restarts itself."""
         if self._answer is None:
             with suppress(OSError):
                 self._answer = self._channel.recv(_LARGEST_ANSWER, socket.MSG_DONTWAIT).decode(errors="replace")
         return self._answer == "\0"
 
     def end(self) -> None:
-        """End the process, which runs nothing of the job's."""
+        """End the process, which runs nothing of the job."""
         self.process.kill()
         self.process.wait()
         self._channel.close()
 
 
 def request(recipe: Recipe, told: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """What a new supervisor is asked for before it has its order; `told` is what the SDK said of the last attempt."""
+    """Return the request for standbys, which a new supervisor gets before its order.
+
+    `told` is what the SDK reported of the last attempt.
+    """
     return {"do": ORDER, "recipe": recipe.to_json(), "told": dict(told), "processes": processes}
 
 
 def stand_by(content: Mapping[str, Any]) -> list[Standby]:
-    """Start the processes that were asked for; fewer, or none, if that fails."""
+    """Start the requested standbys, and return those that started before one failed."""
     recipe = Recipe.from_json(content["recipe"])
     started: list[Standby] = []
     with suppress(OSError, ValueError):
@@ -97,11 +100,11 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
     program = _find(recipe, environment)
     path = {"PYTHONPATH": environment.pop("PYTHONPATH")} if environment.get("PYTHONPATH") else {}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # What its imports print comes into the job's log when it begins.
+    # What the imports print goes into the job's log when the attempt begins.
     output = os.memfd_create("standby")
     try:
         with theirs:
-            # Those that are not the job's come last: they are overwritten, where the kernel shows them to others.
+            # Variables that are not the job's come last, because they are overwritten where the kernel shows them.
             environment |= {
                 "PYTHONPATH": os.pathsep.join([str(standby.FOLDER), *path.values()]),
                 "CUDA_VISIBLE_DEVICES": "",
@@ -129,7 +132,10 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
 
 
 def _find(recipe: Recipe, environment: Mapping[str, str]) -> str:
-    """The interpreter that the command names. Raises ValueError for a script around one: it might start others."""
+    """Return the interpreter that the command names.
+
+    Raises ValueError for a script around an interpreter, because it might start other programs.
+    """
     program = shutil.which(recipe.command[0], path=environment.get("PATH", os.defpath))
     if program is None or not os.path.isabs(program):
         raise ValueError(f"{recipe.command[0]!r} is not found by an absolute path")

@@ -1,4 +1,4 @@
-"""What is known of an attempt, in the shape of the JSON of the wire's AttemptStatus: nothing translates it again."""
+"""Hold what is known of an attempt, in the JSON shape of the wire's AttemptStatus, so that nothing translates it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 
 class RefusalCause(StrEnum):
-    """Whether it could start elsewhere."""
+    """Why an attempt was refused, which tells whether it could start on another node."""
 
     NODE = "REFUSAL_CAUSE_UNSPECIFIED"
     BAD_JOB = "REFUSAL_CAUSE_BAD_JOB"
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @contextmanager
 def refusing(what_failed: str) -> Iterator[None]:
-    """Turn an OSError before the start into the refusal of this node to start the attempt."""
+    """Turn an OSError before the start into this node's refusal to start the attempt."""
     try:
         yield
     except OSError as error:
@@ -81,7 +81,7 @@ class Exit:
     clues: list[Clue] = field(default_factory=list)
 
     def set_return_code(self, returncode: int) -> None:
-        """Negative: the number of the signal that ended the process."""
+        """Set the exit code, or for a negative `returncode` the number of the signal that ended the process."""
         self.exit_code, self.signal = (returncode, 0) if returncode >= 0 else (0, -returncode)
 
 
@@ -98,7 +98,7 @@ class Progress:
 
 @dataclass(slots=True)
 class PublishedCheckpoint:
-    """The fields of the wire's Checkpoint; no step if the script counts none."""
+    """The fields of the wire's Checkpoint; `step` is None if the script counts no steps."""
 
     step: int | None
     bytes: int
@@ -152,7 +152,7 @@ class Status:
     master_port: int = 0
     start: Start | None = None
     edited: tuple[str, ...] = ()
-    told: bool = False  # what its script had imported by its first step
+    told: bool = False  # whether it is recorded what its script had imported by its first step
     log_matches: list[LogMatch] = field(default_factory=list)
     leased: bool = False
 

@@ -1,4 +1,4 @@
-"""One attempt from its order to its recorded end, in a process of its own."""
+"""Run one attempt from its order to its recorded end, in a process of its own."""
 
 import contextlib
 import errno
@@ -38,9 +38,9 @@ from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
 from ebbtide_agent.supervisor.waiting import Waiting
 from ebbtide_agent.supervisor.watch import Watch
 
-# How often a full disk is tried again.
+# Seconds between tries to write to a full disk.
 _DISK_FULL_S = 1.0
-# How often it is looked whether processes that were killed are gone.
+# Seconds between looks whether killed processes are gone.
 _LOOK_S = 0.005
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -48,11 +48,11 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def supervise(channel: socket.socket) -> None:
     """Carry out the order that is the channel's first line, and serve the channel as a control connection.
 
-    Before the order may come the request to hold processes ready for it, at any distance.
+    A request to hold processes ready for the order may come before it, by any time.
     """
     line, received = _read_line(channel)
     if not line:
-        return  # the agent ended before it had said what to do
+        return  # the agent ended before it sent an order
     content = json.loads(line)
     standbys: list[Standby] = []
     if content.get("do") == standby.ORDER:
@@ -61,7 +61,7 @@ def supervise(channel: socket.socket) -> None:
         line, received = _read_line(channel, received)
         if not line:
             _dismiss(standbys)
-            return  # or it needs them no more
+            return  # the agent ended, or needs the standbys no more
         content = json.loads(line)
     intent = Intent.from_json(content)
     place = AttemptDir.of(Path(intent.node_dir), intent.job_id, intent.attempt)
@@ -71,8 +71,8 @@ def supervise(channel: socket.socket) -> None:
         os.umask(0o077)
     try:
         _supervise(channel, received, content, intent, place, standbys)
-    except Exception:  # a fault of this program, which nobody could tell of otherwise: it is written down, and goes on
-        # The agent finds this process gone, kills what it left, and says that the exit status is lost.
+    except Exception:  # a fault of this program: it is written down here, because nothing else could report it
+        # The agent finds this process gone, kills what it left, and reports that the exit status is lost.
         (place.path / "supervisor.log").write_text(traceback.format_exc())
         raise
 
@@ -88,12 +88,12 @@ def _supervise(
     status = Status(intent.job_id, intent.attempt, supervisor=Identity.own())
     worker = Worker(intent.account)
     try:
-        with contextlib.suppress(OSError):  # then it is tried again when it is needed, and told
-            worker.start()  # it gets ready while the place for the attempt is made, and never has the job's lock
+        with contextlib.suppress(OSError):  # a failure is reported when the worker is needed and started again
+            worker.start()  # it gets ready while the attempt's directory is made, and never has the job's lock
         with refusing("cannot set up the attempt's directory"):
             sockets = claim(place, content, intent, status.supervisor)
         if sockets is None:
-            return  # it has, or had, a supervisor already; the agent finds what it left
+            return  # the attempt has, or had, a supervisor already; the agent finds what that one left
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
             waiting = Waiting(channel, received, intent.failover_after_s, intent.leased_at, worker)
@@ -123,7 +123,7 @@ def _supervise(
     except Refused as refusal:
         _refuse(channel, place, status, refusal)
     else:
-        # Not before the lock is free: whoever hears of the end may start the next attempt at once.
+        # Published only when the lock is free, because the agent may start the next attempt at once.
         watch.control.publish(status.to_json())
         watch.control.close()
     finally:
@@ -137,7 +137,10 @@ def _dismiss(standbys: list[Standby]) -> None:
 
 
 def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, bytes]:
-    """The first line from what was received on, empty if there is no whole one, and what came after it."""
+    """Return the first line, which may begin in `received`, and what came after it.
+
+    Both are empty if the channel ends before the line does.
+    """
     while b"\n" not in received:
         data = channel.recv(64 * 1024)
         if not data:
@@ -149,7 +152,7 @@ def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, by
 
 @contextmanager
 def _cgroup(intent: Intent, place: AttemptDir) -> Iterator[ControlGroup | None]:
-    """A control group for the attempt if there can be one; removed in the end."""
+    """Provide a control group for the attempt if there can be one, and remove it in the end."""
     parent = cgroup.delegated()
     group = None if parent is None else ControlGroup.create(parent, cgroup.group_name(intent.node_dir, place.path.name))
     if group is None:
@@ -175,7 +178,7 @@ def _start(
     pipe: InputPipe | None,
     wait: Callable[[Program], None],
 ) -> list[Rank]:
-    """Start all processes, or none; those that are held ready first. Raises Refused."""
+    """Start all processes, or none; standbys are used first. Raises Refused."""
     ranks: list[Rank] = []
     if standbys and (standbys[0].recipe != Recipe.of(intent) or not prepared.has_workdir):
         _dismiss(standbys)
@@ -208,7 +211,7 @@ def _start(
                 session.close()
             if pipe is not None:
                 pipe.handed_over()
-            _dismiss(standbys)  # before anything counts or signals what is below this process
+            _dismiss(standbys)  # before anything counts or signals the processes below this one
             lock.make_durable(held, fence)
     except Refused:
         _end_all(ranks)
@@ -240,12 +243,12 @@ def _note_start(status: Status, prepared: Prepared, ranks: list[Rank], started_a
 
 
 def _record(place: AttemptDir, status: Status) -> None:
-    """Nothing is said of the end before it is on disk: on a full one the attempt's end waits for room."""
+    """Record the attempt's end, which is reported only when it is on disk: on a full disk this waits for room."""
     while True:
         try:
             place.record_final_status(status.to_json())
         except FileNotFoundError:
-            return  # somebody removed the directory; an agent that is connected is told all the same
+            return  # the directory was removed; a connected agent is told all the same
         except OSError as error:
             if error.errno not in _DISK_FULL:
                 raise
@@ -256,7 +259,7 @@ def _record(place: AttemptDir, status: Status) -> None:
 
 def _refuse(channel: socket.socket, place: AttemptDir, status: Status, refusal: Refused) -> None:
     status.refuse(refusal)
-    # On a disk that takes no note of it the refusal holds as long as the agent runs; nothing was started anyway.
+    # If the disk takes no record, the refusal holds as long as the agent runs; nothing was started anyway.
     with contextlib.suppress(OSError):
         place.record_final_status(status.to_json())
     with contextlib.suppress(OSError):

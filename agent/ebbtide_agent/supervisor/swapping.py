@@ -1,4 +1,4 @@
-"""An attempt's ways off its GPU and back, as its supervisor sees them: one operation at a time, each in a process."""
+"""Move an attempt off its GPU and back, for its supervisor: one operation at a time, each in a process."""
 
 import selectors
 import time
@@ -10,15 +10,15 @@ from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.swap.operation import Operation
 from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
 
-# A resume that takes longer than this will not end: forty gigabytes come back in ten seconds.
+# A resume that takes more seconds than this will not end: forty gigabytes come back in ten seconds.
 _RESUME_S = 180.0
-# A job whose stream never drains is not waited for as long as its whole grace period may be.
+# The most seconds to wait for a job whose stream never drains; its grace period may be longer.
 _LONGEST_LOCK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How an operation ended; `out` says which of the two it was."""
+    """How an operation ended; `out` says whether it moved the attempt out or back."""
 
     out: bool
     result: SwapResult
@@ -26,7 +26,7 @@ class Moved:
 
 
 class Swapping:
-    """Where the attempt is. `count` says how often it has left its GPU, and names each stay away from it."""
+    """Knows whether the attempt is off its GPU. `count` is how often it has left, and names each stay away."""
 
     def __init__(self, intent: Intent, root: int, selector: selectors.BaseSelector) -> None:
         self._intent = intent
@@ -51,7 +51,7 @@ class Swapping:
 
     @property
     def mem_bytes(self) -> int:
-        """GPU memory that lies in host memory."""
+        """Bytes of GPU memory that lie in host memory."""
         return self._swapped.mem_bytes if self.is_out else 0
 
     def begin_out(self, deadline_s: float) -> None:
@@ -60,11 +60,11 @@ class Swapping:
         self._begin(Do.SUSPEND, deadline_s, lock_s)
 
     def begin_back(self) -> None:
-        """Start to move it back. Raises OSError."""
+        """Start to move the attempt back to its GPU. Raises OSError."""
         self._begin(Do.RESUME, _RESUME_S, 0.0)
 
     def end_if_late(self) -> Moved | None:
-        """Kill an operation whose deadline is over, and say how it ended; nobody waits for it to be reaped."""
+        """Kill an operation whose deadline is over, and return how it ended, without waiting for its process."""
         operation = self._operation
         if operation is None or time.monotonic() < operation.deadline:
             return None
@@ -73,7 +73,7 @@ class Swapping:
         return self._moved(operation.abandon())
 
     def reaped(self, pid: int, returncode: int) -> Moved | None:
-        """How the operation ended if this was its process."""
+        """Return how the operation ended, if this was its process."""
         operation = self._operation
         if operation is None or operation.pid != pid:
             return None

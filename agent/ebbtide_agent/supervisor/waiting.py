@@ -1,6 +1,6 @@
-"""What a supervisor waits for before its attempt runs: helpers' processes, as long as nobody has asked it to stop.
+"""Wait for helper processes before an attempt runs, until a stop's grace period or the attempt's lease ends.
 
-Orders are left for whoever watches the attempt later. But when a stop's grace period ends, nothing is waited for.
+Orders that come meanwhile are kept for the attempt's Watch.
 """
 
 import json
@@ -19,32 +19,32 @@ from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.supervisor.program import Program
 from ebbtide_agent.supervisor.status import Refused
 
-# To find and verify the checkpoint that an attempt goes on from may take long.
+# Seconds; to find and verify the checkpoint that an attempt resumes from may take long.
 _PREPARE_S = 3600.0
-# What waits for time to go by does not see that the machine slept.
+# The most seconds of one wait, because a wait does not notice that the machine slept.
 _LONGEST_S = 1.0
 _LARGEST_READ = 64 * 1024
 
 
 class Waiting:
-    """The channel of whoever ordered the attempt, until the attempt runs."""
+    """Serves the channel that the order came from, until the attempt runs."""
 
     def __init__(
         self, channel: socket.socket, received: bytes, term_s: float | None, leased_at: float, worker: Worker
     ) -> None:
-        """`term_s` after the master was heard, which was `leased_at`, nothing is waited for either."""
+        """`leased_at` is when the master was last heard; `term_s` seconds later nothing is waited for any more."""
         self._channel = channel
         self._worker = worker
         self._received = received
         self._term_s = term_s
         self._leased_at = leased_at
         self._open = True
-        self._lines = 0  # that were looked at
+        self._lines = 0  # lines that were looked at
         self._end_by = math.inf
         self._look()
 
     def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], account: Account | None) -> Any:
-        """What the task says. Raises Refused if it does not come back in time, or the OSError that it raised."""
+        """Run the task, and return its answer. Raises Refused if none comes in time, or the OSError that it raised."""
         worker = self._worker if account == self._worker.account else None
         errand = Errand(task, *arguments, account=account, within_s=_PREPARE_S, worker=worker)
         if not self._wait(errand, errand.hear):
@@ -59,7 +59,7 @@ class Waiting:
         return answer
 
     def until(self, program: Program) -> None:
-        """Wait until it is settled whether the program runs. Raises Refused if nobody can wait for that."""
+        """Wait until it is settled whether the program runs. Raises Refused if that takes too long."""
         if not self._wait(program, program.hear):
             raise self._refusal("its program cannot be executed in time")
 
@@ -86,13 +86,13 @@ class Waiting:
         return Refused(f"{asked}{reason}")
 
     def leased_at(self) -> float:
-        """When was sent what the master acknowledged last, as far as it was said (CLOCK_BOOTTIME)."""
+        """Return when the message was sent that the master acknowledged last, as far as known here (CLOCK_BOOTTIME)."""
         while self._open and select.select([self._channel], [], [], 0.0)[0]:
             self._receive()
         return self._leased_at
 
     def received(self) -> bytes:
-        """All that has come, for whoever goes on with it, and what is left of the time that a stop allowed first."""
+        """Return all that the channel has received, after a stop order with the grace period that is left, if any."""
         if self._end_by == math.inf:
             return self._received
         stop = {"do": "stop", "grace_s": max(0.0, self._end_by - time.monotonic())}

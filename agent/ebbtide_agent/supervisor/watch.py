@@ -1,4 +1,4 @@
-"""The life of an attempt's processes, from the moment they run until none is left: one thread around one selector."""
+"""Watch an attempt's processes from the moment they run until none is left: one thread around one selector."""
 
 import math
 import os
@@ -36,18 +36,19 @@ from ebbtide_agent.supervisor.status import Exit, Phase, Status
 from ebbtide_agent.supervisor.swapping import Moved, Swapping
 from ebbtide_agent.swap.sequence import SwapOutcome as Outcome
 
-# How often a lease is looked at: what waits for time to go by does not see that the machine slept.
+# Seconds between looks at the lease, because a wait does not notice that the machine slept.
 _LEASE_LOOK_S = 1.0
-# What may take long at the end, such as to seal what was written, gets so much, and after a stop so much more than the
-# grace period.
+# Seconds for what may take long at the end, such as to seal what was written; after a stop, seconds beyond the grace
+# period.
 _SETTLE_S = 60.0
 _SETTLE_AFTER_STOP_S = 1.2
-# The same for what is on its way to the file of --output.
+# The same for output on its way to the file of --output.
 _OUTPUT_S = 5.0
 _OUTPUT_AFTER_STOP_S = 0.8
-# How often SIGKILL is repeated until no process is left.
+# Seconds between repetitions of SIGKILL until no process is left.
 _SWEEP_S = 0.02
-# These must not end a supervisor: its job would be without one. Handlers, unlike SIG_IGN, are not inherited by it.
+# These must not end a supervisor, because its job would be without one. The job does not inherit handlers, unlike
+# SIG_IGN.
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -55,7 +56,10 @@ T = TypeVar("T")
 
 
 class Watch:
-    """Reaps and kills, and has others ask and tell; afterwards `returncodes`, `ending` and `exit` tell how it went."""
+    """Reaps and kills the processes, and drives the parts that do the rest.
+
+    Afterwards `returncodes`, `ending` and `exit` say how the attempt ended.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class Watch:
         enforced: bool,
         pipe: InputPipe | None,
     ) -> None:
-        """`enforced`: the kernel keeps the attempt to its memory, as far as it has to be kept."""
+        """`enforced`: the kernel keeps the attempt to its memory limit, if it has one."""
         self._output = output
         self._worker = worker
         self._intent = intent
@@ -91,12 +95,12 @@ class Watch:
         self.ending = AttemptEnding({rank.local_rank for rank in ranks})
         self.exit = Exit()
         self.returncodes: dict[int, int] = {}  # by local rank
-        self._is_over = False  # no process of it is left
+        self._is_over = False  # no process of the attempt is left
         self._end_by = math.inf  # the end of the grace period of the stop that was requested
         self._swapping = Swapping(intent, self._me, self._selector)
         self._memory = MemoryWatch(intent, enforced, self._selector, self._members)
         self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
-        self._out_again_s: float | None = None  # of one that came while the attempt was on its way back
+        self._out_again_s: float | None = None  # grace period of a request that came while the attempt was moved back
         self.look = CheckpointLook(intent, self._selector, worker)
         end = self.ending, self.exit, self.look
         self.leaving = LeaveRequest(intent, signum, self._ranks, *end, self._selector, sockets.participants, self._own)
@@ -128,13 +132,13 @@ class Watch:
         self._is_over = True
 
     def patience_s(self) -> float:
-        """How long what was printed may take on its way to its file, now that no process of the attempt is left."""
+        """Return the seconds that output may take to reach its file, now that no process of the attempt is left."""
         return min(_OUTPUT_S, max(0.0, self._end_by + _OUTPUT_AFTER_STOP_S - time.monotonic()))
 
     def answer_to(self, task: Callable[..., T], *arguments: Any) -> T | Unknown:
-        """What a helper's process says when no process of the attempt is left; orders are heard meanwhile.
+        """Run a task in a helper process, when no process of the attempt is left, and return its answer.
 
-        Raises the OSError that the task raised.
+        Orders are obeyed meanwhile. Raises the OSError that the task raised.
         """
         asked = Errand(task, *arguments, account=self._intent.account, within_s=_SETTLE_S, worker=self._worker)
         self._selector.register(asked, selectors.EVENT_READ, _do_nothing)
@@ -146,7 +150,7 @@ class Watch:
         return asked.end()
 
     def _reap(self) -> bool:
-        """Bury whatever has ended, orphans of the job included; False if no process is left."""
+        """Reap the processes that have ended, orphans of the job included; return False if no process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -164,11 +168,11 @@ class Watch:
                 self._sessions.reaped(pid, returncode)
 
     def _has_others(self, known: frozenset[int]) -> bool:
-        """Whether there are children but for these; there are some for certain."""
+        """Return whether there are children besides `known`. The caller knows that there is a child."""
         return not known or bool(set(procfs.children(self._me)) - known)
 
     def _others_live(self) -> bool:
-        """Whether there are processes in the attempt's control group that are nobody's children here."""
+        """Return whether the attempt's control group has processes that are not children of this one."""
         return self._group is not None and not self._group.is_empty_within(_SWEEP_S)
 
     def _note_end(self, rank: Rank, returncode: int) -> None:
@@ -181,11 +185,11 @@ class Watch:
         self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
 
     def _note_move(self, moved: Moved) -> None:
-        """The attempt is off its GPU, or back on it, or it has to go on from its last checkpoint."""
+        """Note that the attempt is off its GPU or back on it; if the move failed, stop it, so that it is resumed."""
         ending, reason = moved.result.ending, moved.result.reason
         status, swapping = self._status, self._swapping
         if self._sweeping or not self.ending.running:
-            return  # its end, which came meanwhile, says all
+            return  # the attempt has ended meanwhile, and only that is reported
         if ending is Outcome.BROKEN or (moved.out and ending is Outcome.UNTOUCHED):
             way = "out to host memory" if moved.out else "back to its GPU"
             self.exit.swap_failure = f"could not be moved {way}: {reason}"
@@ -225,7 +229,7 @@ class Watch:
             process_tree.kill_below(self._me, forking.on_their_way())
 
     def _end_without_input(self, now: float) -> None:
-        """Who has read half of its input is not told that this is all."""
+        """Kill an attempt whose input is lost, because it must not take half of its input for all of it."""
         if self._input is None or self._sweeping or self.exit.stop_requested:
             return
         if failure := self._input.failure(now):
@@ -233,7 +237,7 @@ class Watch:
             self.ending.kill_at = now
 
     def _end_with_lease(self) -> None:
-        """The master may take the attempt for over when its lease ends: nothing of it is to be left then."""
+        """Stop an attempt whose lease is ending: nothing may be left when the master may take the attempt for over."""
         now = boottime()
         if self._lease is None or not self._lease.is_ending(now):
             return
@@ -241,14 +245,14 @@ class Watch:
         self._stop_within(self._lease.left_s(now))
 
     def _members(self) -> list[int]:
-        """All processes of the attempt, guests too."""
+        """Return all processes of the attempt, those of sessions included."""
         if self._group is not None:
             return self._group.pids()
         helpers = forking.on_their_way()
         return [pid for pid in descendants(self._me) if pid not in helpers]
 
     def _own(self) -> list[int]:
-        """Children of this process, without guests: they hear of the end by its coming."""
+        """Return this process's children without those of sessions, which are not asked to leave."""
         others = self._sessions.pids | forking.on_their_way()
         return [pid for pid in procfs.children(self._me) if pid not in others]
 
@@ -267,13 +271,13 @@ class Watch:
                 self._begin_resume()
 
     def _stop_within(self, grace_s: float) -> None:
-        # Whoever is out, or on the way, computes nothing and hears no signal.
+        # An attempt that is off its GPU, or being moved, computes nothing and handles no signal.
         elsewhere = self._swapping.is_out or self._swapping.busy
         self._request_stop(0.0 if elsewhere else grace_s)
 
     def _begin_swap(self, grace_s: float) -> None:
         if self._swapping.busy and self._swapping.is_out:
-            self._out_again_s = grace_s  # it is on its way back, and leaves as soon as it is there
+            self._out_again_s = grace_s  # the attempt is on its way back, and leaves as soon as it is there
         if self._swapping.busy or self._swapping.is_out or self.exit.stop_requested or not self._ranks:
             return
         self._swap_ends_at = time.monotonic() + grace_s
@@ -292,19 +296,19 @@ class Watch:
 
     def _request_stop(self, grace_s: float) -> None:
         now = time.monotonic()
-        self._end_by = min(self._end_by, now + grace_s)  # first: whatever else happens, this holds
+        self._end_by = min(self._end_by, now + grace_s)  # holds for an attempt that is over, too
         if self._is_over:
-            return  # it is no answer to a stop that comes now
+            return  # its end is no answer to a stop that comes now
         self.ending.request_stop(grace_s, now)
         if not self.exit.stop_requested:
-            self.relay.hear()  # what was published before now does not answer this request
+            self.relay.hear()  # a checkpoint that was published before now does not answer this request
             self.relay.note_stop()
             self.exit.stop_requested = True
             self.exit.stop_requested_at = time.time()
             self.leaving.prepare(grace_s)
 
     def note_killed_by_agent(self, fenced: bool) -> None:
-        """The agent killed what this process, which hung, did not; maybe it never heard that a stop was requested."""
+        """Note that the agent killed the processes because this one hung, and perhaps never heard of a stop request."""
         self.exit.killed = not self.exit.memory_failure
         if not self.exit.stop_requested:
             self.exit.stop_requested, self.exit.fenced = True, fenced
@@ -327,7 +331,7 @@ class Watch:
 
 
 def _signal_pipe() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for signum in _HANDLED:

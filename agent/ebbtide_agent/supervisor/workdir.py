@@ -1,7 +1,7 @@
-"""Opens the directory in which somebody else's process is to begin, on a way that they could go themselves.
+"""Open the directory in which another user's process is to begin, by a path that this user could follow.
 
-Links in /proc such as /proc/self/cwd do not lead along a path: they open what the process has that looks, which is
-ours, whoever may enter it. So no way leads through them.
+Links in /proc such as /proc/self/cwd do not lead along a path: they open what the looking process, here the agent's,
+has open, whether or not the user may enter it. So no path may lead through them.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class MagicLink(OSError):
-    """The way leads through a link of /proc's."""
+    """The path leads through a link of /proc."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -24,7 +24,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_workdir(path: str) -> int:
-    """A descriptor of the directory, opened with the rights that this thread has. Raises OSError."""
+    """Return a descriptor of the directory, opened with this thread's rights. Raises OSError."""
     how = _OpenHow(_FLAGS, 0, _NO_MAGIC_LINKS)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     descriptor = _libc.syscall(
@@ -33,7 +33,7 @@ def open_workdir(path: str) -> int:
     if descriptor >= 0:
         return int(descriptor)
     code = ctypes.get_errno()
-    if code == errno.ENOSYS:  # before Linux 5.6; then where the links lead must be reached along its path as well
+    if code == errno.ENOSYS:  # before Linux 5.6: the target of the links must then be reachable by its own path
         return os.open(os.path.realpath(path), _FLAGS)
     if code == errno.ELOOP:
         raise MagicLink(code, "leads through links of /proc, or through too many", path)
