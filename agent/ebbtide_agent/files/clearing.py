@@ -1,6 +1,6 @@
-"""What is looked at and removed of trees that jobs have made; for a helper's process, with no way into links.
+"""Measure and remove trees that jobs have made, in a helper process, without following links.
 
-A tree may be of any depth and size, change meanwhile, and lie where nothing answers.
+A tree may be of any depth and size, change meanwhile, and lie on a file system that does not answer.
 """
 
 import logging
@@ -18,13 +18,13 @@ from ebbtide_agent.helper.asking import ask
 log = logging.getLogger(__name__)
 
 REMOVED_WITHIN_S: Final = 600.0
-"""What is not removed by then is tried again when it is tidied next."""
+"""What is not removed in this time is tried again when the node is tidied next."""
 ANSWER_S: Final = 60.0
 _GONE: Final = ".gone-"
 
 
 async def clear(path: Path) -> bool:
-    """Remove the directory, or file, with all that is below it; whether it is gone. What keeps it is logged."""
+    """Remove the directory with all that is below it, or the file; return whether it is gone. Failures are logged."""
     try:
         answer = await ask(remove, str(path), account=None, within_s=REMOVED_WITHIN_S)
     except OSError as error:
@@ -35,7 +35,7 @@ async def clear(path: Path) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove it, be it a tree or a file. Raises OSError."""
+    """Remove a tree or a file. Raises OSError."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             trees.remove(Path(path))
@@ -46,7 +46,7 @@ def remove(path: str) -> None:
 
 
 def old_in(folder: str, before: float) -> list[str]:
-    """Names of what lies in the folder and was changed last before that time. Raises OSError."""
+    """Return the names of the folder's entries that were last changed before that time. Raises OSError."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before]
@@ -55,8 +55,10 @@ def old_in(folder: str, before: float) -> list[str]:
 
 
 def set_aside(folder: str, name: str, before: float) -> str:
-    """Rename what lies there, if it was still changed last before that time, so that nobody begins with it; its path
-    then, or an empty one. Raises OSError."""
+    """Rename an entry, if it was still last changed before that time, so that no job begins with it.
+
+    Returns the new path, or an empty one if the entry has changed since. Raises OSError.
+    """
     path = os.path.join(folder, name)
     if os.lstat(path).st_mtime >= before:
         return ""
@@ -69,7 +71,7 @@ def set_aside(folder: str, name: str, before: float) -> str:
 
 
 def folders_in(folder: str) -> list[str]:
-    """Names of the directories that lie in the folder. Raises OSError."""
+    """Return the names of the directories in the folder. Raises OSError."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -78,9 +80,9 @@ def folders_in(folder: str) -> list[str]:
 
 
 def size(folder: str) -> int:
-    """Bytes of the regular files in the tree, each counted once; what vanishes meanwhile counts nothing.
+    """Return the bytes on disk of the regular files in the tree, each counted once. Raises OSError.
 
-    Raises OSError.
+    A file that vanishes meanwhile does not count.
     """
     seen: dict[tuple[int, int], int] = {}
     for place in trees.walk(Path(folder), changing=True):

@@ -1,7 +1,7 @@
-"""Brings the newest checkpoint of a job from the node that has it, before an attempt starts here.
+"""Copy a job's newest checkpoint from the node that has it, before an attempt starts here.
 
-File by file into a draft beside the place where it is to be. What is whole there already, because this agent or its
-node broke down half-way, is kept. Nothing takes the draft for a checkpoint before every digest of its manifest matched.
+The files go one by one into a draft beside their final place. If this agent or its node broke down half-way, the parts
+that arrived are kept. The draft is not taken for a checkpoint before every digest of its manifest matched.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""For how long nobody may answer."""
+"""Seconds without an answer after which the copy is given up."""
 _PAUSE_S = 0.25
 TOUCHED_S = 60.0
-"""What a file system may take for one window, or one name; else the copy is given up, and makes room for others'."""
+"""Seconds that a file system may take for one window or name; then the copy is given up, to make room for others."""
 READ_S = 1800.0
-"""What it may take for all of a checkpoint."""
+"""Seconds that a file system may take for a whole checkpoint."""
 _WINDOWS = 4
-"""Asked for ahead: this bounds the memory of everybody on the way."""
+"""Windows that are asked for ahead; this bounds the memory that the copy takes on both nodes and in the master."""
 _TRIES = 3
-"""Of a file whose digest is not the one in the manifest."""
+"""How often a file is fetched whose digest is not the one in the manifest."""
 _MANIFEST_BYTES = 64 * 1024 * 1024
 
 
 class NotCopied(Exception):
-    """The checkpoint is not here; the message says why."""
+    """The checkpoint could not be copied; the message says why."""
 
 
 class Copy:
@@ -55,7 +55,7 @@ class Copy:
     def __init__(
         self, exchange: Exchange, job_dir: Path, job_id: str, attempt: int, account: Account | None = None
     ) -> None:
-        """It is written with the rights of the account; None: with the agent's own."""
+        """The copy is written with the account's rights; None: with the agent's own."""
         self._account = account
         self._exchange = exchange
         self._job_dir = job_dir
@@ -63,7 +63,7 @@ class Copy:
         self._attempt = attempt
 
     async def bring(self) -> str:
-        """Copy it, verify it, publish it; its name, empty if the job has none. Raises NotCopied."""
+        """Copy, verify and publish the checkpoint; return its name, empty if the job has none. Raises NotCopied."""
         try:
             name = (await self._ask("", "", 0, 0)).checkpoint
             if name:
@@ -93,7 +93,7 @@ class Copy:
         return self._job_id, self._attempt
 
     async def _do(self, call: Callable[[], T], within_s: float = TOUCHED_S) -> T:
-        """Touch files, whose directories are the account's, with its rights. Raises NotCopied if they do not answer."""
+        """Touch files with the account's rights, in its directories. Raises NotCopied if these do not answer."""
         try:
             async with asyncio.timeout(within_s):
                 return await in_thread(partial(with_rights, self._account, call))
@@ -101,7 +101,7 @@ class Copy:
             raise NotCopied(f"{self._job_dir} does not answer") from None
 
     async def _bring_manifest(self, name: str, draft: Path) -> None:
-        """Always anew: it says what of the draft is right."""
+        """Fetch the manifest, even if the draft has one, because it decides which parts of the draft are right."""
         content = bytearray()
         while True:
             window = await self._ask(name, MANIFEST, len(content), WINDOW_BYTES)
@@ -124,7 +124,7 @@ class Copy:
         raise InvalidCheckpoint(f"{name}/{file.path}: what arrives has not the digest of its manifest")
 
     async def _bring_windows(self, name: str, file: File, path: Path) -> None:
-        """Append what is missing. A few windows are asked for at a time, and written in order."""
+        """Append what is missing of the file. A few windows are asked for at a time, and written in order."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         out = os.fdopen(await self._do(partial(os.open, path, flags, 0o600)), "ab", buffering=0)
         try:
@@ -151,7 +151,7 @@ class Copy:
         return window
 
     async def _ask(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
-        """Ask until somebody answers. Raises Away after `PATIENCE_S` in which nobody did, or Unreadable."""
+        """Ask until an answer comes. Raises Away after `PATIENCE_S` without one, or Unreadable."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PATIENCE_S
         while True:
@@ -175,7 +175,7 @@ def _is_valid(path: Path) -> bool:
 
 
 def _begun(out: int, most: int) -> int:
-    """How much of the file is there, if that can be the beginning of it. Raises OSError."""
+    """Return how many bytes of the file are there; a file that is too long is emptied. Raises OSError."""
     facts = os.fstat(out)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "what has the name of a checkpoint's file is none")
@@ -186,7 +186,7 @@ def _begun(out: int, most: int) -> int:
 
 
 def _append(out: FileIO, data: bytes) -> None:
-    """Raises OSError; ValueError once the file was closed, by whoever did not want to wait any longer."""
+    """Append the data. Raises OSError, or ValueError if the file was closed after the wait for it was given up."""
     rest = memoryview(data)
     while rest:
         rest = rest[out.write(rest) or 0 :]

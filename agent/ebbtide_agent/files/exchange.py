@@ -1,6 +1,6 @@
-"""Questions to other nodes about checkpoints, by way of the master, and answers to theirs.
+"""Ask other nodes about checkpoints, by way of the master, and answer their questions.
 
-About snapshots, the master itself is asked.
+The master itself answers questions about snapshots and about finished jobs.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _OWNER_S = 20.0
 
 
 class Away(Exception):
-    """Nobody could be asked; the message says why. It may be otherwise in a moment."""
+    """The question was not answered, and the message says why; it may be answered if asked again soon."""
 
 
 class Unreadable(Exception):
@@ -41,14 +41,14 @@ class Exchange:
         self._send: Callable[[agent_pb2.ReadCheckpoint], None] | None = None
         self._asked: dict[int, asyncio.Future[agent_pb2.CheckpointData]] = {}
         self.jobs_removed = asyncio.Event()
-        """Set when the master has said that users removed jobs; whoever removes what the node has of them clears it."""
+        """Set when the master has said that users removed jobs; `Tidying` clears it."""
 
     def attach(self, send: Callable[[agent_pb2.ReadCheckpoint], None]) -> None:
-        """Ask over this stream from now on."""
+        """Send questions over this stream from now on."""
         self._send = send
 
     def detach(self) -> None:
-        """The stream has ended; what was asked over it is not answered any more."""
+        """Note that the stream has ended: all questions that are open fail with Away."""
         self._send = None
         for future in self._asked.values():
             if not future.done():
@@ -61,7 +61,7 @@ class Exchange:
             future.set_result(data)
 
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-        """The answer to a request. Raises Away, Unreadable."""
+        """Send a request, and return the answer. Raises Away, Unreadable."""
         if self._send is None:
             raise Away("the master is away")
         request.request_id = next(self._ids)
@@ -83,9 +83,9 @@ class Exchange:
 
 
 async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-    """The answer to a question about the checkpoints of a job. It is found by a process of whoever owns the directory.
+    """Answer a question about a job's checkpoints, in a process of the account that owns the directory. Raises OSError.
 
-    To answer the first question of all a whole checkpoint is read. Raises OSError.
+    To answer a question that names no checkpoint, the first of a copy, a whole checkpoint is read.
     """
     account = None
     if os.geteuid() == 0:
@@ -101,11 +101,11 @@ async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> age
 
 
 def arguments_of(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> tuple[str, int, str, str, int, int]:
-    """What `reading.read` wants to know."""
+    """Return the arguments of `reading.read` for a request."""
     place = str(job_dir), request.attempt, request.checkpoint, request.file
     return *place, request.offset, request.max_bytes
 
 
 def answer_of(content: Mapping[str, Any]) -> agent_pb2.CheckpointData:
-    """What it says, as a message."""
+    """Return the message for the result of `reading.read`."""
     return agent_pb2.CheckpointData(**{**content, "data": base64.b64decode(content.get("data", ""))})

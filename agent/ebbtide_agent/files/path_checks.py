@@ -1,13 +1,13 @@
-"""What the agent wants to know of paths that users have named, for a helper's process."""
+"""Check paths that users have named, in a helper process."""
 
 import os
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a directory."""
+    """Return whether the path is a directory."""
     return os.path.isdir(path)
 
 
 def is_there(path: str) -> bool:
-    """Whether there is anything."""
+    """Return whether there is anything at the path."""
     return os.path.exists(path)

@@ -1,4 +1,4 @@
-"""What other nodes ask of a job's checkpoints, as a helper's process answers it, which is its owner's."""
+"""Answer other nodes' questions about a job's checkpoints, in a helper process that runs as the job's account."""
 
 import base64
 import os
@@ -11,19 +11,19 @@ from typing import Any
 from ebbtide import checkpoints
 
 WINDOW_BYTES = 1024 * 1024
-"""What one answer holds at most; it must fit into one message."""
+"""The most bytes in one answer, which must fit into one message."""
 _CHECKPOINT = re.compile(r"attempt-\d{1,18}(/step-\d{12,18}(\.\d{1,9})?)?")
 
 
 def checkpoint_below(job_dir: Path, name: str) -> Path:
-    """The directory of that checkpoint. Raises ValueError if it is not the name of one."""
+    """Return the directory of the checkpoint. Raises ValueError if `name` is not a checkpoint's."""
     if _CHECKPOINT.fullmatch(name) is None:
         raise ValueError(f"{name[:80]!r} is not a checkpoint")
     return job_dir / name
 
 
 def owner_of(path: str) -> list[int] | None:
-    """User and group id of whoever owns the directory; None if there is none."""
+    """Return the ids of the user and the group that own the directory; None if there is no directory."""
     try:
         facts = os.lstat(path)
     except FileNotFoundError:
@@ -32,8 +32,10 @@ def owner_of(path: str) -> list[int] | None:
 
 
 def read(job_dir: str, attempt: int, checkpoint: str, file: str, offset: int, max_bytes: int) -> dict[str, Any]:
-    """The name of the newest checkpoint before the attempt, which is verified for that; or, of a checkpoint that is
-    named, a window of this file. Raises OSError."""
+    """Return a window of a file of the named checkpoint. Raises OSError.
+
+    If no checkpoint is named, return the name of the newest one before the attempt, after verifying it.
+    """
     folder = Path(job_dir)
     if not checkpoint:
         newest = checkpoints.newest_valid(folder, before_attempt=attempt)
@@ -41,7 +43,7 @@ def read(job_dir: str, attempt: int, checkpoint: str, file: str, offset: int, ma
     with suppress(ValueError, FileNotFoundError):
         below = checkpoint_below(folder, checkpoint).resolve(strict=True)
         path = below.joinpath(file).resolve(strict=True)
-        # The job could have put a link there that leads to what is none of its business.
+        # The job could have put a link there that leads out of its directory.
         if path.is_relative_to(below) and below.is_relative_to(folder.resolve()):
             found = _window(path, offset, min(max_bytes, WINDOW_BYTES))
             if found is not None:

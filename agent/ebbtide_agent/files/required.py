@@ -1,4 +1,4 @@
-"""Paths that a job requires on its node: data sets that only some nodes have."""
+"""Check the paths that a job requires on its node, such as data sets that only some nodes have."""
 
 import logging
 import time
@@ -13,12 +13,12 @@ from ebbtide_agent.helper.asking import ask
 log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0
-"""For all paths together; a mount that does not answer by then is taken for one that is not there."""
+"""Seconds for all paths together; a mount that does not answer in this time counts as missing."""
 _LEAST_S: Final = 0.1
 
 
 async def missing(paths: Iterable[str], account: Account | None = None) -> str:
-    """Why the first of ``paths`` that is not here for the account is not, in words; empty if all are."""
+    """Return why the first of the paths that is missing for the account is missing; empty if all are there."""
     deadline = time.monotonic() + ANSWER_S
     for path in paths:
         within_s = max(_LEAST_S, deadline - time.monotonic())

@@ -1,12 +1,12 @@
-"""The working directories that jobs were submitted with, on this node.
+"""Fetch the working directories that jobs were submitted with, and give each job its copy on this node.
 
-    snapshots/<digest>.part       what has come of the archive so far; a later try goes on with it
-    snapshots/<digest>/           unpacked, once it is whole and verified; nothing is ever changed there
+    snapshots/<digest>.part       the part of the archive that has arrived; a later try goes on with it
+    snapshots/<digest>/           the snapshot, unpacked when it was whole and verified; it is never changed
     workdirs/<job>/               the job's own copy: its working directory at every attempt on this node
 
 A job of another account than the agent's has its copy below the checkpoint root, where that account can enter.
 
-Each appears at once or not at all, whoever is killed when.
+Each directory appears whole or not at all, even if the agent is killed.
 """
 
 import asyncio
@@ -42,18 +42,18 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""For how long nobody may answer."""
+"""Seconds without an answer after which a snapshot is not fetched."""
 CACHED_S: Final = 24 * 3600.0
-"""For how long an unpacked one is kept that no job has begun with."""
+"""Seconds that an unpacked snapshot is kept after a job last began with it."""
 WORKDIR_S: Final = 30 * CACHED_S
-"""For how long a job's working directory is kept after its last attempt began: what it wrote there may be wanted."""
+"""Seconds that a job's working directory is kept after its last attempt began: the user may want what is in it."""
 _PAUSE_S: Final = 0.25
 _GZIP: Final = 31
-_FICLONE: Final = 0x40049409  # linux/fs.h: share a file's blocks until somebody changes them
+_FICLONE: Final = 0x40049409  # linux/fs.h: share a file's blocks until they are changed
 
 
 class NotPlaced(Exception):
-    """The working directory is not here; the message says why, and `gone` whether it never will be."""
+    """The job has no working directory here; the message says why, and `gone` whether it never will."""
 
     def __init__(self, reason: str, *, gone: bool = False) -> None:
         super().__init__(reason)
@@ -61,32 +61,32 @@ class NotPlaced(Exception):
 
 
 class Damaged(ValueError):
-    """What came is not what was asked for."""
+    """What arrived is not the snapshot that was asked for."""
 
 
 class SnapshotCache:
-    """Fetches them from the master, each once, and gives each job its own copy."""
+    """Fetches snapshots from the master, each once, and gives each job its own copy."""
 
     def __init__(self, node_dir: Path, exchange: Exchange) -> None:
         self._cache = node_dir / "snapshots"
         self._workdirs = node_dir / "workdirs"
         self._exchange = exchange
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self._setting_aside = asyncio.Lock()  # or finding out that somebody needs it
+        self._setting_aside = asyncio.Lock()  # held to set a directory aside, or to find out that a job needs it
 
     def workdir(self, job_id: str) -> Path:
-        """Where the job's own copy is, or will be, if it is the agent's account's."""
+        """Return where the copy of a job is, or will be, that runs as the agent's account."""
         return self._workdirs / job_id
 
     async def place(
         self, job_id: str, attempt: int, digest: str, account: Account | None = None, folder: Path | None = None
     ) -> Path:
-        """The working directory of the job, which is there when this returns; of an account's, in `folder`.
+        """Put the job's working directory in place, and return its path: for an account's job, in `folder`.
 
         Raises NotPlaced.
         """
         place = self.workdir(job_id) if folder is None or account is None else folder / job_id
-        # Of many jobs that begin with the same, one fetches it.
+        # Of many jobs that begin with the same snapshot, one fetches it.
         async with self._locks[digest]:
             try:
                 if not await self._is_there(place):
@@ -97,9 +97,9 @@ class SnapshotCache:
         return place
 
     async def collect(self, in_use: Callable[[], Collection[str]], folder: Path) -> None:
-        """Remove what nobody has begun with for long, but for the directories of the jobs that are `in_use`.
+        """Remove directories that no attempt has begun with for long, except those of the jobs that are `in_use`.
 
-        What cannot be removed stays, whatever it is.
+        A directory that cannot be removed stays.
         """
         for place, kept_s in ((self._cache, CACHED_S), (folder, WORKDIR_S), (self._workdirs, WORKDIR_S)):
             before = time.time() - kept_s
@@ -111,7 +111,7 @@ class SnapshotCache:
                     await clear(Path(gone))
 
     async def _is_there(self, path: Path) -> bool:
-        """Whether it is there; if so, it is used from now on."""
+        """Return whether the directory is there, and if so mark it as used now."""
         async with self._setting_aside:
             return await in_thread(partial(_touch, path))
 
@@ -125,11 +125,11 @@ class SnapshotCache:
         try:
             await in_thread(partial(_unpack, part, digest, tree))
         finally:
-            part.unlink(missing_ok=True)  # if it was damaged, all of it comes again
+            part.unlink(missing_ok=True)  # if it was damaged, all of it is fetched again
         log.info("event=snapshot-unpacked job=%s digest=%s s=%.3f", job_id, digest[:12], time.monotonic() - started)
 
     async def _fetch_windows(self, job_id: str, attempt: int, digest: str, part: Path) -> None:
-        """Append what is missing."""
+        """Append what is missing of the archive."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(part, flags, 0o600), "ab") as out:
             offset, end = os.fstat(out.fileno()).st_size, False
@@ -139,7 +139,7 @@ class SnapshotCache:
                 offset, end = offset + len(window.data), window.end or not window.data
 
     async def _ask(self, job_id: str, attempt: int, digest: str, offset: int) -> agent_pb2.CheckpointData:
-        """Ask until somebody answers. Raises Away after `PATIENCE_S` in which nobody did, or Unreadable."""
+        """Ask until an answer comes. Raises Away after `PATIENCE_S` without one, or Unreadable."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             request = agent_pb2.ReadCheckpoint(
@@ -154,7 +154,7 @@ class SnapshotCache:
 
 
 async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -> T | None:
-    """What the task says of the directory; None if nobody knows, which is logged."""
+    """Return what the task says of the directory; None, and log why, if no answer comes."""
     try:
         answer = await ask(task, str(place), *arguments, account=None, within_s=ANSWER_S)
     except OSError as error:
@@ -166,7 +166,7 @@ async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -
 
 
 def _touch(path: Path) -> bool:
-    """Whether it is there; if so, it was used just now."""
+    """Return whether the path is there, and if so set its time to now."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def _touch(path: Path) -> bool:
 
 
 def _unpack(part: Path, digest: str, tree: Path) -> None:
-    """Publish the archive's contents if they are what the digest says. Raises Damaged, OSError, TarError."""
+    """Publish the archive's contents if they have the digest. Raises Damaged, OSError, TarError."""
     archive, draft = part.with_suffix(".tar"), tree.with_name(f".{tree.name}.new")
     remove(str(draft))
     try:
@@ -188,7 +188,7 @@ def _unpack(part: Path, digest: str, tree: Path) -> None:
 
 
 def _decompress(part: Path, archive: Path, digest: str) -> None:
-    """Its size was bounded when the master took it in."""
+    """Decompress the archive, and check its digest; the master has bounded its size. Raises Damaged, OSError."""
     seen, unpack = hashlib.sha256(), zlib.decompressobj(_GZIP)
     with part.open("rb") as source, archive.open("wb") as out:
         while data := source.read(WINDOW_BYTES):
@@ -202,7 +202,7 @@ def _decompress(part: Path, archive: Path, digest: str) -> None:
 
 
 def _extract(archive: Path, draft: Path) -> None:
-    """Files first, then links: nothing is written through one."""
+    """Extract the files first and then the links, so that nothing is written through a link."""
     draft.mkdir(mode=0o700)
     links: list[tuple[Path, str]] = []
     with tarfile.open(archive, "r:") as content:
@@ -231,14 +231,13 @@ def _make_folders(draft: Path, folder: Path) -> None:
 
 
 def _inside(name: str) -> str:
-    """The name, if it stays below the directory. Raises Damaged."""
+    """Return the name if it stays below the directory. Raises Damaged."""
     if name.startswith("/") or not name or any(part in ("", ".", "..") for part in name.split("/")):
         raise Damaged(f"{name[:200]!r} is not a path below the directory")
     return name
 
 
 def _copy_tree(tree: Path, place: Path, account: Account | None) -> None:
-    """Give the job a copy that is its own."""
     if account is None:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     else:
@@ -267,7 +266,7 @@ def _copy_folder(folder: trees.Folder, target: Path) -> None:
 
 
 def _clone(source: int, target: Path) -> None:
-    """Share the blocks where the file system can, else copy them."""
+    """Share the file's blocks where the file system can, else copy them."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(source, "rb") as old, open(os.open(target, flags, os.fstat(old.fileno()).st_mode & 0o777), "wb") as new:
         try:

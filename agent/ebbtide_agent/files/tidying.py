@@ -1,8 +1,8 @@
-"""What finished jobs have left on the node's disks, and which of it is removed.
+"""Remove what finished jobs have left on the node's disks.
 
-That is what users have removed, and else nothing unless the administrator says so; never anything of a job that may go
-on: only the master knows which have finished, and while it is away nothing is removed. A job's `output` directory stays
-in any case.
+Jobs that users have removed are always cleared away, and other finished jobs only as the administrator says. Nothing is
+removed of a job that may go on: only the master knows which jobs have finished, and while it is away nothing is
+removed. A job's `output` directory stays in any case.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How long what a finished job left is kept, in seconds, and how much checkpoints may take; None: for ever, all."""
+    """How many seconds a finished job's files are kept, and how many bytes checkpoints may take; None: no limit."""
 
     seconds: float | None = None
     quota_bytes: int | None = None
@@ -42,14 +42,14 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a job has in the checkpoint root. ``ended_ago_s`` is None while it may go on, or is not known."""
+    """What a job has in the checkpoint root. `ended_ago_s` is None for a job that may go on or is not known."""
 
     bytes: int
     ended_ago_s: float | None = None
 
 
 class MasterExchange(Protocol):
-    """What is needed of the exchange with the master."""
+    """What tidying needs of the exchange with the master."""
 
     jobs_removed: asyncio.Event
 
@@ -57,7 +57,10 @@ class MasterExchange(Protocol):
 
 
 def superfluous(left: Mapping[str, Left], keep: Keep) -> list[str]:
-    """The jobs whose checkpoints go: those that ended too long ago, then the longest ended until the rest fits."""
+    """Return the jobs whose checkpoints are removed.
+
+    These are the jobs that ended too long ago, then those that ended earliest, until the rest fits the quota.
+    """
     ended = [(job, one.ended_ago_s) for job, one in left.items() if one.ended_ago_s is not None]
     oldest_first = sorted(ended, key=lambda pair: -pair[1])
     total, gone = sum(one.bytes for one in left.values()), []
@@ -71,7 +74,7 @@ def superfluous(left: Mapping[str, Left], keep: Keep) -> list[str]:
 
 
 class Tidying:
-    """Looks now and then. ``root`` is the checkpoints' one, which other nodes may share and tidy as well."""
+    """Tidies the node every `PERIOD_S` seconds. `root` is the checkpoint root, which other nodes may share and tidy."""
 
     def __init__(self, node_dir: Path, root: Path, exchange: MasterExchange, keep: Keep) -> None:
         self._attempts = attempts_dir(node_dir)
@@ -81,7 +84,7 @@ class Tidying:
         self._over = False
 
     async def run(self, cluster_id: "ClusterOf") -> NoReturn:
-        """Until cancelled. The cluster is asked for each time, for a node joins one when it first attaches."""
+        """Tidy until cancelled. The cluster is read each time, because a node joins one when it first attaches."""
         told = self._exchange.jobs_removed
         while True:
             soon = False
@@ -95,11 +98,11 @@ class Tidying:
                     await self.tidy(cluster_id.cluster_id)
             except (Away, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))
-            except Exception:  # whatever lies in the directories of jobs, or is answered: the next time comes
+            except Exception:  # no content of a job's directory, and no answer, may end the tidying
                 log.exception("event=not-tidied")
 
     async def remove(self, cluster_id: str) -> list[str]:
-        """Remove what there is of jobs that their users have removed; those. Raises Away, Unreadable, OSError."""
+        """Remove the files of jobs that users have removed; return those jobs. Raises Away, Unreadable, OSError."""
         if not cluster_id:
             return []
         folder = self._root / cluster_id
@@ -115,7 +118,7 @@ class Tidying:
         return gone
 
     async def tidy(self, cluster_id: str) -> list[str]:
-        """Look once; the jobs whose checkpoints were removed. Raises Away, Unreadable, OSError."""
+        """Tidy once, and return the jobs whose checkpoints were removed. Raises Away, Unreadable, OSError."""
         if not cluster_id or self._keep == Keep():
             return []
         folder = self._root / cluster_id
@@ -134,7 +137,7 @@ class Tidying:
         return gone
 
     async def _asked_of(self, jobs: Set[str]) -> list[agent_pb2.CheckpointData]:
-        """What the master says of these jobs."""
+        """Return the master's answers about these jobs, for `AT_ONCE` jobs each."""
         named, answers = sorted(jobs), list[agent_pb2.CheckpointData]()
         for start in range(0, len(named), AT_ONCE):
             request = agent_pb2.ReadCheckpoint(ended_of=named[start : start + AT_ONCE])
@@ -148,7 +151,7 @@ class Tidying:
                     await clear(folder)
 
     def _warn(self, left: int) -> None:
-        """Say once that jobs which have not finished take more than they all may."""
+        """Warn once when the checkpoints that stay take more than the quota."""
         over = self._keep.quota_bytes is not None and left > self._keep.quota_bytes
         if over and not self._over:
             log.warning("event=checkpoints-over-quota bytes=%d quota=%d", left, self._keep.quota_bytes)
@@ -156,13 +159,13 @@ class Tidying:
 
 
 class ClusterOf(Protocol):
-    """Who knows the node's cluster."""
+    """What knows the node's cluster."""
 
     cluster_id: str
 
 
 async def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes in the checkpoints of each job; of one that cannot be looked into, none that one knows of."""
+    """Return the bytes that each job's directory takes; 0 for a directory that cannot be read."""
     sizes: dict[str, int] = {}
     for job in await _folders_in(folder):
         if is_job_id(job):
@@ -177,7 +180,7 @@ async def _folders_in(folder: Path) -> list[str]:
 
 
 async def _asked(task: Callable[[str], T], path: Path) -> T | Unknown:
-    """What the task says of what jobs have made there; why it is not known is logged."""
+    """Return what the task says of a path that jobs have made; log why if no answer comes."""
     try:
         answer = await ask(task, str(path), account=None, within_s=ANSWER_S)
     except OSError as error:
@@ -188,7 +191,7 @@ async def _asked(task: Callable[[str], T], path: Path) -> T | Unknown:
 
 
 def _logs(attempts: Path) -> dict[str, list[Path]]:
-    """The directories of forgotten attempts, by job. Blocks."""
+    """Return the directories of forgotten attempts, by job. Blocks."""
     found: dict[str, list[Path]] = {}
     for place in sorted(attempts.glob("*.*")) if attempts.is_dir() else ():
         job = place.name.rpartition(".")[0]
@@ -198,9 +201,9 @@ def _logs(attempts: Path) -> dict[str, list[Path]]:
 
 
 async def _remove_checkpoints(folder: Path) -> None:
-    """All that attempts have left in a job's directory; what is removed half is no checkpoint any more."""
+    """Remove all that attempts have left in a job's directory; a half-removed checkpoint does not verify any more."""
     for name in await _folders_in(folder):
         if name.startswith(_PARTS):
             await clear(folder / name)
-    with suppress(OSError):  # it has something else, which stays
+    with suppress(OSError):  # the directory has other content, which stays
         await in_thread(folder.rmdir)
