@@ -16,12 +16,12 @@ NONE = "none"
 
 
 def is_fake(gpus: str) -> bool:
-    """Whether the option asks for fake GPUs; it is then a profile."""
+    """Return whether the option asks for fake GPUs, and so is a profile."""
     return gpus not in (REAL, NONE)
 
 
 def open_in_process(gpus: str, state_dir: Path, in_use: bool) -> NvmlProcess | NoGpus:
-    """Like `open_backend`, asked in a process of its own, which finds real GPUs later as well. Blocks for a while."""
+    """Open a backend like `open_backend`'s that asks in a process of its own, and finds real GPUs later too. Blocks."""
     if gpus == NONE:
         return NoGpus()
     if is_fake(gpus):
@@ -30,7 +30,7 @@ def open_in_process(gpus: str, state_dir: Path, in_use: bool) -> NvmlProcess | N
 
 
 def open_backend(gpus: str, state_dir: Path, in_use: bool) -> GpuBackend:
-    """The backend for `auto` (real GPUs if there are any), `none`, or a fake profile kept in `state_dir`.
+    """Open the backend for `auto` (real GPUs if there are any), `none`, or a fake profile kept in `state_dir`.
 
     With `in_use`, fake GPUs that are already there win over another profile. Raises ValueError for a wrong profile.
     """

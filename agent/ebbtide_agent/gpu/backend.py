@@ -1,4 +1,4 @@
-"""What the agent asks of GPUs, whoever answers.
+"""Define what the agent asks of GPUs, for every kind of backend.
 
 "Not available" is a value (None), never an exception: one GPU that fell off the bus must not hide the others.
 """
@@ -21,7 +21,7 @@ class Gpu:
     pci_bus_id: str = ""
     numa_node: int | None = None
     compute_capability: str = ""  # such as "9.0"
-    parent: str = ""  # UUID of the GPU that this MIG slice is cut from; empty: it is whole
+    parent: str = ""  # UUID of the GPU that this MIG slice is cut from; empty: this is a whole GPU
 
 
 class LinkKind(IntEnum):
@@ -45,10 +45,10 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The versions of what answers; empty: not available."""
+    """The versions of the driver; empty: not available."""
 
     version: str = ""
-    cuda: str = ""  # the newest CUDA that it runs, such as "13.0"
+    cuda: str = ""  # the newest CUDA that the driver runs, such as "13.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,28 @@ class GpuProcess:
 
     pid: int
     mem_bytes: int | None  # None: not available
-    mps: bool = False  # it computes through an MPS server
+    mps: bool = False  # whether it computes through an MPS server
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What one GPU said at one moment. It is healthy if `unhealthy_reason` is empty."""
+    """What one GPU reported at one moment. The GPU is healthy if `unhealthy_reason` is empty."""
 
     uuid: str
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
     utilisation: float | None = None  # 0 to 1
     processes: tuple[GpuProcess, ...] | None = None  # None: not available, which is not the same as none
-    mem_reserved_bytes: int | None = None  # by the driver for itself; not part of what is used
+    mem_reserved_bytes: int | None = None  # by the driver for itself; not part of `mem_used_bytes`
     temperature_c: int | None = None
     power_w: float | None = None
     xids: tuple[int, ...] = ()  # errors that the driver reported since the last reading
     unhealthy_reason: str = ""
-    gone: bool = False  # it is lost for certain, and with it whatever ran on it
+    gone: bool = False  # the GPU is lost for certain, and with it everything that ran on it
 
     @property
     def healthy(self) -> bool:
-        """Whether the GPU answers and says nothing bad of itself."""
+        """Whether the GPU answers and reports no fault."""
         return not self.unhealthy_reason
 
 
@@ -96,22 +96,22 @@ class GpuBackend(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """Who answers."""
+        """The kind of this backend."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs found so far, in the driver's order."""
+        """Return the GPUs found so far, in the driver's order."""
 
     def links(self) -> tuple[DeviceLink, ...]:
-        """How these GPUs reach each other; pairs of which the driver does not tell are missing."""
+        """Return how these GPUs reach each other, without the pairs that the driver does not report."""
 
     def driver(self) -> Driver:
-        """What answers."""
+        """Return the versions of the driver."""
 
     def settings(self, uuid: str) -> GpuSettings:
-        """How one of these GPUs is set now."""
+        """Return how one of these GPUs is set now."""
 
     def read(self, uuid: str) -> GpuReading:
-        """The state of one of these GPUs now."""
+        """Return the state of one of these GPUs now."""
 
 
 class NoGpus:
@@ -120,7 +120,7 @@ class NoGpus:
     kind: Kind = "none"
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing, as there is nothing to close."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         return ()

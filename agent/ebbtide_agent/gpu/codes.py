@@ -1,6 +1,6 @@
-"""What each of NVML's codes means for a GPU: the one table, explained in docs/gpu-notes.md.
+"""Define what each of NVML's codes means for a GPU, in one table, which docs/gpu-notes.md explains.
 
-A code that is not in it says that something is wrong with this call: the GPU is unhealthy in this reading.
+A code that is not in the table says that something is wrong with this call: the GPU is unhealthy in this reading.
 """
 
 from enum import Enum, auto
@@ -12,9 +12,9 @@ class Meaning(Enum):
 
     NO_VALUE = auto()  # this question has no answer here; nothing is wrong with the GPU
     GPU_GONE = auto()  # this GPU is offline until it answers again; the others go on
-    NO_DRIVER = auto()  # there is nothing to ask, and no GPUs until there is
-    DRIVER_CHANGED = auto()  # every GPU is offline for new work; what runs on them goes on
-    TROUBLE = auto()  # unhealthy in this reading
+    NO_DRIVER = auto()  # there is no driver to ask, and the node has no GPUs until there is one
+    DRIVER_CHANGED = auto()  # every GPU is offline for new jobs; those that run go on
+    TROUBLE = auto()  # this GPU is unhealthy in this reading
 
 
 MEANINGS: Final = {
@@ -39,10 +39,10 @@ _DRIVER_CHANGED: Final = "the driver was upgraded under us: reload it or reboot"
 
 
 def meaning(error: Exception) -> Meaning:
-    """What an NVMLError says; its code is `value`."""
+    """Return what an NVMLError means; its code is `value`."""
     return MEANINGS.get(getattr(error, "value", 0), Meaning.TROUBLE)
 
 
 def reason(error: Exception) -> str:
-    """The error in words, for whoever looks after the node."""
+    """Return the error in words, for the administrator of the node."""
     return _DRIVER_CHANGED if meaning(error) is Meaning.DRIVER_CHANGED else str(error)

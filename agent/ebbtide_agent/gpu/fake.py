@@ -1,25 +1,26 @@
-"""NVML's functions over a directory of files, so that fake GPUs run through the very code that reads real ones.
+"""Offer NVML's functions over a directory of files, so that fake GPUs are read by the same code as real ones.
 
     gpus.json
         {"driver": "580.65.06", "cuda": "13.0", "gpus": [...], "nvlinks": [[uuid, uuid], ...],
          "switches": [[uuid, ...], ...]}. Of each GPU: "uuid", "model", "mem_bytes", "idle_bytes", and what may be
         missing: "reserved_bytes", "pci_bus_id", "numa_node" (or null), "compute_capability", "persistence" (bool),
-        "compute_mode" (NVML's number), "mig" (true: its slices are what is offered), "parent" (the UUID of the GPU that
-        this slice is cut from)
+        "compute_mode" (NVML's number), "mig" (true: its slices are offered in its place), "parent" (the UUID of the GPU
+        that this slice is cut from)
     processes/<pid>.json
         {"pid", "starttime", "gpus": {uuid: bytes, or null for not available}, "mps": whether through an MPS server}:
-        written by whoever starts the process
+        written by the program that starts the process
     faults.json, read anew at every call
         "lost": [uuid], "release_after_s": {uuid: seconds}, "no_memory": [uuid] (what a process holds is not available),
         "errors": {uuid or "*": {function: code}}, "hang": [function] (the call never returns),
-        "xids": [{"uuid", "xid", "number"}] (told in the order of their numbers, once to each event set),
+        "xids": [{"uuid", "xid", "number"}] (reported in the order of their numbers, once to each event set),
         "recovery": {uuid: the recovery action that the GPU asks for}, "order": [uuid] (the driver's after a reboot),
         "driver", "host_room_bytes": see swap/fake.py
 
-A process that has ended holds nothing, whether its file is still there or not; `release_after_s` makes its memory stay
-for so long after it was first missed, with no process shown for it, as a driver does that is slow to clean up.
-GPUs that "switches" names together reach each other through one, others with different NUMA nodes over the system, the
-rest over a host bridge. A fault names a function as it is in C, or without its version to mean every version.
+A process that has ended holds nothing, whether its file is still there or not. `release_after_s` makes its memory stay
+for so many seconds after the process was first missed, with no process shown for it, like a driver that is slow to
+clean up. GPUs that "switches" names together reach each other through a PCIe switch, others with different NUMA nodes
+over the system, the rest over a host bridge. A fault names a function as in C, or without its version to mean every
+version.
 """
 
 import time
@@ -47,9 +48,9 @@ __all__ = ["FakeNvml", "NVMLError", "set_up"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Like the driver, utilisation is a mean over a window; a shorter one would show only the jitter of CPU accounting.
+# As in the driver, utilisation is a mean over a window; a shorter one would show only the jitter of CPU accounting.
 _WINDOW_S = 0.5
-# How long an ended process is remembered for the sake of a late release.
+# Seconds that an ended process is remembered, because its memory may be released late.
 _LONGEST_RELEASE_S = 60.0
 _NVLINK = 2
 _XID_EVENT = 0x8
@@ -88,7 +89,7 @@ class Memory:
     total: int
     free: int
     used: int
-    reserved: int | None = None  # None: the first version, which counts it as used
+    reserved: int | None = None  # None: the function's first version, which counts this memory as used
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class _EventSet:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """CPU use of a GPU's processes up to one moment, and what it was worth."""
+    """CPU seconds of a GPU's processes up to one moment, and the utilisation that they made until then."""
 
     at: float
     cpu_s: dict[int, float]
@@ -157,7 +158,7 @@ Call = Callable[Concatenate["FakeNvml", P], T]
 
 
 def _named(name: str) -> Callable[[Call[P, T]], Call[P, T]]:
-    """A function of NVML under the name that it has in C: what is to go wrong goes wrong before anything else."""
+    """Give a function of NVML the name that it has in C, so that the faults in force apply before it runs."""
 
     def decorate(function: Call[P, T]) -> Call[P, T]:
         def call(self: "FakeNvml", /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -186,7 +187,7 @@ class FakeNvml:
         self._windows: dict[str, _Window] = {}
 
     def numa_node(self, pci_bus_id: str) -> int | None:
-        """What the kernel would say of the GPU with this bus id."""
+        """Return the NUMA node that the kernel would report for the GPU with this bus id; None if it has none."""
         return next((device.numa_node for device in self._devices.values() if device.pci_bus_id == pci_bus_id), None)
 
     @_named("nvmlInitWithFlags")
@@ -223,7 +224,7 @@ class FakeNvml:
         if uuid not in self._devices:
             raise NVMLError(_NOT_FOUND)
         if not self._devices.keys().isdisjoint(self._faults.value().get("lost", ())):
-            raise NVMLError(_GPU_IS_LOST)  # the driver comes by all of them
+            raise NVMLError(_GPU_IS_LOST)  # the driver looks at every GPU on its way
         return self._devices[uuid]
 
     @_named("nvmlDeviceGetUUID")
@@ -333,7 +334,7 @@ class FakeNvml:
 
     @_named("nvmlEventSetWait_v2")
     def nvmlEventSetWait_v2(self, events: _EventSet, timeout_ms: int) -> NvmlEvent:
-        """The next Xid, looked for once however long it might be waited for: nobody here waits."""
+        """Return the next Xid. It is looked for once, whatever the timeout, because the caller never waits."""
         waiting = [xid for xid in self._faults.value().get("xids", []) if xid["number"] > events.told]
         for xid in sorted((xid for xid in waiting if xid["uuid"] in events.devices), key=lambda xid: xid["number"]):
             events.told = xid["number"]
@@ -341,9 +342,9 @@ class FakeNvml:
         raise NVMLError(_TIMEOUT)
 
     def room(self, uuid: str) -> tuple[int, int]:
-        """How many bytes processes can still get of this GPU, and how many it has, whatever the faults make NVML say.
+        """Return the bytes of this GPU that processes can still get, and all its bytes, whatever the faults say.
 
-        Raises ValueError for a GPU that is none.
+        Raises ValueError if there is no such GPU.
         """
         device = self._devices.get(uuid)
         if device is None:
@@ -351,7 +352,7 @@ class FakeNvml:
         return device.mem_bytes - device.reserved_bytes - self._used(device), device.mem_bytes
 
     def suffer(self, call: str, uuid: str) -> None:
-        """Go wrong as the faults in force say. Raises NVMLError."""
+        """Apply the faults in force to a call: it may hang. Raises NVMLError."""
         faults = self._faults.value()
         if not faults:
             return
@@ -366,7 +367,7 @@ class FakeNvml:
             raise NVMLError(_GPU_IS_LOST)
 
     def _whole(self) -> list[Device]:
-        """In the driver's order."""
+        """Return the whole GPUs in the driver's order."""
         order: list[str] = self._faults.value().get("order", [])
         whole = [device for device in self._devices.values() if not device.parent]
         return sorted(whole, key=lambda device: order.index(device.uuid) if device.uuid in order else len(order))
@@ -386,7 +387,7 @@ class FakeNvml:
         return min(device.idle_bytes + held + late, device.mem_bytes - device.reserved_bytes)
 
     def _listed(self, device: Device, mps: bool) -> list[ProcessInfo]:
-        most = device.mem_bytes - device.idle_bytes  # nobody holds what an idle GPU needs for itself
+        most = device.mem_bytes - device.idle_bytes  # no process holds what an idle GPU needs for itself
         silent = device.uuid in self._faults.value().get("no_memory", ())
         held = {holder.pid: holder.gpus[device.uuid] for holder in self._holding(device) if holder.mps is mps}
         return [
@@ -407,14 +408,14 @@ class FakeNvml:
         return 0 if window is None else window.percent
 
     def _holding(self, device: Device) -> list[FakeProcess]:
-        """The living processes on this GPU; takes note of those that were missed for the first time."""
+        """Return the living processes on this GPU, and note those that are missing for the first time."""
         now = time.monotonic()
         registered = self._registered.value()
         candidates = [holder for holder in {*registered, *self._living} if device.uuid in holder.gpus]
         living = [holder for holder in registered if device.uuid in holder.gpus and lives(holder)]
         for holder in candidates:
             if holder in living:
-                self._missed_at.pop(holder, None)  # it may have been checkpointed, and is back
+                self._missed_at.pop(holder, None)  # the process may have been checkpointed, and is back
             else:
                 self._missed_at.setdefault(holder, now)
         self._living = (self._living - set(candidates)) | set(living)
@@ -426,7 +427,7 @@ class FakeNvml:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU time of the process and all below it: the work is often done under a shell."""
+    """Return the CPU seconds of the process and all below it, because the work is often done under a shell."""
     stat = procfs.read_stat(pid)
     own = 0.0 if stat is None else stat.cpu_s
     return own + sum(_cpu_s(child) for child in procfs.children(pid))
@@ -435,13 +436,13 @@ def _cpu_s(pid: int) -> float:
 def _percent(last: _Window | None, now: float, cpu_s: dict[int, float]) -> int:
     if last is None:
         return 0
-    # Who was not there before starts from zero; who lost a child may have used less than nothing.
+    # A new process starts from zero; one that has lost a child may seem to have used less than before.
     used = sum(max(0.0, now_s - last.cpu_s.get(pid, 0.0)) for pid, now_s in cpu_s.items())
     return min(100, round(100 * used / (now - last.at)))
 
 
 def _hits(name: str, call: str) -> bool:
-    """Whether a fault of this name is one of this call."""
+    """Return whether a fault of this name applies to this call."""
     rest = call.removeprefix(name)
     return call.startswith(name) and (not rest or rest.startswith("_v") or rest == "WithFlags")
 

@@ -1,4 +1,4 @@
-"""The directory that describes fake GPUs: made here, and read for `fake.py`, which tells what is in it."""
+"""Make and read the directory that describes fake GPUs; `fake.py` explains its files."""
 
 import fcntl
 import json
@@ -21,13 +21,13 @@ DRIVER = "580.65.06"
 CUDA = "13.0"
 # What an idle GPU shows as used.
 _IDLE_BYTES = 16 * MIB
-# A file system's clock ticks: what was replaced so recently may be replaced again without showing.
+# A file system's clock ticks: a file that was replaced so recently may be replaced again with the same time.
 _UNSETTLED_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or a MIG slice, of gpus.json."""
+    """One GPU or MIG slice of gpus.json."""
 
     uuid: str
     model: str
@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class FakeProcess:
-    """A process and what it holds; together pid and start time name it."""
+    """A process and the memory that it holds; pid and start time together identify the process."""
 
     pid: int
     starttime: int
@@ -54,7 +54,7 @@ class FakeProcess:
 
 
 class Cached(Generic[T]):
-    """What was made of a file or a directory, made again when that was replaced."""
+    """A value that is made from a file or directory, and made again when that was replaced."""
 
     def __init__(self, path: Path, make: Callable[[Path], T]) -> None:
         self._path = path
@@ -63,14 +63,14 @@ class Cached(Generic[T]):
         self._value: T | None = None
 
     def value(self) -> T:
-        """What is to be made of it now. Raises what making it raises."""
+        """Return the current value. Raises what making it raises."""
         seen = self._look()
         if self._value is None or seen is None or seen != self._seen:
             self._value, self._seen = self._make(self._path), seen
         return self._value
 
     def _look(self) -> tuple[int, ...] | None:
-        """By what it can be recognised; None if that would prove nothing."""
+        """Return what identifies this version of the file; None if it was changed too recently to tell."""
         try:
             stat = os.stat(self._path)
         except OSError:
@@ -81,9 +81,9 @@ class Cached(Generic[T]):
 
 
 def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
-    """Make the state directory hold these GPUs, under the UUIDs that they have if they are there already.
+    """Make the state directory hold these GPUs, which keep their UUIDs if they are there already.
 
-    With `keep`, others that are there stay instead, because somebody computes on them, and the answer is False.
+    With `keep`, other GPUs that are there stay instead, because attempts run on them, and False is returned.
     Raises OSError, and ValueError if the directory is broken.
     """
     (state_dir / "processes").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
 
 
 def register(state_dir: Path, pid: int, starttime: int, gpus: Mapping[str, int | None]) -> None:
-    """Make the process show on these GPUs, by UUID with the bytes that it holds. Raises OSError."""
+    """List the process on these GPUs, which are UUIDs with the bytes that it holds. Raises OSError."""
     path = _entry(state_dir, pid)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for holder in read_holders(path.parent):
@@ -114,20 +114,20 @@ def register(state_dir: Path, pid: int, starttime: int, gpus: Mapping[str, int |
 
 
 def held(state_dir: Path, pid: int, starttime: int) -> dict[str, int | None]:
-    """What this process holds."""
+    """Return what this process holds: bytes by UUID of the GPU."""
     found = (holder for holder in read_holders(state_dir / "processes") if holder.pid == pid)
     return next((holder.gpus for holder in found if holder.starttime == starttime), {})
 
 
 def lives(holder: FakeProcess) -> bool:
-    """Whether this very process has not ended."""
+    """Return whether the process, and not another one with its pid, is alive."""
     stat = procfs.read_stat(holder.pid)
     return stat is not None and stat.alive and stat.starttime == holder.starttime
 
 
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """Nobody else takes memory meanwhile. Raises OSError."""
+    """Lock the directory, so that no other process takes memory meanwhile. Raises OSError."""
     with (state_dir / ".memory.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -152,7 +152,7 @@ def _sizes_of(gpu: FakeGpu) -> list[tuple[str, int, bool]]:
 
 
 def _describe(profile: Profile, names: list[str]) -> dict[str, Any]:
-    """The content of gpus.json; `names` are the UUIDs of the GPUs, each followed by those of its slices."""
+    """Return the content of gpus.json; `names` are the UUIDs of the GPUs, each followed by those of its slices."""
     rest = iter(names)
     described: list[dict[str, Any]] = []
     whole: list[str] = []
@@ -180,7 +180,7 @@ def _describe(profile: Profile, names: list[str]) -> dict[str, Any]:
 
 
 def read_node(path: Path) -> tuple[dict[str, Any], dict[str, Device]]:
-    """What the file says, and its GPUs by UUID. Raises ValueError."""
+    """Return the content of gpus.json, and its GPUs by UUID. Raises ValueError."""
     content = read_json(path) or {}
     try:
         return content, {gpu["uuid"]: Device(**gpu) for gpu in content["gpus"]}
@@ -189,7 +189,7 @@ def read_node(path: Path) -> tuple[dict[str, Any], dict[str, Device]]:
 
 
 def read_holders(directory: Path) -> Iterator[FakeProcess]:
-    """The processes that are registered there, living or not."""
+    """Yield the processes that are registered in the directory, living or not."""
     for path in directory.glob("[0-9]*.json"):
         try:
             content = json.loads(path.read_text())
@@ -197,5 +197,5 @@ def read_holders(directory: Path) -> Iterator[FakeProcess]:
                 int(content["pid"]), int(content["starttime"]), dict(content["gpus"]), content.get("mps") is True
             )
         except (OSError, ValueError, KeyError, TypeError):
-            # Removed since it was listed, or not written whole: either way it registers nobody.
+            # The file was removed since it was listed, or is not written whole: it registers no process.
             continue

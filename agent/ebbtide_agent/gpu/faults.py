@@ -1,4 +1,4 @@
-"""What goes wrong with fake GPUs, changed on purpose: faults.json, which `fake.py` tells of."""
+"""Make fake GPUs go wrong on purpose, through faults.json, which `fake.py` describes."""
 
 import fcntl
 import time
@@ -25,23 +25,23 @@ class FaultFile:
         self._path = state_dir / "faults.json"
 
     def devices(self) -> list[Device]:
-        """The GPUs that are offered, in the order of their numbers: slices in the place of a GPU that is cut up."""
+        """Return the GPUs that are offered, in the order of their numbers; a GPU that is cut gives its slices."""
         found = list(read_node(self._state_dir / "gpus.json")[1].values())
         whole = [device for device in found if not device.parent]
         parts = {device.uuid: [part for part in found if part.parent == device.uuid] for device in whole}
         return [part for device in whole for part in (parts[device.uuid] if device.mig else [device])]
 
     def read(self) -> Faults:
-        """What is in force now."""
+        """Return the faults that are in force now."""
         return read_json(self._path) or {}
 
     def lose(self, uuid: str) -> None:
-        """The GPU falls off the bus."""
+        """Make the GPU fall off the bus."""
         with self._changed() as faults:
             _include(faults, "lost", uuid)
 
     def restore(self, uuid: str) -> None:
-        """The GPU is back, and nothing is said against it any more."""
+        """Bring the GPU back; its errors and Xids are withdrawn, and its processes' memory is available again."""
         with self._changed() as faults:
             for name in ("lost", "no_memory"):
                 _exclude(faults, name, uuid)
@@ -49,32 +49,32 @@ class FaultFile:
             _recover(faults, lambda hit: hit == uuid)
 
     def xid(self, uuid: str, xid: int) -> None:
-        """The driver reports an error of the GPU."""
+        """Have the driver report an error of the GPU."""
         with self._changed() as faults:
-            # Numbers only grow, though the list is emptied now and then.
+            # Numbers only grow, although the list is emptied now and then.
             number = max(time.time_ns() // 1_000_000, *(1 + before["number"] for before in faults.get("xids", [])), 0)
             faults.setdefault("xids", []).append({"uuid": uuid, "xid": xid, "number": number})
             faults.setdefault("recovery", {})[uuid] = _RESET
 
     def hide_memory(self, uuid: str, hidden: bool) -> None:
-        """What processes hold on the GPU is not available, or is again."""
+        """Make the memory that processes hold on the GPU unavailable, or available again."""
         with self._changed() as faults:
             (_include if hidden else _exclude)(faults, "no_memory", uuid)
 
     def hang(self, call: str) -> None:
-        """A function of NVML never returns."""
+        """Make a function of NVML never return."""
         with self._changed() as faults:
             _include(faults, "hang", call)
 
     def release_late(self, uuid: str, seconds: float) -> None:
-        """Memory stays for so long after a process ended; 0: it does not."""
+        """Make memory stay on the GPU for so many seconds after its process has ended; 0: it does not stay."""
         with self._changed() as faults:
             faults.setdefault("release_after_s", {})[uuid] = seconds
             if not seconds:
                 del faults["release_after_s"][uuid]
 
     def fail(self, uuid: str, call: str, code: int) -> None:
-        """A function of NVML answers with a code for this GPU, or for `*`; 0: it does its work again."""
+        """Make a function of NVML fail with a code for this GPU, or for all (`*`); 0: it works again."""
         with self._changed() as faults:
             errors = faults.setdefault("errors", {}).setdefault(uuid, {})
             errors[call] = code
@@ -82,14 +82,14 @@ class FaultFile:
                 del errors[call]
 
     def permute(self) -> list[str]:
-        """The driver numbers its GPUs the other way round the next time it is opened; the UUIDs in that order."""
+        """Have the driver number its GPUs in reverse when it is opened next; return the UUIDs in that order."""
         with self._changed() as faults:
             order = faults.get("order") or [device.parent or device.uuid for device in self.devices()]
             faults["order"] = list(dict.fromkeys(reversed(order)))
             return list(faults["order"])
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; what an Xid said against a GPU is withdrawn."""
+        """End all faults; a GPU that had an Xid needs no recovery any more."""
         with self._changed() as faults:
             _recover(faults, lambda _: True)
             recovery = faults.get("recovery", {})
@@ -98,7 +98,7 @@ class FaultFile:
 
     @contextmanager
     def _changed(self) -> Iterator[Faults]:
-        """The faults to be changed, which nobody else changes meanwhile."""
+        """Provide the faults to be changed, under a lock, and write them."""
         with (self._state_dir / ".faults.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             faults = self.read()

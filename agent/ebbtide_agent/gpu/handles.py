@@ -1,4 +1,4 @@
-"""The driver's handle of a GPU by its UUID, whatever has become of the other GPUs."""
+"""Find the driver's handle of a GPU by its UUID, even when other GPUs are lost."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,10 +8,10 @@ from ebbtide_agent.gpu.codes import Meaning, meaning
 
 
 def handle_of(library: Any, uuid: str) -> Any:
-    """The handle of a GPU or MIG slice. Raises NVMLError.
+    """Return the handle of a GPU or MIG slice. Raises NVMLError.
 
-    NVML's own search by UUID comes by other GPUs on its way, and fails if any is lost, as its header says. Asked by
-    their numbers, the GPUs answer each for itself.
+    NVML's own search by UUID looks at other GPUs on its way, and fails if any is lost, as its header says. Asked by
+    number, each GPU answers for itself.
     """
     try:
         return library.nvmlDeviceGetHandleByUUID(uuid)
@@ -26,7 +26,7 @@ def handle_of(library: Any, uuid: str) -> Any:
 
 
 def _answering(library: Any) -> Iterator[Any]:
-    """Handles of the GPUs that answer, and of their slices."""
+    """Yield the handles of the GPUs that answer, and of their slices."""
     for index in range(library.nvmlDeviceGetCount()):
         with suppress(library.NVMLError):
             whole = library.nvmlDeviceGetHandleByIndex(index)

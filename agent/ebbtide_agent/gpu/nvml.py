@@ -1,4 +1,4 @@
-"""GPUs through NVML's functions: those of the `pynvml` module, or of anything that offers the same ones."""
+"""Read GPUs through NVML's functions: those of the `pynvml` module, or of anything that offers the same ones."""
 
 import importlib
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GPU_SENSOR = 0
-_P2P_OVER_NVLINK = 2  # by its number: the constants of pynvml have a tuple among them
+_P2P_OVER_NVLINK = 2  # as a number, because pynvml's constants have a tuple among them
 _P2P_OK = 0
 _MIG_ON = 1
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -33,14 +33,14 @@ _TOPOLOGY = {
     40: LinkKind.NUMA_NODE,
     50: LinkKind.SYSTEM,
 }
-# The server is listed with a context of its own, and belongs to no job. The kernel cuts names off after 15 bytes.
+# The MPS server is listed with a context of its own, and belongs to no job. The kernel cuts names off after 15 bytes.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
 
 
 class NvmlLibrary(Protocol):
     """The part of NVML that every library has, under the names and with the results of `pynvml`.
 
-    What else is asked, by name, an older module or driver may lack: see `NvmlBackend._answer`.
+    Other functions are called by name, because an older module or driver may lack them: see `NvmlBackend._answer`.
     """
 
     @property
@@ -56,19 +56,19 @@ class NvmlLibrary(Protocol):
 
 
 class NvmlUnavailable(Exception):
-    """There is no NVML to ask on this machine, or it does not start; the message says why."""
+    """This machine has no NVML, or NVML does not start; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Handles:
-    """What the driver knows a GPU by; sensors are asked of the whole one that a MIG slice is cut from."""
+    """The driver's handles of a GPU; sensors are asked of `whole`, the GPU that a MIG slice is cut from."""
 
     own: Any
     whole: Any
 
 
 def numa_node_of(pci_bus_id: str) -> int | None:
-    """The NUMA node that the kernel tells for the device with this bus id of NVML, None if it tells none."""
+    """Return the NUMA node that the kernel reports for the device with this bus id of NVML; None if it reports none."""
     domain, _, place = pci_bus_id.lower().partition(":")
     try:
         # NVML writes the domain with eight digits, the kernel with four.
@@ -79,7 +79,7 @@ def numa_node_of(pci_bus_id: str) -> int | None:
 
 
 class NvmlBackend:
-    """`GpuBackend` over an NVML library. Raises NvmlUnavailable if the library does not start."""
+    """A `GpuBackend` over an NVML library. Raises NvmlUnavailable if the library does not start."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class NvmlBackend:
         numa_node: Callable[[str], int | None] = numa_node_of,
         xids_before: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`numa_node` tells the node of a PCI bus id; `xids_before` what speaks against GPUs already, by UUID."""
+        """`numa_node` returns the NUMA node of a PCI bus id; `xids_before` are the Xids that stand already, by UUID."""
         self.kind: Kind = kind
         self.unnamed = 0  # GPUs that the driver counts and does not name
         self._nvml = library
@@ -157,7 +157,7 @@ class NvmlBackend:
         return GpuReading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
-        """Take the GPU with this number, or the slices that it is cut into, among those there are."""
+        """Add the GPU with this number, or the slices that it is cut into."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = self._nvml.nvmlDeviceGetUUID(handle)
@@ -165,7 +165,7 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             # Without its UUID a GPU has no name to be reported under.
             log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
-            # One that this user may not use, as in a container that was given others, is none of ours.
+            # A GPU that this user may not use, as in a container that was given other GPUs, is not counted.
             self.unnamed += meaning(error) is not Meaning.NO_VALUE
             return
         if mode is None or mode[0] != _MIG_ON:
@@ -183,7 +183,7 @@ class NvmlBackend:
         bus_id = self._bus_id(handles.whole)
         gpu = Gpu(
             uuid,
-            # The driver's number, unless slices before it have taken that.
+            # The driver's number, unless a slice before this GPU has taken it.
             index if not self._gpus else max(index, self._gpus[-1].index + 1),
             model=self._optional("nvmlDeviceGetName", handles.own) or "unknown",
             mem_bytes=self._mem_bytes(handles.own),
@@ -208,7 +208,7 @@ class NvmlBackend:
         return pci.busId.decode() if isinstance(pci.busId, bytes) else str(pci.busId)
 
     def _event_sources(self) -> dict[str, tuple[Any, tuple[str, ...]]]:
-        """By UUID of each whole GPU its handle, and under what UUIDs it is offered."""
+        """Return, by the UUID of each whole GPU, its handle and the UUIDs under which it is offered."""
         wholes = dict.fromkeys(gpu.parent or gpu.uuid for gpu in self._gpus)
         offered = {whole: tuple(gpu.uuid for gpu in self._gpus if whole in (gpu.uuid, gpu.parent)) for whole in wholes}
         return {whole: (self._handles[uuids[0]].whole, uuids) for whole, uuids in offered.items()}
@@ -224,7 +224,7 @@ class NvmlBackend:
         return None if level is None else _TOPOLOGY.get(level)
 
     def _found(self, uuid: str) -> _Handles:
-        """What the driver knows the GPU by now. Raises NVMLError."""
+        """Return the driver's current handles of the GPU. Raises NVMLError."""
         handles = self._handles.get(uuid)
         if handles is None:
             own = handle_of(self._nvml, uuid)
@@ -251,7 +251,7 @@ class NvmlBackend:
         )
 
     def _memory(self, handle: Any) -> Any:
-        # The second version leaves out of `used` what the driver reserves for itself; old drivers have only the first.
+        # In the second version `used` is without what the driver reserves for itself; old drivers have only the first.
         newer = self._answer("nvmlDeviceGetMemoryInfo", handle, version=self._nvml.nvmlMemory_v2)
         return newer if newer is not None else self._answer("nvmlDeviceGetMemoryInfo", handle)
 
@@ -273,7 +273,7 @@ class NvmlBackend:
         return tuple(found.values())
 
     def _answer(self, call: str, *arguments: Any, **options: Any) -> Any:
-        """The answer to a call, None if there is none here. Raises NVMLError if something is wrong with the GPU."""
+        """Return the answer to a call; None if there is none here. Raises NVMLError if something is wrong."""
         function = getattr(self._nvml, call, None)
         if function is None:
             return None  # an older module
@@ -285,7 +285,7 @@ class NvmlBackend:
             raise
 
     def _optional(self, call: str, *arguments: Any) -> Any:
-        """The answer to a call, None if there is none for whatever reason: the next reading says what is wrong."""
+        """Return the answer to a call; None if there is none for any reason, as the next reading says what is wrong."""
         try:
             return self._answer(call, *arguments)
         except self._nvml.NVMLError as error:
@@ -294,7 +294,7 @@ class NvmlBackend:
 
 
 def open_nvml(xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
-    """The real GPUs of this machine. Raises NvmlUnavailable if it has no NVML library, no driver or no working one."""
+    """Open the real GPUs of this machine. Raises NvmlUnavailable if it has no NVML library, or no working driver."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError as error:
@@ -303,13 +303,13 @@ def open_nvml(xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBack
 
 
 def open_fake(state_dir: Path, xids_before: Mapping[str, int] = MappingProxyType({})) -> NvmlBackend:
-    """The fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it describes none."""
+    """Open the fake GPUs of this directory. Raises NvmlUnavailable, and ValueError if it describes none."""
     library = FakeNvml(state_dir)
     return NvmlBackend(library, "fake", library.numa_node, xids_before)
 
 
 def has_real_gpus() -> bool:
-    """Whether this machine has at least one GPU that NVML can name."""
+    """Return whether this machine has at least one GPU that NVML can name."""
     try:
         return bool(open_nvml().gpus())
     except NvmlUnavailable:
@@ -317,7 +317,7 @@ def has_real_gpus() -> bool:
 
 
 def _plausible(used: int | None, total: int | None) -> int | None:
-    # Driver and binding once disagreed on the layout of this struct; a process cannot hold more than there is.
+    # Driver and binding once disagreed on the layout of this struct. A process cannot hold more than the GPU has.
     return None if used is None or (total is not None and used > total) else int(used)
 
 

@@ -1,4 +1,4 @@
-"""GPUs asked about in a process that can be lost: the agent's end of `serving`."""
+"""Ask about GPUs in a process that the agent can afford to lose: the agent's end of `serving`."""
 
 import importlib.util
 import json
@@ -20,20 +20,20 @@ from ebbtide_agent.processes.isolated import package_roots
 
 log = logging.getLogger(__name__)
 
-# Longer than `reader` waits: on a busy machine a process may only have had no turn.
+# Longer than `reader` waits, because on a busy machine the process may only not have been scheduled.
 TIMEOUT_S = 5.0
-# The first call to a driver that nobody has used yet attaches every GPU: seconds, with eight of them.
+# The first call to a driver that no process uses attaches every GPU, which takes seconds with eight of them.
 OPEN_S = 30.0
-# How often it is asked again whether there is a driver by now, or whether a GPU that is gone is back.
+# Seconds between looks whether there is a driver by now, or whether a GPU that is gone is back.
 AGAIN_S = 30.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-# A process that answered for so long was not the one to blame.
+# After a process has answered for so many seconds, its failure is taken for a new one, and the pause is short again.
 _STEADY_S = 60.0
 _END_S = 1.0
 _SILENT = "NVML does not answer; asked again"
 
-# Isolated from whatever the agent's user has set or installed; so the way to its packages has to be told.
+# The process is isolated from what the agent's user has set or installed, so it gets the paths of its packages.
 _BOOT = """
 import sys
 sys.path += sys.argv[2:]
@@ -43,15 +43,15 @@ main(int(sys.argv[1]))
 
 
 class NoNvmlAnswer(Exception):
-    """The process hangs, has ended, or talks nonsense; the message says which."""
+    """The process hangs, has ended, or sends what makes no sense; the message says which."""
 
 
 class NvmlProcess:
-    """`GpuBackend` whose calls return within a timeout, whatever the driver does.
+    """A `GpuBackend` whose calls return within a timeout, whatever the driver does.
 
     A process that does not answer is killed, and another one is started after a pause that grows; until that answers,
-    every GPU is unhealthy. Where there is no driver, or a GPU cannot be read, a new process looks again from time to
-    time, for only one that starts anew sees what changed; GPUs once found stay among those there are.
+    every GPU is unhealthy. When there is no driver, or a GPU cannot be read, a new process looks again from time to
+    time, because only a new process sees what changed. A GPU that was found once stays in the list.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class NvmlProcess:
         first_pause_s: float = FIRST_PAUSE_S,
         again_s: float = AGAIN_S,
     ) -> None:
-        """`gpus`: "auto" for real ones, "fake" for those of `state_dir`. Starts the first process."""
+        """Start the first process. `gpus` is "auto" for real GPUs, "fake" for those of `state_dir`."""
         self._order = {"gpus": gpus, "state_dir": str(state_dir)}
         self._timeout_s = timeout_s
         self._first_pause_s = first_pause_s
@@ -75,22 +75,22 @@ class NvmlProcess:
         self._gpus: dict[str, Gpu] = {}
         self._links: tuple[DeviceLink, ...] = ()
         self._driver = Driver()
-        self._missing = False  # GPUs that there should be
-        self._amiss: dict[str, float] = {}  # GPUs that another process may be able to read, and since when
-        self._xids: dict[str, int] = {}  # what speaks against GPUs, for the next process to know
+        self._missing = False  # whether the last process found no GPUs, or some without a name
+        self._amiss: dict[str, float] = {}  # GPUs that a new process may be able to read, and since when
+        self._xids: dict[str, int] = {}  # the Xid that stands against each GPU, for the next process
         with self._turn:
             self._ready()
 
     @property
     def kind(self) -> Kind:
-        """Who answers."""
+        """The kind of GPUs that there are."""
         if self._order["gpus"] == "fake":
             return "fake"
         return "nvml" if self._gpus else "none"
 
     @property
     def pid(self) -> int | None:
-        """The process that asks now; None: there is none at the moment."""
+        """The pid of the process that asks NVML now; None if there is none."""
         child = self._child
         return None if child is None else child.pid
 
@@ -120,17 +120,17 @@ class NvmlProcess:
         return reading
 
     def close(self) -> None:
-        """End the process, also under a call that waits for it."""
+        """End the process, even while a call waits for it."""
         self._next_at = math.inf
         self._end()
 
     def _note(self, reading: GpuReading) -> None:
-        """Remember what another process has to know, and whether it should look."""
+        """Remember the Xid that the next process has to know, and whether a new process should look at the GPU."""
         if (xid := worst(reading.xids)) is not None:
             self._xids[reading.uuid] = xid
         if reading.healthy:
             self._xids.pop(reading.uuid, None)
-        # An Xid stands until the driver withdraws it, whoever asks.
+        # An Xid stands until the driver withdraws it, so a new process would change nothing.
         stands = reading.uuid in self._xids and not reading.gone
         if reading.healthy or stands or reading.uuid not in self._gpus:
             self._amiss.pop(reading.uuid, None)
@@ -148,9 +148,9 @@ class NvmlProcess:
             return None
 
     def _ready(self) -> "_Child | None":
-        """The process to ask; started if there is none and the pause is over, or if it is time to look again."""
+        """Return the process to ask; start one if there is none and the pause is over, or if a new look is due."""
         now = time.monotonic()
-        # A new process costs seconds, with eight GPUs: it is not started for what is over at the next reading.
+        # A new process costs seconds with eight GPUs, so it is not started for a fault that the next reading clears.
         amiss_since = self._opened_at if self._missing else min(self._amiss.values(), default=math.inf)
         if self._child is not None and now - amiss_since > self._again_s:
             self._end()
@@ -174,7 +174,7 @@ class NvmlProcess:
         self._next_at = max(self._next_at, time.monotonic() + self._again_s)
 
     def _take(self, found: dict[str, Any]) -> None:
-        """Know what a new process found. Raises NoAnswer if that makes no sense."""
+        """Take over what a new process found. Raises NoNvmlAnswer if that makes no sense."""
         try:
             gpus = [Gpu(**gpu) for gpu in found["gpus"]]
             links = tuple(DeviceLink(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
@@ -189,12 +189,12 @@ class NvmlProcess:
         self._say_trouble("")
 
     def _as_known(self, gpu: Gpu) -> Gpu:
-        """A GPU keeps its number while the agent runs, and memory that can no longer be read."""
+        """Return the GPU with the number that it had before, and its memory, if that can no longer be read."""
         before = self._gpus.get(gpu.uuid, gpu)
         return replace(gpu, index=before.index, mem_bytes=gpu.mem_bytes or before.mem_bytes)
 
     def _give_up(self, error: NoNvmlAnswer) -> None:
-        """End a process that does not answer; the next one has its turn after a pause."""
+        """End a process that does not answer; the next one is started after a pause."""
         log.error("event=nvml-silent reason=%r pause_s=%g", str(error), self._pause_s)
         self._trouble = _SILENT
         self._end()
@@ -216,7 +216,7 @@ class NvmlProcess:
 
 
 class _Child:
-    """One process that asks NVML. Raises NoAnswer."""
+    """One process that asks NVML. Raises NoNvmlAnswer."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -236,7 +236,6 @@ class _Child:
         return self._process.pid
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer to one request."""
         until = time.monotonic() + timeout_s
         try:
             self._socket.settimeout(timeout_s)
@@ -260,7 +259,7 @@ class _Child:
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            # In the driver, beyond all signals; buried when it comes back.
+            # The process is stuck in the driver, where no signal reaches it, and is reaped when it comes back.
             log.error("event=nvml-process-stuck pid=%d", self._process.pid)
             threading.Thread(target=self._process.wait, name="burial", daemon=True).start()
 
@@ -284,7 +283,7 @@ def _reading(uuid: str, answer: dict[str, Any]) -> GpuReading:
 
 
 def _roots() -> list[str]:
-    """Where our packages and the binding of NVML are imported from."""
+    """Return the directories that the agent's packages and NVML's binding are imported from."""
     roots = package_roots()
     binding = importlib.util.find_spec("pynvml")
     if binding is not None and binding.origin is not None:

@@ -1,4 +1,4 @@
-"""What fake GPUs a node has: `4xA100-40GB`, the name of a machine such as `dgx-h100`, or a TOML file for a mixture.
+"""Parse which fake GPUs a node has: `4xA100-40GB`, a machine's name such as `dgx-h100`, or a TOML file for a mixture.
 
     2xRTX3090-nvlink           joined in pairs by NVLink bridges
     1xA100-40GB:1g.5gb*7       cut into MIG slices; several kinds: 3g.20gb,2g.10gb,1g.5gb*2
@@ -33,7 +33,7 @@ MAX_GPUS = 64
 
 _Group = tuple[int, ...]
 
-# What the driver reports as total memory, in MiB, and as compute capability.
+# Total memory in MiB and compute capability, as the driver reports them.
 _MODELS: Final = {
     "A10": (23028, "8.6"),
     "A30": (24576, "8.0"),
@@ -74,7 +74,7 @@ class FakeSlice:
 
 @dataclass(frozen=True, slots=True)
 class FakeGpu:
-    """One fake GPU; with slices, these are what it offers."""
+    """One fake GPU; if it has slices, it offers these."""
 
     model: str
     mem_bytes: int
@@ -85,7 +85,7 @@ class FakeGpu:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The fake GPUs of a node and how they reach each other, by their places."""
+    """The fake GPUs of a node, and how they reach each other; groups are indices into `gpus`."""
 
     gpus: tuple[FakeGpu, ...]
     nvlinks: tuple[_Group, ...] = ()
@@ -93,7 +93,7 @@ class Profile:
 
 
 def parse_profile(profile: str) -> Profile:
-    """The GPUs that a profile stands for: see the module. Raises ValueError with one line."""
+    """Return the GPUs that a profile stands for: see the module. Raises ValueError with one line."""
     if profile.endswith(".toml"):
         return _from_file(Path(profile))
     if profile.casefold() in _MACHINES:
@@ -119,7 +119,7 @@ _MACHINES: Final = {
 
 
 def _machine(model: str, count: int, in_pairs: bool) -> Profile:
-    """Two processors, each with half of the GPUs at its own memory."""
+    """Return a machine with two NUMA nodes, each with half of the GPUs."""
     gpu = _known_gpu(model, model)
     gpus = tuple(replace(gpu, numa_node=2 * place // count) for place in range(count))
     pairs = tuple((place, place + 1) for place in range(0, count, 2))
@@ -181,7 +181,7 @@ def _known_gpu(model: str, profile: str) -> FakeGpu:
 
 
 def _cut(gpu: FakeGpu, slices: str, profile: str) -> FakeGpu:
-    """The GPU in MIG slices such as `3g.20gb,1g.5gb*2`. Raises ValueError if it cannot be cut so."""
+    """Cut the GPU into MIG slices such as `3g.20gb,1g.5gb*2`. Raises ValueError if it cannot be cut so."""
     if not slices:
         return gpu
     if gpu.model not in _CAN_BE_CUT:

@@ -1,7 +1,7 @@
-"""The one door to a GPU backend: readings that cannot hold up the agent.
+"""Read GPUs through a backend without holding up the agent.
 
-A call may take long, as that which starts a process for the driver does. It is made on a thread that nothing waits for
-longer than the timeout, and no second one is started while the first is under way.
+A call may take long, for example if it starts a process for the driver. It is made on a thread, the agent waits for it
+no longer than the timeout, and no second call is started while one is under way.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Readings = dict[str, GpuReading]
 
 
 class GpuReader:
-    """Asynchronous readings of a backend; every GPU asked for is in the answer, an unanswered one as unhealthy."""
+    """Reads a backend asynchronously. Every GPU asked for is in the answer; one that does not answer is unhealthy."""
 
     def __init__(self, backend: GpuBackend, timeout_s: float = _TIMEOUT_S) -> None:
         self._backend = backend
@@ -34,7 +34,7 @@ class GpuReader:
 
     @property
     def kind(self) -> Kind:
-        """Who answers."""
+        """The backend's kind."""
         return self._backend.kind
 
     @property
@@ -43,28 +43,28 @@ class GpuReader:
         return self._gpus
 
     async def links(self) -> tuple[DeviceLink, ...]:
-        """How the GPUs of the node reach each other."""
+        """Return how the GPUs of the node reach each other."""
         return await in_thread(self._backend.links)
 
     def settings(self, uuid: str) -> GpuSettings:
-        """How an administrator has set the GPU. Blocks, and may do so for ever."""
+        """Return how an administrator has set the GPU. Blocks, and may do so for ever."""
         return self._backend.settings(uuid)
 
     def take_xids(self) -> dict[str, tuple[int, ...]]:
-        """By UUID the Xids that came with the readings since the last time."""
+        """Return by UUID the Xids that came with readings since this was last called."""
         taken, self._xids = self._xids, {}
         return taken
 
     async def read_all(self) -> Readings:
-        """The state of every GPU by UUID, those among them that were found only now."""
+        """Return the state of every GPU by UUID, including GPUs that are found only now."""
         return await self._read(None)
 
     async def gone(self, uuids: Iterable[str]) -> str:
-        """One of these GPUs that is lost for certain now; empty: none is."""
+        """Return one of these GPUs that is lost for certain now; empty if none is."""
         return next((uuid for uuid, reading in (await self.read(uuids)).items() if reading.gone), "")
 
     async def read(self, uuids: Iterable[str]) -> Readings:
-        """The state of these GPUs by UUID."""
+        """Return the state of these GPUs by UUID."""
         asked = tuple(uuids)
         return await self._read(asked) if asked else {}
 
@@ -94,12 +94,12 @@ class GpuReader:
 
 
 def listed_pids(readings: Readings) -> frozenset[int]:
-    """Pids of all processes that the readings list."""
+    """Return the pids of all processes that the readings list."""
     return frozenset(process.pid for reading in readings.values() for process in reading.processes or ())
 
 
 def _read(backend: GpuBackend, asked: tuple[str, ...] | None) -> tuple[tuple[Gpu, ...], Readings]:
-    """The GPUs there are, and what those say that are asked for; None: all."""
+    """Return the GPUs there are, and the readings of those that were asked for; None: of all."""
     gpus = backend.gpus()
     uuids = tuple(gpu.uuid for gpu in gpus) if asked is None else asked
     return gpus, {uuid: _read_one(backend, uuid) for uuid in uuids}
@@ -108,6 +108,6 @@ def _read(backend: GpuBackend, asked: tuple[str, ...] | None) -> tuple[tuple[Gpu
 def _read_one(backend: GpuBackend, uuid: str) -> GpuReading:
     try:
         return backend.read(uuid)
-    except Exception as error:  # of the driver's library, or of its process: the other GPUs are read all the same
+    except Exception as error:  # of the driver's library or process: the other GPUs are read all the same
         log.exception("event=reading-failed gpu=%s", uuid)
         return GpuReading(uuid, unhealthy_reason=f"cannot be read: {error}")

@@ -1,9 +1,11 @@
-"""The process that asks NVML, for a lost GPU can hang or crash whoever asks: JSON lines over one socket.
+"""Ask NVML in a process of its own, because a lost GPU can hang or crash the process that asks.
+
+The agent and this process exchange JSON lines over one socket:
 
     to it      {"gpus": "auto" or "fake", "state_dir", "xids": {uuid: xid}}, then {"read": uuid} or {"settings": uuid}
     from it    {"gpus", "links", "driver", "unnamed"}, or {"unavailable": why}; then to each request its answer
 
-It imports little, and ends with the agent, even while it hangs in the driver.
+The process imports little, and ends with the agent, even while it hangs in the driver.
 """
 
 import json
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 def main(descriptor: int) -> None:
     """Serve the socket until its other end is closed."""
     agent_log.configure()
-    # The agent may be killed while one of the two speaks.
+    # The agent may be killed while either side sends.
     with socket.socket(fileno=descriptor) as agent, agent.makefile("rb") as lines, suppress(ConnectionError):
         threading.Thread(target=_end_with, args=(agent,), daemon=True).start()
         _serve(agent, lines)
@@ -67,7 +69,7 @@ def _answer(backend: GpuBackend, request: dict[str, str]) -> dict[str, Any]:
                 return asdict(backend.read(uuid))
             case {"settings": uuid}:
                 return asdict(backend.settings(uuid))
-    except Exception as error:  # of the driver's library, which may answer anything: the agent hears of it
+    except Exception as error:  # of the driver's library, which may raise anything: the agent is told
         log.exception("event=nvml-call-failed request=%r", request)
         return {"error": str(error) or type(error).__name__}
     return {"error": f"not a request: {request!r}"}

@@ -1,4 +1,4 @@
-"""Xids: the errors that the driver reports of a GPU as they happen, and which of them make it unhealthy."""
+"""Handle Xids, the errors of a GPU that the driver reports as they happen, and decide which make it unhealthy."""
 
 import logging
 import math
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-# The fault of what computes on the GPU, not of the GPU: the next process finds it as it was.
+# Errors of the application on the GPU, not of the GPU: the next process finds the GPU as it was.
 OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
-# Nothing that runs on the GPU comes back from these.
+# No process that runs on the GPU survives these.
 FATAL: Final = frozenset({79, 119, 120})
 
 _WORDS: Final = {
@@ -40,28 +40,28 @@ _XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _NO_ACTION = 0
 _SUCCESS = 0
-# A driver may need a moment to find out what a GPU needs.
+# A driver may need so many seconds to find out what a GPU needs.
 _SETTLES_S = 10.0
-# So many events are taken in before anything else has its turn.
+# Events that are taken in before other work has its turn.
 _BATCH = 256
 
 
 def words(xid: int) -> str:
-    """`Xid 79: the GPU has fallen off the bus`."""
+    """Return the Xid in words, such as `Xid 79: the GPU has fallen off the bus`."""
     return f"Xid {xid}: {_WORDS[xid]}" if xid in _WORDS else f"Xid {xid}"
 
 
 def worst(xids: Iterable[int]) -> int | None:
-    """The one of these that says most against the GPU, None if none says anything."""
+    """Return the worst of these Xids for the GPU; None if all are errors of applications."""
     critical = [xid for xid in xids if xid not in OF_APPLICATIONS]
     return next((xid for xid in critical if xid in FATAL), critical[0] if critical else None)
 
 
 class XidEvents:
-    """The Xids that a driver reports from now on. No method raises: without events there are none."""
+    """Collects the Xids that a driver reports from now on. No method raises: without events there are no Xids."""
 
     def __init__(self, library: Any, slots: Mapping[str, tuple[Any, tuple[str, ...]]]) -> None:
-        """`slots`: by UUID of a whole GPU its handle, and the UUIDs under which it is offered."""
+        """`slots` are, by the UUID of each whole GPU, its handle and the UUIDs under which it is offered."""
         self._nvml = library
         self._slots = slots
         self._waiting: defaultdict[str, list[int]] = defaultdict(list)
@@ -69,7 +69,7 @@ class XidEvents:
         self._set = self._register()
 
     def take(self, uuid: str) -> tuple[int, ...]:
-        """The Xids of this GPU or MIG slice since the last time."""
+        """Return the Xids of this GPU or MIG slice since they were last taken."""
         self._look()
         return tuple(self._waiting.pop(uuid, ()))
 
@@ -88,7 +88,7 @@ class XidEvents:
         return events
 
     def _look(self) -> None:
-        """Take what the driver has ready; it is not waited for."""
+        """Take the events that the driver has ready, without waiting."""
         if self._set is None:
             return
         for _ in range(_BATCH):
@@ -101,16 +101,16 @@ class XidEvents:
                 self._waiting[uuid].append(int(event.eventData))
 
     def _note(self, error: Exception) -> None:
-        """Say once that something is wrong; it may be over the next time."""
+        """Log once that events cannot be read, until they can be read again."""
         is_wrong = getattr(error, "value", 0) != _TIMEOUT
         if is_wrong and not self._is_wrong:
             log.error("event=no-xids-now reason=%r", str(error))
         self._is_wrong = is_wrong
 
     def _meant(self, device: Any) -> list[str]:
-        """Under which UUIDs to tell what happened to a device: of a GPU that is cut up, every slice may be hit."""
+        """Return the UUIDs that an event is reported for: on a GPU that is cut, every slice may be hit."""
         name = self._name(device)
-        # One that has fallen off the bus may not say its name any more.
+        # A GPU that has fallen off the bus may not report its UUID any more.
         wholes = [name] if name else [uuid for uuid, (handle, _) in self._slots.items() if not self._name(handle)]
         return [uuid for whole in wholes if whole in self._slots for uuid in self._slots[whole][1]]
 
@@ -122,21 +122,24 @@ class XidEvents:
 
 
 class Verdicts:
-    """Which GPUs are unhealthy because of an Xid: until the driver says that they need nothing, or the agent ends."""
+    """Knows which GPUs are unhealthy because of an Xid, until the driver says that they need no recovery action.
+
+    Verdicts do not outlive the agent.
+    """
 
     def __init__(self, library: Any, known: Mapping[str, int]) -> None:
-        """`known`: by UUID the Xids that were seen some time ago."""
+        """`known` are the Xids that were seen some time ago, by UUID."""
         self._nvml = library
         self._since = {uuid: (xid, -math.inf) for uuid, xid in known.items()}
 
     def hear(self, uuid: str, xids: Iterable[int]) -> None:
-        """Take note of what happened to a GPU."""
+        """Note the Xids of a GPU."""
         xid = worst(xids)
         if xid is not None:
             self._since[uuid] = (xid, time.monotonic())
 
     def standing(self, uuid: str, handle: Any) -> int | None:
-        """The Xid that speaks against this GPU now."""
+        """Return the Xid that makes this GPU unhealthy now; None if there is none."""
         if uuid not in self._since:
             return None
         xid, since = self._since[uuid]
