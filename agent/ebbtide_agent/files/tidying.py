@@ -137,7 +137,7 @@ class Tidying:
         return gone
 
     async def _asked_of(self, jobs: Set[str]) -> list[agent_pb2.CheckpointData]:
-        """Return the master's answers about these jobs, for `AT_ONCE` jobs each."""
+        """Ask the master about these jobs, at most `AT_ONCE` in one question, and return its answers."""
         named, answers = sorted(jobs), list[agent_pb2.CheckpointData]()
         for start in range(0, len(named), AT_ONCE):
             request = agent_pb2.ReadCheckpoint(ended_of=named[start : start + AT_ONCE])
@@ -151,7 +151,7 @@ class Tidying:
                     await clear(folder)
 
     def _warn(self, left: int) -> None:
-        """Warn once when the checkpoints that stay take more than the quota."""
+        """Warn once when the checkpoints of jobs that have not finished take more than the quota."""
         over = self._keep.quota_bytes is not None and left > self._keep.quota_bytes
         if over and not self._over:
             log.warning("event=checkpoints-over-quota bytes=%d quota=%d", left, self._keep.quota_bytes)

@@ -1,4 +1,4 @@
-"""GPU backends: real GPUs through NVML, fake ones through the same code over a directory, or none."""
+"""Open GPU backends: real GPUs through NVML, fake ones through the same code over a directory, or none."""
 
 import logging
 from pathlib import Path

@@ -17,10 +17,9 @@
         "driver", "host_room_bytes": see swap/fake.py
 
 A process that has ended holds nothing, whether its file is still there or not. `release_after_s` makes its memory stay
-for so many seconds after the process was first missed, with no process shown for it, like a driver that is slow to
-clean up. GPUs that "switches" names together reach each other through a PCIe switch, others with different NUMA nodes
-over the system, the rest over a host bridge. A fault names a function as in C, or without its version to mean every
-version.
+for some seconds after the process was first missed, with no process shown for it, like a driver that is slow to clean
+up. GPUs that "switches" names together reach each other through a PCIe switch, others with different NUMA nodes over
+the system, the rest over a host bridge. A fault names a function as in C, or without its version to mean every version.
 """
 
 import time

@@ -102,7 +102,7 @@ def set_up(state_dir: Path, profile: Profile, keep: bool) -> bool:
 
 
 def register(state_dir: Path, pid: int, starttime: int, gpus: Mapping[str, int | None]) -> None:
-    """List the process on these GPUs, which are UUIDs with the bytes that it holds. Raises OSError."""
+    """List the process on GPUs; `gpus` are the bytes that it holds on each, by UUID. Raises OSError."""
     path = _entry(state_dir, pid)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for holder in read_holders(path.parent):

@@ -18,7 +18,7 @@ _RESET: Final = 1
 
 
 class FaultFile:
-    """The faults in force on the fake GPUs of one directory. Every method raises OSError and ValueError."""
+    """The faults in force on the fake GPUs of one directory. Every method may raise OSError and ValueError."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -67,7 +67,7 @@ class FaultFile:
             _include(faults, "hang", call)
 
     def release_late(self, uuid: str, seconds: float) -> None:
-        """Make memory stay on the GPU for so many seconds after its process has ended; 0: it does not stay."""
+        """Make memory stay on the GPU for some seconds after its process has ended; 0: it is released at once."""
         with self._changed() as faults:
             faults.setdefault("release_after_s", {})[uuid] = seconds
             if not seconds:

@@ -28,7 +28,7 @@ OPEN_S = 30.0
 AGAIN_S = 30.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-# After a process has answered for so many seconds, its failure is taken for a new one, and the pause is short again.
+# After a process has answered for this many seconds, its failure is taken for a new one, and the pause is short again.
 _STEADY_S = 60.0
 _END_S = 1.0
 _SILENT = "NVML does not answer; asked again"

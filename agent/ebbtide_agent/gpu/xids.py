@@ -40,7 +40,7 @@ _XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _NO_ACTION = 0
 _SUCCESS = 0
-# A driver may need so many seconds to find out what a GPU needs.
+# Seconds that a driver may take to find out which recovery action a GPU needs.
 _SETTLES_S = 10.0
 # Events that are taken in before other work has its turn.
 _BATCH = 256

@@ -1,1 +1,1 @@
-"""Finds out who uses a node's GPUs: attribution, the proof that they are free, telemetry, and jobs out of bounds."""
+"""Finds out what uses a node's GPUs: attribution, the proof that they are free, telemetry, and jobs out of bounds."""

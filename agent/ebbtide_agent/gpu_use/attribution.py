@@ -1,7 +1,7 @@
-"""Which attempt a process on a GPU belongs to.
+"""Find the attempt that a process on a GPU belongs to.
 
-By its control group first, which it cannot leave whatever it forks; then by descent; then by the job's socket in its
-environment, which a process inherits that has left its tree where there are no control groups.
+The control group decides first, because a process cannot leave it by forking; then descent; then the job's socket in
+the environment, which a process inherits even if it has left its tree on a node without control groups.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from ebbtide_agent.processes.procfs import ProcessStat
 AttemptKey = tuple[str, int]  # job id, attempt
 Environments = Callable[[frozenset[int]], Mapping[int, AttemptKey]]
 
-# To look into a process whose driver hangs may take for ever; the others' owners are told after so long.
+# Seconds to wait for environments: reading one of a process that hangs in the driver may take for ever, and the other
+# owners are then returned without it.
 _ENVIRONMENT_S = 0.5
 
 
@@ -42,9 +43,9 @@ def _group(pid: int) -> Path | None:
 class Attribution:
     """Finds the attempt that a process belongs to, and remembers it.
 
-    Memory is needed at both ends of a process's life: one whose parent ended hangs below somebody else, and one that
-    ended is still listed by the driver for a moment. `pids` are the processes and `groups` the control groups of the
-    attempts; `environments` tells the attempts of processes that are in neither, and may block.
+    It has to remember because a process whose parent ended gets another parent, and because the driver still lists a
+    process for a moment after its end. `pids` are the processes and `groups` the control groups of the attempts;
+    `environments` finds the attempts of processes that are in neither, and may block.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class Attribution:
         self._group_of = group_of
         self._environments = environments
         self._known: dict[int, _Known] = {}
-        self._foreign: dict[int, tuple[int, str]] = {}  # start time and program of whom the environment did not name
+        self._foreign: dict[int, tuple[int, str]] = {}  # start time and program, if the environment names no attempt
         self._turn = asyncio.Lock()
         self._looking: asyncio.Future[Mapping[int, AttemptKey]] | None = None
 
     async def owners(self, pids: frozenset[int]) -> dict[int, AttemptKey]:
-        """The attempts of those of these pids that belong to one; the others are foreign, as far as one can tell."""
+        """Return the attempts of the pids that belong to one; the other pids are foreign, as far as is known."""
         owners, strangers = self._at_hand(pids)
         if not strangers or self._environments is None:
             return owners
-        async with self._turn:  # who comes second finds what the first one learned
+        async with self._turn:  # a second caller finds what the first one has learned
             wanted = {pid: stat for pid, stat in strangers.items() if not self._is_told(pid, stat)}
             if wanted:
                 await self._look_into(wanted)
@@ -78,25 +79,25 @@ class Attribution:
         return owners | {pid: k.owner for pid, k in known.items() if k.starttime == strangers[pid].starttime}
 
     def is_foreign(self, pid: int) -> bool:
-        """Whether the process, which lives, is nobody's here for certain; there may have been no way to tell yet."""
+        """Return whether the process lives and certainly belongs to no attempt here; False while that is not known."""
         stat, known = self._read_stat(pid), self._known.get(pid)
         if stat is None or not stat.alive or (known is not None and known.starttime == stat.starttime):
             return False
         return self._environments is None or self._foreign.get(pid) == _look_of(stat)
 
     def living(self, key: AttemptKey, pids: frozenset[int]) -> list[Identity]:
-        """Those of these pids whose processes are known to be the attempt's and live."""
+        """Return the processes with these pids that are known to be the attempt's and that live."""
         mine = [(pid, known) for pid, known in self._known.items() if pid in pids and known.owner == key]
         processes = [Identity(boot_id(), pid, known.starttime) for pid, known in mine]
         return [process for process in processes if process.is_alive()]
 
     def keep_only(self, pids: frozenset[int]) -> None:
-        """Forget every process but these; they are all that the GPUs list."""
+        """Forget all processes but these, which are all that the GPUs list."""
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
         self._foreign = {pid: look for pid, look in self._foreign.items() if pid in pids}
 
     def _at_hand(self, pids: frozenset[int]) -> tuple[dict[int, AttemptKey], dict[int, ProcessStat]]:
-        """The owners that can be told without looking into a process, and the processes of the others that live."""
+        """Return the owners that are found without reading an environment, and the other processes that live."""
         owners = dict[int, AttemptKey]()
         unknown = dict[int, ProcessStat]()
         gone = set[int]()
@@ -149,7 +150,10 @@ class Attribution:
         return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
 
     async def _look_into(self, wanted: Mapping[int, ProcessStat]) -> None:
-        """Learn what the environments of these name, as far as that can be had in time; never while a look is stuck."""
+        """Learn which attempts the environments of these processes name, unless that takes too long.
+
+        Nothing is read while an earlier look is stuck.
+        """
         assert self._environments is not None
         if self._looking is not None and not self._looking.done():
             return
@@ -159,14 +163,14 @@ class Attribution:
         for pid, stat in wanted.items() if done else ():
             now = self._read_stat(pid)
             if now is None or now.starttime != stat.starttime:
-                continue  # another process than the one that was there before
+                continue  # another process has this pid now
             if pid in found:
                 self._known[pid] = _Known(stat.starttime, found[pid])
             elif not (stat.in_kernel or now.in_kernel) or procfs.owner_uid(pid) not in (None, os.geteuid()):
-                # One of ours that sleeps there was not looked into.
+                # A process of the agent's account that sleeps in the kernel was not read, so nothing is known of it.
                 self._foreign[pid] = _look_of(stat)
 
 
 def _look_of(stat: ProcessStat) -> tuple[int, str]:
-    """What changes when a process becomes another program's, which may have another environment."""
+    """Return what changes when a process executes another program, which may have another environment."""
     return stat.starttime, stat.command

@@ -1,7 +1,7 @@
-"""Tells somebody of processes on this node's GPUs that are nobody's job: by a command of the administrator's.
+"""Run the administrator's command for foreign processes on this node's GPUs.
 
-The command is no shell's. It runs once for every such process that stays, as the agent's user, with what is known of
-the process in its environment; how many run at once and for how long is bounded, and what fails is logged.
+The command is run without a shell, as the agent's user, once for each foreign process that stays. Its environment says
+what is known of the process. How many commands run at once, and for how long, is bounded; failures are logged.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from ebbtide_agent.processes import procfs
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
-"""Commands that run at the same time; what appears meanwhile is told of when one has ended."""
+"""The most commands that run at the same time; a process that appears meanwhile is reported when one has ended."""
 TIME_S: Final = 10.0
-"""What runs longer is killed."""
+"""Seconds after which a command is killed."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME")
 
 
 def parse_command(text: str) -> tuple[str, ...]:
-    """The command that is run for a foreign process. Raises ValueError if it cannot be one."""
+    """Return the command that is run for a foreign process. Raises ValueError if it cannot be parsed or is empty."""
     try:
         command = tuple(shlex.split(text))
     except ValueError as error:
@@ -39,22 +39,22 @@ def parse_command(text: str) -> tuple[str, ...]:
 
 
 class ForeignProcessNotifier:
-    """Listens to readings, and runs the command once for each foreign process."""
+    """Takes in readings, and runs the command once for each foreign process."""
 
     def __init__(
         self, command: tuple[str, ...], node: str, is_foreign: Callable[[int], bool], time_s: float = TIME_S
     ) -> None:
-        """`is_foreign` tells whether a process is nobody's here for certain."""
+        """`is_foreign` says whether a process certainly belongs to no attempt here."""
         self._command = command
         self._node = node
         self._is_foreign = is_foreign
         self._time_s = time_s
-        self._seen = frozenset[int]()  # at the last look: what comes and goes at once is of no interest
+        self._seen = frozenset[int]()  # foreign at the last look; a process is reported only if it stays until the next
         self._reported: dict[int, int] = {}  # start times by pid
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
-        """Take in readings, and whose the processes on those GPUs are; the others are foreign."""
+        """Take in readings, and the owners of the processes on those GPUs; processes without an owner are foreign."""
         found: dict[int, dict[str, GpuProcess]] = {}
         for uuid, reading in readings.items():
             for process in reading.processes or ():

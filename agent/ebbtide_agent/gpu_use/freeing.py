@@ -1,8 +1,9 @@
-"""Proof that the GPUs of an attempt that ended are free again.
+"""Prove that the GPUs of an attempt that has ended are free again.
 
-The driver gives memory back some time after the last process ended, and now and then not at all. Until it has, the
-GPUs belong to the attempt. Processes of the attempt that are still on them are killed. After ten seconds the GPUs are
-reported dirty, with the reason, so that nobody is started on them; one that is lost for certain is so at once.
+The driver gives memory back some time after the last process has ended, and now and then not at all. Until it has, the
+GPUs belong to the attempt, and processes of the attempt that are still on them are killed. After ten seconds the GPUs
+are reported dirty, with the reason, so that no job is started on them. A GPU that is lost for certain is reported at
+once.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class Freeing:
         idle: Idle,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`is_over` says whether it is proven that an attempt has ended."""
+        """`is_over` says whether an attempt is proven to have ended."""
         self._is_over = is_over
         self._reader = reader
         self._attribution = attribution
@@ -45,19 +46,22 @@ class Freeing:
         self._patience_s = patience_s
 
     async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
-        """Wait until the GPUs of an attempt that has ended are free; return those that do not get free, and why."""
+        """Wait until the GPUs of an attempt that has ended are free; return those that do not become free, and why."""
         dirty = await self._wait(key, allocation)
         self._idle.set_aside(dirty)
         return dirty
 
     def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
-        """End what is left of attempts that are over: it may come to light after the GPU was given up as dirty."""
+        """Kill what is left of attempts that are over; it may be found only after the GPU was given up as dirty."""
         for key in set(owners.values()):
             if self._is_over(*key):
                 self._end_leftovers(key, readings)
 
     async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
-        """The GPUs that are not free when patience ends, or never will be, and why; empty as soon as all are."""
+        """Wait until all GPUs are free or the patience ends; return those that are not free by then, and why.
+
+        A GPU that is lost counts at once as one that will not be free.
+        """
         clock = asyncio.get_running_loop().time
         started = clock()
         held, lost = [gpu.uuid for gpu in allocation], dict[str, str]()
@@ -80,7 +84,7 @@ class Freeing:
         return lost
 
     def _reason(self, key: AttemptKey, uuid: str, reading: GpuReading, owners: Mapping[int, AttemptKey]) -> str:
-        """Why the GPU is not free of the attempt; empty: it is."""
+        """Return why the GPU is not free of the attempt; empty if it is."""
         own = [process.pid for process in reading.processes or () if owners.get(process.pid) == key]
         if own:
             return f"its process {', '.join(map(str, own[:_PIDS_NAMED]))} does not end"
@@ -88,7 +92,7 @@ class Freeing:
         if reading.mem_used_bytes is None and reading.processes is None:
             return f"the GPU cannot be read: {reading.unhealthy_reason or 'no memory and no processes to be seen'}"
         if reading.mem_used_bytes is None or any(process.mem_bytes is None for process in others):
-            # One that is listed and was not told apart may well have been ours.
+            # A listed process whose owner is not known may be one of the attempt's.
             gone = [process.pid for process in reading.processes or () if process not in others]
             return f"the driver still lists process {gone[0]}, which has ended or hangs" if gone else ""
         left = reading.mem_used_bytes - sum(process.mem_bytes or 0 for process in others)
@@ -96,11 +100,11 @@ class Freeing:
         return f"{left / _GIB:.1f} GiB are in use, and no process has them" if left > TOLERANCE_BYTES else ""
 
     def _is_other(self, process: GpuProcess, owners: Mapping[int, AttemptKey]) -> bool:
-        """Whether it is somebody else's for certain, the attempt having none there."""
+        """Return whether the process is certainly not the attempt's, of which no known process is on the GPU."""
         return process.pid in owners or self._attribution.is_foreign(process.pid)
 
     def _end_leftovers(self, key: AttemptKey, readings: Readings) -> None:
-        """Kill what is proven to be the attempt's and still computes on its GPUs: the attempt is over."""
+        """Kill the processes on its GPUs that are proven to be the attempt's, which is over."""
         for process in self._attribution.living(key, listed_pids(readings)):
             if process.signal(signal.SIGKILL):
                 log.warning("event=leftover-killed job=%s attempt=%d pid=%d", *key, process.pid)

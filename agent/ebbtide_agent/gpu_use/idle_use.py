@@ -1,7 +1,7 @@
-"""What each GPU shows as used when nothing runs on it: the driver's memory, a display's, what an admin keeps there.
+"""Learn how much memory each GPU shows as used while idle: the driver's, a display's, or what an admin keeps there.
 
-It is learned while nothing runs, because no constant is right: a display holds a gigabyte on one workstation and
-nothing on the next. It is kept on disk, so that an agent that starts while memory is stuck does not take that for idle.
+This is learned while nothing runs, because no constant is right: a display holds a gigabyte on one workstation and
+nothing on the next. It is kept on disk, so that an agent that starts while memory is stuck does not count that as idle.
 """
 
 import logging
@@ -17,25 +17,25 @@ log = logging.getLogger(__name__)
 
 # Context leftovers and accounting noise above what the GPU shows when idle.
 TOLERANCE_BYTES = 512 * 1024 * 1024
-# What changes by less is not written down.
+# A smaller change is not written to disk.
 _NOTEWORTHY_BYTES = 64 * 1024 * 1024
 
 
 class Idle:
-    """What is known of the idle GPUs of this node, and which of them are set aside because a job left memory there."""
+    """Knows the idle use of this node's GPUs, and which GPUs are set aside because a job's memory is stuck there."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path` is the file that this is kept in. One that is damaged, or of before a reboot, says nothing."""
+        """`path` is the file that this is kept in. A file that is damaged, or from before a reboot, is ignored."""
         self._path = path
         self._bytes, self._stuck = _load(path)
         self._written = dict(self._bytes)
 
     def of(self, uuid: str) -> int | None:
-        """What the GPU shows as used when it is idle, in bytes; None: not known, for it was never seen so."""
+        """Return the bytes that the GPU shows as used when it is idle; None if it was never seen idle."""
         return self._bytes.get(uuid)
 
     def learn(self, readings: Readings, held: Collection[str]) -> None:
-        """Look at the GPUs that show no process, but for those held by an attempt."""
+        """Learn from the GPUs that show no process and are not held by an attempt."""
         for uuid, reading in readings.items():
             if reading.processes == () and uuid not in held and reading.mem_used_bytes is not None:
                 self._learn(uuid, reading.mem_used_bytes)
@@ -43,7 +43,7 @@ class Idle:
             self._write()
 
     def set_aside(self, uuids: Collection[str]) -> None:
-        """A job's memory is stuck on these: they do not show what idle means before it is gone."""
+        """Note that a job's memory is stuck on these GPUs: nothing is learned from them before that is gone."""
         if not self._stuck.issuperset(uuids):
             self._stuck |= set(uuids)
             self._write()
@@ -62,7 +62,7 @@ class Idle:
             return
         try:
             write_json(self._path, {"boot_id": boot_id(), "idle_bytes": self._bytes, "stuck": sorted(self._stuck)})
-        except OSError as error:  # it is learned again
+        except OSError as error:  # the next agent learns it again
             log.error("event=idle-not-written reason=%r", str(error))
 
 

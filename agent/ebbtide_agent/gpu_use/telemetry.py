@@ -1,4 +1,4 @@
-"""What the agent tells of its GPUs: memory, use, and whose processes are on them."""
+"""Report the node's GPUs to the master: memory, use, and whose processes are on them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ Listener = Callable[[Readings, Owners], None]
 
 
 class GpusChanged(Exception):
-    """The node has GPUs that the master does not know of: it is to be told anew who this node is."""
+    """The node has GPUs that the master does not know, so the node has to introduce itself again."""
 
 
 def _none_held() -> Collection[str]:
@@ -25,10 +25,10 @@ def _none_held() -> Collection[str]:
 
 
 class Telemetry:
-    """Readings of the node's GPUs in the protocol's form.
+    """Reads the node's GPUs for the master's messages.
 
-    What the idle ones show is learned on the way, from all but those `held` by an attempt. `listeners` hear each
-    heartbeat's readings, and whose the processes are.
+    Idle use is learned from these readings, except from GPUs that are `held` by an attempt. `listeners` are called at
+    each heartbeat with the readings and the owners of the processes.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Telemetry:
         self._attribution = attribution
         self._sharing = sharing
         self._reported = frozenset(gpu.uuid for gpu in reader.gpus)
-        self._known = frozenset[str]()  # to what decides how they are shared
+        self._known = frozenset[str]()  # the GPUs that `sharing` knows
         self._idle = idle or Idle()
         self._held = held
         self.listeners: list[Listener] = []
@@ -51,11 +51,11 @@ class Telemetry:
 
     @property
     def kind(self) -> Kind:
-        """Who answers for the GPUs."""
+        """The kind of the GPUs' backend."""
         return self._reader.kind
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
-        """The node's GPUs, whether they are healthy, and what is on them."""
+        """Return the node's GPUs, whether they are healthy, and the processes on them."""
         readings, owners = await self._look()
         links = await self._reader.links()
         gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
@@ -66,7 +66,7 @@ class Telemetry:
         return [self._info(gpu, self._seen(readings[gpu.uuid]), owners, links) for gpu in gpus]
 
     async def heartbeat(self) -> agent_pb2.Heartbeat:
-        """One reading of every GPU. Raises GpusChanged if there are others than the last inventory told."""
+        """Return one reading of every GPU. Raises GpusChanged if there is a GPU that the last inventory lacked."""
         readings, owners = await self._look()
         if not readings.keys() <= self._reported:
             raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._reported)} were told")
@@ -82,7 +82,7 @@ class Telemetry:
     async def _look(self) -> tuple[Readings, Owners]:
         held = set(self._held())
         readings = await self._reader.read_all()
-        # Whoever held a GPU before, or holds it now, may have been on it in between.
+        # An attempt that held a GPU before, or holds it now, may have used it during the reading.
         self._idle.learn(readings, held.union(self._held()))
         return readings, await self._attribution.owners(listed_pids(readings))
 
@@ -131,7 +131,7 @@ class Telemetry:
         message = agent_pb2.GpuProcess(pid=process.pid, mem_bytes=process.mem_bytes, mps=process.mps)
         if owner is not None:
             message.job_id, message.attempt = owner
-        elif self._attribution.is_foreign(process.pid):  # else it has ended, or nobody could tell yet
+        elif self._attribution.is_foreign(process.pid):  # otherwise it has ended, or its owner is not known yet
             message.user, message.command = who(process.pid)
         return message
 
@@ -142,9 +142,10 @@ def _peer(gpu: Gpu, link: DeviceLink) -> agent_pb2.GpuPeer:
 
 
 def who(pid: int) -> tuple[str, str]:
-    """The user and the program of a process; empty if it is gone.
+    """Return the user and the program of a process; empty if the process is gone.
 
-    The program's name only: a foreign command line may hold what its owner would not show to the whole cluster.
+    Only the program's name is given, because a foreign command line may hold what its owner would not show to the whole
+    cluster.
     """
     stat = procfs.read_stat(pid)
     return process_owner.owner_name(pid), "" if stat is None else stat.command

@@ -1,7 +1,7 @@
-"""Which sessions nobody uses, and since when: no byte through a channel, and neither a processor nor a GPU busy.
+"""Find sessions that are not used, and since when: no byte moves through a channel, and no CPU or GPU is busy.
 
-The node only tells: the master warns of it and ends them, for that is part of a job's story. A session is told of when
-its end is near, when it is used again, and when its time is up.
+The node only reports this: the master warns of it and ends the sessions, because that belongs in the job's history. A
+session is reported when its end is near, when it is used again, and when its time is up.
 """
 
 import time
@@ -14,16 +14,16 @@ from ebbtide_agent.gpu_use.attribution import AttemptKey
 from ebbtide_agent.processes import procfs
 
 WARNING_S: Final = 600.0
-"""So long before its end a session is warned; one with little time, after three quarters of it."""
+"""Seconds before its end at which a session is warned; one with a short limit is warned after three quarters of it."""
 BUSY_CPU: Final = 0.05
-"""Of one processor: a prompt or a server that waits uses less, whatever else it does now and then."""
+"""The part of one CPU above which a session is busy; a prompt or server that waits uses less, on the whole."""
 BUSY_GPU: Final = 0.05
 
 Owners = Mapping[int, AttemptKey]
 
 
 class SessionAttempts(Protocol):
-    """What is needed of the attempts."""
+    """What `Unused` needs of the attempts."""
 
     def idle_limits(self) -> dict[AttemptKey, float]: ...
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
@@ -32,7 +32,7 @@ class SessionAttempts(Protocol):
 
 
 class Traffic(Protocol):
-    """What is needed of the channels."""
+    """What `Unused` needs of the channels."""
 
     def bytes_of(self, job_id: str, attempt: int) -> int: ...
     def warn(self, job_id: str, attempt: int, words: str) -> None: ...
@@ -40,7 +40,7 @@ class Traffic(Protocol):
 
 @dataclass(slots=True)
 class _Record:
-    """What was seen of one session; times by the monotonic clock."""
+    """What was seen of one session; times are on the monotonic clock."""
 
     used_at: float
     looked_at: float
@@ -50,7 +50,7 @@ class _Record:
 
 
 class Unused:
-    """Looks at every heartbeat."""
+    """Looks at the sessions at every heartbeat."""
 
     def __init__(
         self, sessions: SessionAttempts, traffic: Traffic, clock: Callable[[], float] = time.monotonic
@@ -61,7 +61,7 @@ class Unused:
         self._records: dict[AttemptKey, _Record] = {}
 
     def look(self, readings: Readings, owners: Owners) -> None:
-        """Take in how busy the GPUs are, and look at what else the sessions do."""
+        """Look at what the sessions do; `readings` say how busy the GPUs are."""
         limits = self._sessions.idle_limits()
         self._records = {key: record for key, record in self._records.items() if key in limits}
         for key, limit_s in limits.items():

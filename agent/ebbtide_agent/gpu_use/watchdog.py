@@ -1,7 +1,7 @@
-"""How much GPU memory each attempt uses, and which one uses more of a shared GPU than it was given.
+"""Watch how much GPU memory each attempt uses, and which attempts use more of a shared GPU than they were given.
 
-Whoever overruns is told of, not its neighbours: the master decides what becomes of it. What the driver does not tell of
-a process is estimated for the record, and is never a reason to stop anybody.
+An attempt that overruns is reported, and its neighbours are not; the master decides what happens to it. Memory that the
+driver does not report for a process is estimated for the record, and an estimate is never a reason to stop an attempt.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from ebbtide_agent.gpu_use.idle_use import Idle
 log = logging.getLogger(__name__)
 
 MARGIN: Final = 1.05
-"""An attempt overruns when it uses more than so many times what it was given; its CUDA context is part of that."""
+"""An attempt overruns when it uses more than this many times what it was given; its CUDA context counts."""
 SAMPLES: Final = 3
-"""Readings in a row that have to say so."""
+"""Readings in a row that have to show an overrun."""
 NEARLY_FULL: Final = 0.05
-"""With less of the GPU's memory free than this part of it, one reading is enough if only one attempt overruns."""
-_NEWS: Final = 1.05  # a peak that grew by less is told when something else is
+"""If less than this part of the GPU's memory is free, one reading is enough, provided only one attempt overruns."""
+_NEWS: Final = 1.05  # a peak that grew by less than this factor is sent only when something else is
 _HURRY_S: Final = 0.5
 _NO_OVERRUN: Final = ("", 0, 0)
 
@@ -35,7 +35,7 @@ Owners = Mapping[int, AttemptKey]
 
 
 class Watched(Protocol):
-    """What is needed of the attempts."""
+    """What `Watchdog` needs of the attempts."""
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
     def allocation(self, job_id: str, attempt: int) -> tuple[GpuAllocation, ...]: ...
@@ -44,7 +44,8 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryUse:
-    """What an attempt uses of one GPU, in bytes; estimated where the driver does not tell it of each process."""
+    """The memory that an attempt uses of one GPU, in bytes; an estimate, and not `certain`, if the driver reports
+    none for one of its processes."""
 
     used_bytes: int
     certain: bool
@@ -52,7 +53,7 @@ class GpuMemoryUse:
 
 @dataclass(slots=True)
 class _Record:
-    """What was seen of one attempt; `over` counts the readings in a row, by GPU, in which it used too much."""
+    """What was seen of one attempt; `over` counts by GPU the readings in a row in which it used too much."""
 
     over: dict[str, int]
     peak_bytes: int = 0
@@ -62,7 +63,7 @@ class _Record:
 
 
 class Watchdog:
-    """Looks at every heartbeat's readings, and more often as long as somebody uses too much."""
+    """Looks at every heartbeat's readings, and more often while an attempt uses too much."""
 
     def __init__(self, attempts: Watched, reader: GpuReader, attribution: Attribution, idle: Idle) -> None:
         self._attempts = attempts
@@ -73,7 +74,7 @@ class Watchdog:
         self._hurrying: asyncio.Task[None] | None = None
 
     def look(self, readings: Readings, owners: Owners) -> None:
-        """Take in readings, and whose the processes on those GPUs are."""
+        """Take in readings, and the owners of the processes on those GPUs."""
         running = self._running()
         self._records = {key: self._records.get(key) or _Record({}) for key in running}
         for uuid, reading in readings.items():
@@ -86,7 +87,7 @@ class Watchdog:
             self._hurrying = asyncio.create_task(self._hurry(), name="watchdog")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._hurrying is not None:
             self._hurrying.cancel()
             await asyncio.gather(self._hurrying, return_exceptions=True)
@@ -97,7 +98,7 @@ class Watchdog:
         return {key: {gpu.uuid: gpu for gpu in self._attempts.allocation(*key)} for key in keys}
 
     async def _hurry(self) -> None:
-        """Three readings of heartbeats would take too long for the neighbours."""
+        """Read the suspects' GPUs often, because the readings of three heartbeats take too long for the neighbours."""
         try:
             while suspects := {uuid for record in self._records.values() for uuid in record.over}:
                 await asyncio.sleep(_HURRY_S)
@@ -133,7 +134,7 @@ class Watchdog:
             record.overrun = _NO_OVERRUN
 
     def _note(self, key: AttemptKey, record: _Record) -> None:
-        """Have what is new in the attempt's status. A peak that grew by little is told when something else is."""
+        """Note what is new in the attempt's status. A peak that grew by little is sent only when something else is."""
         noted = (record.peak_bytes, record.overrun)
         if noted == record.noted:
             return
@@ -146,7 +147,7 @@ class Watchdog:
 
 
 def use_of(key: AttemptKey, reading: GpuReading, owners: Owners, idle_bytes: int) -> GpuMemoryUse | None:
-    """What the attempt uses of the GPU; None if there is no way to tell."""
+    """Return what the attempt uses of the GPU; None if that is unknown."""
     if reading.processes is None:
         return None
     own = [process.mem_bytes for process in reading.processes if owners.get(process.pid) == key]
@@ -159,7 +160,7 @@ def use_of(key: AttemptKey, reading: GpuReading, owners: Owners, idle_bytes: int
 
 
 def _allowed_bytes(given: GpuAllocation) -> float:
-    """What the attempt may use; a GPU of its own it may fill."""
+    """Return the bytes that the attempt may use; it may fill a GPU that it does not share."""
     if given.share.numerator >= given.share.denominator or not given.mem_bytes:
         return math.inf
     return MARGIN * given.mem_bytes

@@ -1,6 +1,6 @@
 """Fork a process that becomes a program, and see that the program runs when exec closes a pipe.
 
-The fork does not wait for exec, because exec opens directories and files that users choose, and may take any time.
+Nothing blocks until exec, because exec opens directories and files that users choose, and may take any time.
 """
 
 import json

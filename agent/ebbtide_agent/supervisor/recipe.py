@@ -52,7 +52,7 @@ class Recipe:
 
     @classmethod
     def of(cls, intent: Intent) -> Self | None:
-        """Return the recipe of this attempt's processes; None if no standby can become one, as for other than Python.
+        """Return what this attempt's processes need; None if they are not to be held ready, or run no Python script.
 
         What `--resume-args` will add is not known before the attempt. A process that runs as another account, or reads
         standard input, is started anew.

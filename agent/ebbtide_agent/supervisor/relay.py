@@ -1,4 +1,4 @@
-"""Take what the job reports over into the attempt's status, keep it for the next attempt, and tell the agent."""
+"""Copy what the job reports into the attempt's status, keep it for the next attempt, and tell the agent."""
 
 import math
 import time

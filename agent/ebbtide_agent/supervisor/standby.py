@@ -104,7 +104,7 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
     output = os.memfd_create("standby")
     try:
         with theirs:
-            # Variables that are not the job's come last, because they are overwritten where the kernel shows them.
+            # Variables that are not the job's come last: they are overwritten in the memory that the kernel shows.
             environment |= {
                 "PYTHONPATH": os.pathsep.join([str(standby.FOLDER), *path.values()]),
                 "CUDA_VISIBLE_DEVICES": "",

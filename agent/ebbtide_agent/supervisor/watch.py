@@ -185,7 +185,7 @@ class Watch:
         self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
 
     def _note_move(self, moved: Moved) -> None:
-        """Note that the attempt is off its GPU or back on it; if the move failed, stop it, so that it is resumed."""
+        """Report that the attempt left its GPU or is back; if the move failed, stop it, to resume from a checkpoint."""
         ending, reason = moved.result.ending, moved.result.reason
         status, swapping = self._status, self._swapping
         if self._sweeping or not self.ending.running:
