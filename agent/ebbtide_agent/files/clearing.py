@@ -55,10 +55,8 @@ def old_in(folder: str, before: float) -> list[str]:
 
 
 def set_aside(folder: str, name: str, before: float) -> str:
-    """Rename an entry, if it was still last changed before that time, so that no job begins with it.
-
-    Returns the new path, or an empty one if the entry has changed since. Raises OSError.
-    """
+    """Rename an entry, if it was still last changed before that time, so that no job begins with it; return the new
+    path, or an empty one if the entry has changed since. Raises OSError."""
     path = os.path.join(folder, name)
     if os.lstat(path).st_mtime >= before:
         return ""

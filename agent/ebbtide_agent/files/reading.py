@@ -32,10 +32,8 @@ def owner_of(path: str) -> list[int] | None:
 
 
 def read(job_dir: str, attempt: int, checkpoint: str, file: str, offset: int, max_bytes: int) -> dict[str, Any]:
-    """Return a window of a file of the named checkpoint. Raises OSError.
-
-    If no checkpoint is named, return the name of the newest one before the attempt, after verifying it.
-    """
+    """Return a window of a file of the named checkpoint, or, if none is named, the name of the newest one before the
+    attempt, after verifying it. Raises OSError."""
     folder = Path(job_dir)
     if not checkpoint:
         newest = checkpoints.newest_valid(folder, before_attempt=attempt)

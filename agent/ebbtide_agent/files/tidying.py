@@ -57,10 +57,7 @@ class MasterExchange(Protocol):
 
 
 def superfluous(left: Mapping[str, Left], keep: Keep) -> list[str]:
-    """Return the jobs whose checkpoints are removed.
-
-    These are the jobs that ended too long ago, then those that ended earliest, until the rest fits the quota.
-    """
+    """Return the jobs whose checkpoints go: those that ended too long ago, then the oldest until the rest fits."""
     ended = [(job, one.ended_ago_s) for job, one in left.items() if one.ended_ago_s is not None]
     oldest_first = sorted(ended, key=lambda pair: -pair[1])
     total, gone = sum(one.bytes for one in left.values()), []

@@ -441,7 +441,6 @@ def _percent(last: _Window | None, now: float, cpu_s: dict[int, float]) -> int:
 
 
 def _hits(name: str, call: str) -> bool:
-    """Return whether a fault of this name applies to this call."""
     rest = call.removeprefix(name)
     return call.startswith(name) and (not rest or rest.startswith("_v") or rest == "WithFlags")
 

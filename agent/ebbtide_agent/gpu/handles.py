@@ -26,7 +26,6 @@ def handle_of(library: Any, uuid: str) -> Any:
 
 
 def _answering(library: Any) -> Iterator[Any]:
-    """Yield the handles of the GPUs that answer, and of their slices."""
     for index in range(library.nvmlDeviceGetCount()):
         with suppress(library.NVMLError):
             whole = library.nvmlDeviceGetHandleByIndex(index)

@@ -122,10 +122,7 @@ class XidEvents:
 
 
 class Verdicts:
-    """Knows which GPUs are unhealthy because of an Xid, until the driver says that they need no recovery action.
-
-    Verdicts do not outlive the agent.
-    """
+    """Knows which GPUs an Xid makes unhealthy, until the driver says that they need nothing, or the agent ends."""
 
     def __init__(self, library: Any, known: Mapping[str, int]) -> None:
         """`known` are the Xids that were seen some time ago, by UUID."""

@@ -21,8 +21,7 @@ from ebbtide_agent.processes.procfs import ProcessStat
 AttemptKey = tuple[str, int]  # job id, attempt
 Environments = Callable[[frozenset[int]], Mapping[int, AttemptKey]]
 
-# Seconds to wait for environments: reading one of a process that hangs in the driver may take for ever, and the other
-# owners are then returned without it.
+# Seconds to wait for environments: reading that of a process that hangs in the driver may take for ever.
 _ENVIRONMENT_S = 0.5
 
 
@@ -150,10 +149,7 @@ class Attribution:
         return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
 
     async def _look_into(self, wanted: Mapping[int, ProcessStat]) -> None:
-        """Learn which attempts the environments of these processes name, unless that takes too long.
-
-        Nothing is read while an earlier look is stuck.
-        """
+        """Learn which attempts these processes' environments name, if that is fast; not while another look is stuck."""
         assert self._environments is not None
         if self._looking is not None and not self._looking.done():
             return

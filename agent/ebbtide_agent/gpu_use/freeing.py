@@ -58,10 +58,7 @@ class Freeing:
                 self._end_leftovers(key, readings)
 
     async def _wait(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
-        """Wait until all GPUs are free or the patience ends; return those that are not free by then, and why.
-
-        A GPU that is lost counts at once as one that will not be free.
-        """
+        """Wait until each GPU is free or lost, or patience ends; return those that are not free, and why."""
         clock = asyncio.get_running_loop().time
         started = clock()
         held, lost = [gpu.uuid for gpu in allocation], dict[str, str]()

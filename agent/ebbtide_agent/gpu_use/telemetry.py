@@ -144,8 +144,7 @@ def _peer(gpu: Gpu, link: DeviceLink) -> agent_pb2.GpuPeer:
 def who(pid: int) -> tuple[str, str]:
     """Return the user and the program of a process; empty if the process is gone.
 
-    Only the program's name is given, because a foreign command line may hold what its owner would not show to the whole
-    cluster.
+    Only the program's name is given: a foreign command line may hold what its owner would not show the whole cluster.
     """
     stat = procfs.read_stat(pid)
     return process_owner.owner_name(pid), "" if stat is None else stat.command

@@ -44,8 +44,7 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryUse:
-    """The memory that an attempt uses of one GPU, in bytes; an estimate, and not `certain`, if the driver reports
-    none for one of its processes."""
+    """The bytes that an attempt uses of one GPU; an estimate if the driver does not report them for each process."""
 
     used_bytes: int
     certain: bool

@@ -66,10 +66,7 @@ class LogRules:
         self.matches: list[LogMatch] = []
 
     def look(self, *, final: bool = False) -> bool:
-        """Search what was printed since the last look, and return whether there was anything.
-
-        The final look takes all of the last window, unfinished lines included.
-        """
+        """Search what was printed since; return whether there was anything. The final look takes all of the window."""
         if self._given:
             self._compile()
         if not self._rules:

@@ -128,10 +128,7 @@ def _header(intent: Intent) -> str:
 
 
 def _open(path: Path, account: Account | None) -> int:
-    """Open a log for writing, in a directory of the agent's alone.
-
-    The file belongs to the account, so that its programs can open their own output again.
-    """
+    """Open a log in a directory of the agent's alone. The account owns the file: its programs may open it again."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
     if account is not None:

@@ -46,10 +46,7 @@ class OutputFile:
             os.close(readable)
 
     def look(self, *, final: bool = False) -> bool:
-        """Append what was printed since the last look, and return whether there was anything.
-
-        Output that the disk has no room for waits.
-        """
+        """Append what was printed since, and return whether there was anything. What the disk has no room for waits."""
         grown, windows = False, 0
         while self._write(self.patience_s if final else 0.0) and self._read():
             grown, windows = True, windows + 1

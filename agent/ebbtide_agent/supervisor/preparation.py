@@ -43,10 +43,7 @@ class Prepared:
 
 
 def prepare(intent: Intent, place: AttemptDir, ask: Ask) -> Prepared:
-    """Prepare the attempt; the caller holds the job's lock. Raises Refused.
-
-    Helper processes touch the user's files, through `ask`.
-    """
+    """Prepare the attempt, with the job's lock held. Helper processes touch the user's files. Raises Refused."""
     signum = stop_signal(intent.signal)
     with refusing(_CANNOT_SAVE if intent.account is None else f"{_CANNOT_SAVE} as {intent.account.name}"):
         if intent.account is not None:
@@ -133,10 +130,9 @@ def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
 
 
 def _resume_args(intent: Intent, resume_dir: str) -> tuple[str, ...]:
-    """Return the arguments that tell the script to resume; none for the first attempt.
+    """Return the arguments for a resume: from the second attempt on, and with `{checkpoint}` only if there is one.
 
-    Arguments with `{checkpoint}` in them are passed only if there is a checkpoint. Without it the script looks for its
-    checkpoint itself, and only the script knows whether there is one.
+    Without `{checkpoint}` in them the script looks for itself, and only the script knows whether anything is there.
     """
     paths = {"checkpoint": resume_dir, "output": str(intent.output_dir)}
     named = {name for argument in intent.resume_args for name in _PLACEHOLDER.findall(argument)}

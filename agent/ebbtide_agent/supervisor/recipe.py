@@ -78,10 +78,7 @@ class Recipe:
 
 
 def _is_script(command: tuple[str, ...]) -> bool:
-    """Return whether this is `python [-u] FILE.py …` or `python [-u] -m MODULE …`.
-
-    Other options may keep the standby's module from being imported.
-    """
+    """Return whether this is `python [-u] FILE.py …` or `… -m MODULE …`; other options may keep our module out."""
     program, *words = command or ("",)
     if not program.rpartition("/")[2].startswith("python"):
         return False

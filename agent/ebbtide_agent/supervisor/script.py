@@ -40,10 +40,7 @@ def _written(intent: Intent, place: AttemptDir) -> Path:
 
 
 def interpreter(script: str) -> tuple[str, ...]:
-    """Return what the first line names, with at most one argument, as the kernel reads it.
-
-    Unlike the kernel's, this way works on any file system.
-    """
+    """Return what the first line names, with at most one argument: as the kernel reads it, but from any file system."""
     line = script.partition("\n")[0]
     return tuple(line[2:].strip().split(maxsplit=1)) or _SHELL if line.startswith("#!") else _SHELL
 
@@ -54,10 +51,7 @@ def has_python(directory: str) -> bool:
 
 
 def edited(intent: Intent) -> tuple[str, ...]:
-    """Return the scripts that have changed since the submit, as the command names them.
-
-    A script that cannot be read here does not count as changed.
-    """
+    """Return the scripts that have changed since submit, as the command names them, without those that are missing."""
     now = {name: _digest(Path(intent.workdir, name)) for name in intent.scripts}
     return tuple(name for name, digest in intent.scripts.items() if now[name] not in ("", digest))
 

@@ -63,11 +63,8 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
 
 
 def _give(door: Path, intent: Intent, account: Account) -> None:
-    """Let the account write to the job's sockets, but not to the door itself.
-
-    The door also holds the files that `srun` locks, and the list of the attempt's GPUs, which is read if the rest of
-    the attempt's records is lost.
-    """
+    """Let the account write to the job's sockets, but not to the door, which also holds the files that `srun` locks,
+    and the list of the attempt's GPUs, in case that its other records are lost."""
     for name in (JOB_SOCKET, PARTICIPANTS_SOCKET):
         os.chmod(door / name, 0o600)
         os.chown(door / name, account.uid, account.gid)

@@ -78,10 +78,7 @@ class Standby:
 
 
 def request(recipe: Recipe, told: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return the request for standbys, which a new supervisor gets before its order.
-
-    `told` is what the SDK reported of the last attempt.
-    """
+    """Return the request that precedes a new supervisor's order; `told` is what the SDK said of the last attempt."""
     return {"do": ORDER, "recipe": recipe.to_json(), "told": dict(told), "processes": processes}
 
 
@@ -132,10 +129,7 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
 
 
 def _find(recipe: Recipe, environment: Mapping[str, str]) -> str:
-    """Return the interpreter that the command names.
-
-    Raises ValueError for a script around an interpreter, because it might start other programs.
-    """
+    """Return the command's interpreter. Raises ValueError for a script around one, which might start other programs."""
     program = shutil.which(recipe.command[0], path=environment.get("PATH", os.defpath))
     if program is None or not os.path.isabs(program):
         raise ValueError(f"{recipe.command[0]!r} is not found by an absolute path")

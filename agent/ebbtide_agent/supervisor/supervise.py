@@ -137,10 +137,7 @@ def _dismiss(standbys: list[Standby]) -> None:
 
 
 def _read_line(channel: socket.socket, received: bytes = b"") -> tuple[bytes, bytes]:
-    """Return the first line, which may begin in `received`, and what came after it.
-
-    Both are empty if the channel ends before the line does.
-    """
+    """Return the first line, which may begin in `received`, and the rest; both are empty if the channel ends first."""
     while b"\n" not in received:
         data = channel.recv(64 * 1024)
         if not data:

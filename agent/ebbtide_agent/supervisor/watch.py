@@ -47,8 +47,7 @@ _OUTPUT_S = 5.0
 _OUTPUT_AFTER_STOP_S = 0.8
 # Seconds between repetitions of SIGKILL until no process is left.
 _SWEEP_S = 0.02
-# These must not end a supervisor, because its job would be without one. The job does not inherit handlers, unlike
-# SIG_IGN.
+# These must not end a supervisor: its job would be without one. The job does not inherit handlers, unlike SIG_IGN.
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -56,10 +55,7 @@ T = TypeVar("T")
 
 
 class Watch:
-    """Reaps and kills the processes, and drives the parts that do the rest.
-
-    Afterwards `returncodes`, `ending` and `exit` say how the attempt ended.
-    """
+    """Reaps and kills processes, and drives other parts; `returncodes`, `ending`, `exit` say how the attempt ended."""
 
     def __init__(
         self,
