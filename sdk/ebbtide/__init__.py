@@ -1,4 +1,4 @@
-"""What a training script imports to be suspended, resumed and resized.
+"""Lets a training script be suspended, resumed and resized by Ebbtide.
 
 import ebbtide
 
@@ -10,7 +10,8 @@ for step in range(state.step if state else 0, total):
     if job.should_suspend():
         job.suspend(save=lambda directory: torch.save(..., directory / "state.pt"))
 
-A *step* is always the number of steps that are done. Outside Ebbtide the same script runs and nothing of this acts.
+`step` is always the number of steps that are done. Outside Ebbtide the same script runs, and these calls do nothing,
+except that checkpoints work if EBB_CHECKPOINT_DIR is set.
 """
 
 from ebbtide.checkpoints import Checkpoint, InvalidCheckpoint

@@ -1,7 +1,7 @@
-"""What a job and the supervisor of its attempt say to each other.
+"""Exchanges messages between a process of a job and the supervisor of its attempt.
 
-Messages to the supervisor are datagrams of a JSON object each, few of which are answered. The request to leave comes
-over a connection that each process which takes part has of its own.
+A message to the supervisor is a datagram with one JSON object; few are answered. The request to leave comes over a
+connection, of which each process that takes part has its own.
 """
 
 import json
@@ -16,10 +16,10 @@ _LONGEST_ANSWER = 4096
 
 
 def send(path: str | None, message: Mapping[str, object], *, timeout_s: float = PATIENCE_S) -> bool:
-    """Send one message, waiting at most `timeout_s` (0: not at all) for room; False if it did not get through.
+    """Send one message, and return whether it got through; wait at most `timeout_s` seconds for room in the socket.
 
-    Never raises for a missing, full or dead socket: a job must not suffer from what happens to its supervisor. The
-    socket is looked up again for every message, so that a supervisor that comes back is found.
+    A missing, full or dead socket raises nothing, because a job must not suffer from what happens to its supervisor.
+    The socket is looked up again for every message, so that a supervisor that comes back is found.
     """
     if path is None:
         return False
@@ -32,13 +32,13 @@ def send(path: str | None, message: Mapping[str, object], *, timeout_s: float = 
 
 
 def ask(path: str | None, message: Mapping[str, object], *, timeout_s: float = PATIENCE_S) -> object:
-    """Send one message and return its answer; None if there is none, for whatever reason."""
+    """Send one message and return its answer; None if no answer comes within `timeout_s` seconds, or sending fails."""
     if path is None:
         return None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.settimeout(timeout_s)
-            connection.bind("")  # the kernel finds an address, or the answer could not find us
+            connection.bind("")  # the kernel assigns an address, without which no answer could arrive
             _send_over(connection, Path(path), json.dumps(message).encode())
             return json.loads(connection.recv(_LONGEST_ANSWER))
     except (OSError, ValueError):
@@ -46,10 +46,10 @@ def ask(path: str | None, message: Mapping[str, object], *, timeout_s: float = P
 
 
 class Connection:
-    """This process's own connection to the supervisor; it says and hears nothing if there is no such supervisor."""
+    """This process's own connection to the supervisor; if no supervisor accepts it, every method does nothing."""
 
     def __init__(self, path: str | None) -> None:
-        """`path` is that of the socket for datagrams, beside which the other one is."""
+        """Connect to the socket that lies beside the datagram socket `path`; None: do not connect."""
         self._socket: socket.socket | None = None
         if path is None:
             return
@@ -58,20 +58,20 @@ class Connection:
             connection.settimeout(PATIENCE_S)
             _reach(Path(path).with_name("stop.sock"), connection.connect)
             connection.setblocking(False)
-        except OSError:  # an older supervisor, which signals
+        except OSError:  # an older supervisor, which sends a signal instead
             connection.close()
         else:
             self._socket = connection
             os.register_at_fork(after_in_child=self.close)
 
     def answer(self) -> None:
-        """Say that this process asks whether it should leave."""
+        """Tell the supervisor that this process asks whether it should leave."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b"answers")
 
     def is_asked_to_leave(self) -> bool:
-        """Whether the request has come."""
+        """Return whether a request to leave has come since the last call."""
         if self._socket is None:
             return False
         try:
@@ -85,7 +85,7 @@ class Connection:
         return bool(message)
 
     def close(self) -> None:
-        """Neither say nor hear anything any more, as in a forked child, which is not the job."""
+        """Close the connection, as in a forked child, which is not the job."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -102,7 +102,7 @@ def _send_over(connection: socket.socket, path: Path, data: bytes) -> None:
 
 
 def _reach(path: Path, use: Callable[[str], object]) -> None:
-    """A socket's address holds 107 bytes; through the directory's descriptor a path of any length fits."""
+    """Call `use` with an address of the socket through its directory's descriptor: an address holds 107 bytes only."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         use(f"/proc/self/fd/{directory}/{path.name}")

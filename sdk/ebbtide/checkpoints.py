@@ -1,7 +1,8 @@
-"""Checkpoints on disk: published by one rename, proven by digests, removed only once newer ones are proven.
+"""Publishes, verifies, seals and removes checkpoints on disk.
 
-A job directory holds one directory per attempt, and each attempt writes into its own only, so an attempt that
-should be dead can never overwrite what a later one wrote:
+A checkpoint is published by one rename, proven by digests, and removed only once newer ones are proven. A job
+directory holds one directory per attempt, and each attempt writes into its own only, so that an attempt that should be
+dead can never overwrite what a later one wrote:
 
     <job_dir>/attempt-<n>/step-<12 digits>/{files…, MANIFEST.json}     published through this module
     <job_dir>/attempt-<n>/{files…, MANIFEST.json}                      sealed after the last process had ended
@@ -26,7 +27,7 @@ from ebbtide import regular, trees
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 MANIFEST_BYTES = 64 * 1024 * 1024
-"""More is not read: it is no manifest."""
+"""Largest manifest that is read; a larger file makes the checkpoint invalid."""
 
 _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -36,14 +37,16 @@ _DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-[0-9a-f]+")  # with t
 
 
 class InvalidCheckpoint(Exception):
-    """What is on disk is not the checkpoint that its manifest describes; the message names what is wrong."""
+    """The files on disk are not the checkpoint that their manifest describes; the message names what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One restorable state of a job; `step` is None and `complete` may be False where a script wrote by itself.
+    """One checkpoint that a job can resume from.
 
-    `cut_short`: there is reason to believe that its last save did not get to its end.
+    `step` is the number of steps done at the save, and `bytes` the total size of the files. For files that a script
+    wrote without this module `step` is None, and `complete` is False if the save may be unfinished, because a process
+    of the attempt was killed. `cut_short` says that there is reason to believe that the save is unfinished.
     """
 
     path: Path
@@ -56,7 +59,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file that a manifest lists; ``path`` is below the checkpoint."""
+    """One file that a manifest lists; ``path`` is relative to the checkpoint's directory."""
 
     path: str
     bytes: int
@@ -73,11 +76,11 @@ class _Manifest:
 
 
 def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
-    """Let `write` fill a directory and publish it, whole and durable, as the attempt's checkpoint at `step`.
+    """Let `write` fill an empty directory, publish it whole and durable as the attempt's checkpoint, and return that.
 
-    Whatever `write` raises (OSError on a full disk) comes through; nothing is published then and older checkpoints
-    stay untouched. Raises ValueError if `write` left no file or one named MANIFEST.json. A step that is published
-    twice keeps both, the second as `step-<12 digits>.1`, so that no moment exists without a valid one.
+    Raises what `write` raises, OSError on a full disk, and ValueError if `step` is negative or `write` left no file or
+    one named MANIFEST.json. Nothing is published then, and older checkpoints stay untouched. If a step is published
+    twice, both checkpoints stay, the second as `step-<12 digits>.1`, so that a valid one exists at every moment.
     """
     if step < 0:
         raise ValueError(f"step must not be negative, got {step}")
@@ -104,15 +107,18 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
 
 
 def inspect(path: Path) -> Checkpoint:
-    """Read the checkpoint's manifest and compare names and sizes; raises InvalidCheckpoint.
+    """Compare the files' names and sizes with the manifest, and return the checkpoint; raises InvalidCheckpoint.
 
-    A cheap check for what was verified a moment ago: it reads no data and sees no flipped bit.
+    This is a cheap check for a checkpoint that was verified a moment ago: it reads no data and sees no flipped bit.
     """
     return _compare_sizes(path, _read_manifest(path))
 
 
 def verify(path: Path) -> Checkpoint:
-    """Compare every file with the manifest, digests too; raises InvalidCheckpoint naming the first difference."""
+    """Compare every file with the manifest, digests too, and return the checkpoint.
+
+    Raises InvalidCheckpoint that names the first difference.
+    """
     manifest = _read_manifest(path)
     checkpoint = _compare_sizes(path, manifest)
     for file in manifest.files:
@@ -127,20 +133,20 @@ def verify(path: Path) -> Checkpoint:
 
 
 def listed(path: Path) -> tuple[File, ...]:
-    """What the manifest of the checkpoint, or of a part of a copy of it, lists. Raises InvalidCheckpoint."""
+    """Return the files that the checkpoint's manifest lists; a copy may still lack them. Raises InvalidCheckpoint."""
     return _read_manifest(path).files
 
 
 def copy_of(path: Path) -> Path:
-    """Where a copy of the checkpoint that is to be at `path` is made: beside it, where nobody takes it for one."""
+    """Return where a copy that is to be the checkpoint `path` is made: beside it, never taken for a checkpoint."""
     return path.with_name(f".{path.name}-copy")
 
 
 def publish_copy(path: Path) -> Checkpoint:
-    """Publish what was copied to `copy_of(path)` as `path`, whole and durable; what else was there is removed.
+    """Publish the copy in `copy_of(path)` as `path`, whole and durable, in place of what was there, and return it.
 
     The caller has just computed the digests of all files; names and sizes are compared once more. Raises
-    InvalidCheckpoint if they differ, OSError if it cannot be made durable.
+    InvalidCheckpoint if they differ, and OSError if the copy cannot be made durable.
     """
     draft = copy_of(path)
     inspect(draft)
@@ -157,9 +163,10 @@ def publish_copy(path: Path) -> Checkpoint:
 
 
 def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
-    """The newest checkpoint that verifies: newest attempt first, then highest step; None if there is none.
+    """Return the newest checkpoint that verifies, by attempt and then by step, or None if there is none.
 
-    One whose save was cut short is passed over if an older one is complete.
+    With `before_attempt` only earlier attempts count. A checkpoint whose save was cut short is passed over if an older
+    one is complete.
     """
     newest: Checkpoint | None = None
     for found in _valid(_candidates(job_dir, before_attempt)):
@@ -170,12 +177,12 @@ def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint
 
 
 def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
-    """The newest checkpoint published in this one attempt that verifies, None if there is none."""
+    """Return the newest checkpoint published in this attempt that verifies, or None if there is none."""
     return next(_valid(_step_dirs(attempt_dir)), None)
 
 
 def any_complete(job_dir: Path, before_attempt: int) -> bool:
-    """Whether there is a complete checkpoint of an earlier attempt, by names and sizes; no data is read."""
+    """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read."""
     for path in _candidates(job_dir, before_attempt):
         with contextlib.suppress(InvalidCheckpoint):
             if inspect(path).complete:
@@ -184,17 +191,17 @@ def any_complete(job_dir: Path, before_attempt: int) -> bool:
 
 
 def any_published(job_dir: Path) -> bool:
-    """Whether the job ever published or sealed anything that is still here, valid or not."""
+    """Return whether the job directory holds anything that was published or sealed, valid or not."""
     return any(True for _ in _candidates(job_dir))
 
 
 def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False) -> Checkpoint | None:
-    """Turn what a script wrote straight into its attempt directory into a checkpoint, and return it.
+    """Turn the files that a script wrote straight into its attempt directory into a checkpoint, and return it.
 
-    To be called after the attempt's last process ended; `complete` says that none was killed, `cut_short` that the
-    last save did not get to its end. Calling it again returns the same. None if there is nothing to seal, if
-    checkpoints were published there, or if a MANIFEST.json lies there that does not verify. Symbolic links are neither
-    followed nor covered.
+    Call it after the attempt's last process has ended. `complete` says that no process was killed, `cut_short` that the
+    last save did not finish. A second call returns the same checkpoint. Returns None if there is nothing to seal, if
+    checkpoints were published in the directory, or if it holds a MANIFEST.json that does not match its files. Symbolic
+    links are neither followed nor listed.
     """
     if not attempt_dir.is_dir() or any((path / MANIFEST).exists() for path in _step_dirs(attempt_dir)):
         return None
@@ -217,10 +224,11 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
 
 
 def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> list[Path]:
-    """Remove what is older than the newest `keep` checkpoints that verify, and return the removed paths.
+    """Remove the checkpoints older than the newest `keep` that verify, and return the removed paths.
 
-    With fewer than `keep` valid ones nothing is removed; one that was cut short does not count. `trusted` are
-    checkpoints whose digests the caller has just computed; of those only names and sizes are compared.
+    With fewer than `keep` valid ones nothing is removed; a checkpoint whose save was cut short does not count as valid.
+    Of `trusted` checkpoints only names and sizes are compared, because the caller has just computed their digests.
+    Raises ValueError if `keep` is below 1.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
@@ -236,10 +244,11 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
 
 
 def remove_drafts(attempt_dir: Path) -> None:
-    """Remove what saves and removals of this job left unfinished; published checkpoints are not touched.
+    """Remove the drafts that interrupted saves and removals of this job left; published checkpoints are not touched.
 
-    To be called by the attempt whose directory this is, on its first node: what earlier ones left has no owner, because
-    an attempt starts when the one before is dead, and its own drafts have none if the process that began them is dead.
+    Call it from the attempt that owns `attempt_dir`, on its first node. Drafts of earlier attempts have no owner any
+    more, because an attempt starts only when the one before is dead. A draft of this attempt has no owner if the
+    process that began it is dead.
     """
     job_dir = attempt_dir.parent
     for parent in (job_dir, *(path for _, path in _attempts(job_dir))):
@@ -265,7 +274,7 @@ def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
 
 
 def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
-    """Everything that claims to be a checkpoint, newest first."""
+    """Yield every directory that claims to be a checkpoint, newest first."""
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if before_attempt is None or attempt < before_attempt:
             yield from _step_dirs(attempt_dir)
@@ -278,7 +287,7 @@ def _attempts(job_dir: Path) -> list[tuple[int, Path]]:
 
 
 def _step_dirs(attempt_dir: Path) -> list[Path]:
-    """The attempt's published directories, newest first."""
+    """Return the attempt's published directories, newest first."""
     found = [(int(match[1]), int(match[2] or 0), path) for path, match in _subdirectories(attempt_dir, _STEP)]
     return [path for _, _, path in sorted(found, reverse=True)]
 
@@ -330,12 +339,12 @@ def _describe(
 
 
 def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with a digest of itself: a flipped bit in `step` would be seen by nothing else."""
+    """Return the manifest with a digest of itself, because nothing else would notice a flipped bit in `step`."""
     return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
 
 
 def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
-    """Digest every regular file below `root` and make it durable, but names at the top that start with `ignore`."""
+    """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
     records = []
     for folder in trees.walk(root):
         if not folder.path:
@@ -361,7 +370,7 @@ def _read_manifest(path: Path) -> _Manifest:
         if raw["format"] != FORMAT:
             raise ValueError(f"format {raw['format']}, expected {FORMAT}")
         without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
-        if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older ones have none
+        if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older manifests have none
             raise ValueError("its own SHA-256 digest is another")
         files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
@@ -412,7 +421,7 @@ def _is_valid(path: Path, trusted: Collection[Path]) -> bool:
 
 
 def _remove(path: Path) -> bool:
-    """Rename the checkpoint out of sight first: a crash half-way leaves a draft, never half a checkpoint."""
+    """Rename the checkpoint to a draft, then delete it, so that a crash half-way never leaves half a checkpoint."""
     doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         path.rename(doomed)
@@ -423,7 +432,7 @@ def _remove(path: Path) -> bool:
 
 
 def _discard(draft: Path) -> None:
-    """Remove what nobody takes for a checkpoint; what cannot be removed now stays until the next attempt."""
+    """Remove a draft; what cannot be removed now stays until the next attempt removes it."""
     with contextlib.suppress(OSError):
         trees.remove(draft)
 

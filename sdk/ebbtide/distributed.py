@@ -1,6 +1,6 @@
-"""Agreement between the ranks of a job, through torch.distributed where the script has initialised it.
+"""Lets the ranks of a job agree, through torch.distributed if the script has initialised it.
 
-torch is looked up among the loaded modules and never imported: a script without it does not pay for it.
+torch is looked up among the loaded modules and never imported, so that a script without it does not pay for it.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from ebbtide.checkpoints import Checkpoint
 
 Save = Callable[[Path], object]
 
-_MESSAGE_BYTES = 8192  # a path of the greatest length, or an error cut to fit
+_MESSAGE_BYTES = 8192  # holds the longest path, or an error that is cut to fit
 _PROBLEM_LENGTH = 1000
 _SETTLE_S = 5.0
 _REST_S = 0.005
@@ -29,7 +29,7 @@ _group: "ProcessGroup | None" = None
 
 
 def current() -> "ProcessGroup | None":
-    """The process group of this script, None if it has none or is its only member."""
+    """Return this script's process group; None if it has none or is its only member."""
     global _group
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -56,19 +56,20 @@ class ProcessGroup:
         atexit.register(self._settle)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: the same answer on all of them, by one reduction of one number."""
+        """Return, alike on every rank, whether the flag is set on any rank, by one reduction of one number."""
         self._votes.fill_(int(flag))
         self._dist.all_reduce(self._votes, op=self._dist.ReduceOp.MAX)
         return bool(self._votes.item())
 
     def wait(self) -> None:
-        """Return once every rank is here."""
+        """Return once every rank has called this method."""
         self.any(False)
 
     def lead(self, publish: Callable[[Save], Checkpoint], save: Save, all_ranks: bool) -> Checkpoint:
-        """Rank 0's part of a checkpoint: publish what `save` writes here and, on request, on every rank.
+        """Publish, as rank 0, what `save` writes on this rank and, with `all_ranks`, on every rank.
 
-        Whatever fails here is raised here and told to the others; whatever fails there is raised here.
+        An error on rank 0 is raised here and told to the other ranks. An error on another rank is raised here as
+        CheckpointFailed.
         """
 
         def write(directory: Path) -> None:
@@ -84,7 +85,7 @@ class ProcessGroup:
         return checkpoint
 
     def follow(self, save: Save) -> None:
-        """Every other rank's part: save when rank 0 says so, return or raise when it is done."""
+        """Save, as another rank, when rank 0 says so, and return or raise when rank 0 has published or failed."""
         own: Exception | None = None
         while True:
             match self._tell("", ""):
@@ -102,17 +103,17 @@ class ProcessGroup:
         return sys.getrefcount(self._votes) + sys.getrefcount(self._text)
 
     def _settle(self) -> None:
-        """Let gloo's threads finish before the interpreter shuts down.
+        """Let gloo's threads finish before the interpreter shuts down, for at most `_SETTLE_S` seconds.
 
-        They let go of an operation's tensors some time after its result is there, and need the interpreter for it;
-        one that is shutting down kills the process for that (SIGABRT, "terminate called without an active
-        exception"), which a script that leaves right after a suspend would meet once in five times, and one that
-        ends right after its training, as under the Trainer, now and then.
+        These threads release an operation's tensors some time after its result is there, and need the interpreter for
+        it. An interpreter that is shutting down kills the process for that (SIGABRT, "terminate called without an
+        active exception"). Without this wait, that happens to every fifth script that leaves right after a suspend, and
+        now and then to one that ends right after its training, as under the Trainer.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self._references() > self._idle_references and time.monotonic() < deadline:
             time.sleep(0.001)
-        # What the script's own operations still hold is nobody's to know, but who lets go of it runs.
+        # The tensors of the script's own operations are not known here, but a thread that releases one runs.
         before: dict[str, str] | None = None
         now = _switches()
         while now != before and time.monotonic() < deadline:
@@ -120,7 +121,7 @@ class ProcessGroup:
             before, now = now, _switches()
 
     def _save_together(self, save: Save, directory: Path) -> None:
-        """Save on every rank; raises this rank's own error, else that of the first rank that has one."""
+        """Save on every rank; raises this rank's own error, else CheckpointFailed with the first failed rank's."""
         own: Exception | None = None
         try:
             save(directory)
@@ -133,7 +134,7 @@ class ProcessGroup:
         raise own or CheckpointFailed(next(f"{rank}: {text}" for rank, text in problems if text))
 
     def _tell(self, kind: str, text: str, source: int = 0) -> tuple[str, str]:
-        """Give every rank the message of rank `source`; what the others pass is ignored."""
+        """Return the message of rank `source` on every rank; what the other ranks pass is ignored."""
         if self.rank == source:
             data = f"{kind}\0{text}".encode("utf-8", "surrogateescape")[: _MESSAGE_BYTES - 1]
             self._text.zero_()
@@ -144,12 +145,12 @@ class ProcessGroup:
 
 
 def _switches() -> dict[str, str]:
-    """How often each of this process's other threads has been on a CPU: where that stands still, all of them wait."""
+    """Return how often each other thread of this process has run on a CPU; if no count grows, all of them wait."""
     found = {}
     for thread in Path("/proc/self/task").glob("[0-9]*"):
         if int(thread.name) != threading.get_native_id():
             try:
                 found[thread.name] = (thread / "schedstat").read_text().split()[2]
-            except (OSError, IndexError):  # it has ended, or the kernel does not tell
+            except (OSError, IndexError):  # the thread has ended, or the kernel keeps no count
                 continue
     return found

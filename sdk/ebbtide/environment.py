@@ -1,4 +1,4 @@
-"""The environment that Ebbtide gives to every process of a job, as one typed value."""
+"""Parses the environment that Ebbtide gives to every process of a job into one typed value."""
 
 import math
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What this attempt was given; outside Ebbtide `id` is None and the numbers describe one node without GPUs."""
+    """The allocation and directories of this attempt; outside Ebbtide `id` is None, and there is one node, no GPU."""
 
     id: str | None = None
     attempt: int = 0
@@ -30,10 +30,10 @@ class Environment:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
-        """Parse the EBB_ variables; raises ValueError naming a malformed one.
+        """Parse the EBB_ variables; raises ValueError that names a malformed one.
 
-        With EBB_CHECKPOINT_DIR alone, set by hand, checkpoints work without a cluster: that directory then stands
-        for the job's, with a single attempt below it.
+        If EBB_CHECKPOINT_DIR alone is set, by hand, checkpoints work without a cluster: that directory is then the job
+        directory, with a single attempt below it.
         """
         job_id = variables.get("EBB_JOB_ID") or None
         directory = _path(variables, "EBB_CHECKPOINT_DIR")

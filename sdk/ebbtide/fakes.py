@@ -1,4 +1,4 @@
-"""GPU memory of fake GPUs, which nothing but a word to the supervisor can take."""
+"""Allocates memory on fake GPUs, which takes a request to the supervisor."""
 
 import os
 
@@ -8,16 +8,16 @@ _GIB = 1 << 30
 
 
 class OutOfMemory(RuntimeError):
-    """A fake GPU has not as much memory free; the message reads as PyTorch's."""
+    """A fake GPU has too little free memory; the message reads like PyTorch's."""
 
 
 def fake_allocate(mem_bytes: int, gpu: int | None = None) -> bool:
-    """Have this process hold so many bytes of each fake GPU that it computes on, instead of what it held before.
+    """Have this process hold `mem_bytes` bytes of each fake GPU that it computes on, instead of what it held before.
 
-    For tests and rehearsals: when this returns True, NVML shows the memory. `gpu` names one of the job's GPUs on this
-    node by its place; without it a process with a LOCAL_RANK has that one, and any other has all of them. Outside
-    Ebbtide and on real GPUs nothing happens, and the answer is False. Raises OutOfMemory, and ValueError for a GPU that
-    is none.
+    It is meant for tests and rehearsals: once it returns True, NVML shows the memory. `gpu` is the place of one of the
+    job's GPUs on this node, from 0; without it a process with a LOCAL_RANK uses that GPU, and any other process all of
+    them. Outside Ebbtide and on real GPUs it does nothing and returns False. Raises OutOfMemory if a GPU has too little
+    free memory, and ValueError for a negative size or a GPU that the job does not have.
     """
     if mem_bytes < 0:
         raise ValueError(f"mem_bytes must be at least 0, got {mem_bytes}")

@@ -1,4 +1,4 @@
-"""The job as its own script sees it: resume, report progress, checkpoint, suspend."""
+"""Gives a script its own job: the script resumes, reports progress, checkpoints and suspends through it."""
 
 import errno
 import math
@@ -25,9 +25,10 @@ MOST_METRICS = 32
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where to go on from: the directory that `save` once filled, and how many steps were done then.
+    """A checkpoint to resume from: the directory that `save` once filled, and the number of steps done then.
 
-    `step` is 0 if whoever wrote the checkpoint recorded none, as a script does that writes without this module.
+    `step` is 0 if the checkpoint records none, because a script wrote it without this module. `attempt` is the attempt
+    that wrote it.
     """
 
     path: Path
@@ -36,7 +37,16 @@ class State:
 
 
 class Job:
-    """This script's side of the job contract; outside Ebbtide (`id` is None) nothing in it acts."""
+    """This script's side of the job contract.
+
+    Outside Ebbtide `id` is None, and nothing is reported or suspended; checkpoints work if EBB_CHECKPOINT_DIR is set.
+    Attempts are counted from 1, and `array_index` is None unless the job is a task of an array. `gpu_count` is the
+    number of GPUs that the job sees on this node, `gpu_share` its share of each, above 0 and at most 1, and
+    `gpu_mem_bytes` the memory that is booked for it on each, or None. `grace_s` is the grace period in seconds,
+    infinite outside Ebbtide. The attempt runs on `num_nodes` nodes, and this is number `node_rank`, from 0. Each
+    directory may be None: the attempt writes its checkpoints into `checkpoint_dir`, `resume_dir` is the newest
+    checkpoint of earlier attempts, and `output_dir` is the same at every attempt.
+    """
 
     def __init__(self, environment: Environment) -> None:
         self.id = environment.id
@@ -70,9 +80,10 @@ class Job:
             self._tell_time("job")
 
     def load_checkpoint(self) -> State | None:
-        """The newest valid checkpoint, None at a fresh start; raises InvalidCheckpoint if it is damaged.
+        """Return the newest valid checkpoint, or None at a fresh start.
 
-        Damage is an error here, not a fresh start, because nobody wants days of work restarted in silence.
+        Raises InvalidCheckpoint if the checkpoint to resume from is damaged: a fresh start would silently repeat what
+        may be days of work.
         """
         found = self._find_checkpoint()
         if found is None:
@@ -83,12 +94,14 @@ class Job:
         return State(found.path, self._step, found.attempt)
 
     def checkpoint(self, save: Save, step: int, *, all_ranks: bool = False) -> None:
-        """Publish a checkpoint at `step` and go on training; raises what `save` raises, or OSError on a full disk.
+        """Publish a checkpoint at `step`, the number of steps done, and return to training.
 
-        `save` gets an empty directory to fill. Under torch.distributed this is collective: `save` runs on rank 0,
-        or with `all_ranks` on each rank (on one file system), and a failure anywhere is raised everywhere. The
-        highest step counts as an attempt's newest checkpoint, so going below one that is saved is a ValueError:
-        count steps over the whole run, not from each epoch.
+        `save` gets the path of an empty directory to fill. Under torch.distributed this call is collective: `save` runs
+        on rank 0, or with `all_ranks` on each rank (on one file system). Without EBB_CHECKPOINT_DIR it does nothing.
+
+        Raises what `save` raises, OSError on a full disk, and CheckpointFailed if another rank failed; older
+        checkpoints stay untouched then. Raises ValueError for a step below one that this attempt has saved, because the
+        highest step counts as its newest checkpoint: count steps over the whole run, not from each epoch.
         """
         if self.checkpoint_dir is None:
             return
@@ -99,9 +112,11 @@ class Job:
     def report(
         self, *, step: int, total: int | None = None, loss: SupportsFloat | None = None, **metrics: SupportsFloat
     ) -> None:
-        """Tell how many of `total` steps are done; call it as often as you like, five times a second are sent.
+        """Report that `step` of `total` steps are done, with the loss at that step.
 
-        Further numbers, like `accuracy=0.9`, may be given at some steps only: each holds until it is given again.
+        Call it as often as you like: at most five reports a second are sent, by rank 0, and always that of the last
+        step. Further metrics, like `accuracy=0.9`, at most 32, may be given at some steps only: each holds until it is
+        given again. The call never waits for the supervisor, and raises nothing if the report does not get through.
         """
         if self.id is None or os.getpid() != self._pid:
             return
@@ -122,17 +137,17 @@ class Job:
             channel.send(self._socket, {"kind": "progress", "rank": 0, **progress, **numbers}, timeout_s=0)
 
     def _numbers(self, loss: SupportsFloat | None, finite: float | None) -> dict[str, object]:
-        """The newest value of each metric, None for what is no number any more, as a loss that has diverged."""
+        """Return the newest value of each metric; None for one that is not finite, such as a loss that has diverged."""
         told = {name: _finite(value) for name, value in islice(self._metrics.items(), MOST_METRICS)}
         if loss is not None and finite is None:
             told["loss"] = None
         return {"metrics": told} if told else {}
 
     def should_suspend(self) -> bool:
-        """Whether the job has been asked to stop: checkpoint then and leave, within the grace period.
+        """Return whether the job has been asked to stop; if so, checkpoint and leave within the grace period.
 
-        Under torch.distributed this is collective, one small reduction, so that every rank gets the same answer at
-        the same step; all ranks must call it equally often. False in forked children and outside Ebbtide.
+        Under torch.distributed this call is collective, one small reduction, so that every rank gets the same answer at
+        the same step; all ranks must call it equally often. Returns False in forked children and outside Ebbtide.
         """
         if self.id is None or os.getpid() != self._pid:
             return False
@@ -142,20 +157,21 @@ class Job:
             self._tell_asked()
             self._connection.answer()
         if self._connection.is_asked_to_leave():
-            self._stop.received = True  # nobody sets it to False: the signal may come at any moment
+            self._stop.received = True  # never set to False here: the signal may come at any moment
         asked = self._stop.received
         return asked if group is None else group.any(asked)
 
     def catch_signal_again(self) -> None:
-        """Take the stop signal back from a library that has put its own handler in the place of the job's."""
+        """Catch the stop signal again after a library has replaced the job's handler with its own."""
         if self.id is not None and os.getpid() == self._pid:
             self._stop.catch_again(self._stop_signal)
 
     def suspend(self, save: Save | None = None, step: int | None = None, *, all_ranks: bool = False) -> None:
-        """Publish a checkpoint, acknowledge, and leave by SystemExit(85) with all ranks; outside Ebbtide: nothing.
+        """Publish a checkpoint, acknowledge the request, and leave by SystemExit(85); outside Ebbtide do nothing.
 
-        `step` is the one last reported or saved unless given. Without `save` the script has saved by itself. If saving
-        fails, that error is raised instead, nothing is acknowledged and the older checkpoints are untouched.
+        `save` and `all_ranks` are those of `checkpoint`; without `save` the script has saved by itself. `step` is by
+        default the one last reported or saved. Under torch.distributed this call is collective, and all ranks leave. If
+        saving fails, the error is raised as in `checkpoint`, nothing is acknowledged, and older checkpoints stay.
         """
         if self.id is None:
             return
@@ -172,22 +188,22 @@ class Job:
         raise Leave(self.id)
 
     def _tell_time(self, what: str, **facts: int) -> None:
-        """Tell that this rank has just come so far on its way to its first step."""
+        """Send the time at which rank 0 has reached `what` on its way to its first step."""
         if self._rank() == 0:
             told = {"kind": "time", "rank": 0, "what": what, "at": time.time(), **facts}
             channel.send(self._socket, told, timeout_s=0)
 
     def _tell_start(self) -> None:
-        """Tell what the next attempt's process may import early; without it that starts as this one did."""
+        """Send what the next attempt's process may import early; without it that process starts as this one did."""
         with suppress(OSError, ValueError):
             if facts := start.facts():
                 channel.send(self._socket, {"kind": "start", **facts}, timeout_s=0)
 
     def _tell_asked(self) -> None:
-        """Tell that this job would acknowledge a suspension, because it asks whether it should.
+        """Tell the supervisor that this job would acknowledge a suspension, because it asks whether it should suspend.
 
-        Asked to stop during its last step, it ends with exit code 0 and no acknowledgement. Without this it would look
-        like the many scripts that trap the signal, save and exit with 0, and be started once more.
+        A job that is asked to stop during its last step ends with exit code 0 and no acknowledgement. Without this
+        message it would look like the many scripts that trap the signal, save and exit with 0, and be started again.
         """
         channel.send(self._socket, {"kind": "asked", "rank": self._env_rank})
 
@@ -215,7 +231,7 @@ class Job:
         self._step = self._saved_step = step
 
     def _here(self, draft: Path) -> Path:
-        """Rank 0's draft as this rank reaches it: another node may have the shared directory in another place."""
+        """Return the path of rank 0's draft on this node, which may have the shared directory in another place."""
         return draft if self.checkpoint_dir is None else self.checkpoint_dir / draft.name
 
     def _write(self, save: Save, step: int) -> Checkpoint:
@@ -232,14 +248,14 @@ class Job:
         return checkpoints.publish(self.checkpoint_dir, step, write, job_id=job_id, attempt=self.attempt)
 
     def _make_room(self, attempt_dir: Path) -> None:
-        """Remove what a killed save left behind, which may be all that the disk has no room for."""
+        """Remove what killed saves left behind, which may be the reason that the disk is full."""
         try:
             checkpoints.remove_drafts(attempt_dir)
         except OSError as error:
             sys.stderr.write(f"ebbtide: unfinished checkpoints were not removed: {error}\n")
 
     def _require_space(self, directory: Path) -> None:
-        """Fail before filling a disk that others use, too: the next checkpoint will be about as large as the last."""
+        """Raise OSError before a save fills a disk that others use too: it will be about as large as the last one."""
         expected = self._last.bytes if self._last else 0
         free = shutil.disk_usage(directory).free
         if free < expected:
@@ -268,7 +284,7 @@ class Job:
 
 
 def _finite(loss: SupportsFloat | None) -> float | None:
-    """The number, None where there is none or JSON has none for it (NaN, infinity)."""
+    """Return the number, or None if there is none or JSON cannot express it (NaN, infinity)."""
     if loss is None:
         return None
     value = float(loss.item() if hasattr(loss, "item") else loss)  # float() of a tensor in training warns
@@ -276,7 +292,7 @@ def _finite(loss: SupportsFloat | None) -> float | None:
 
 
 def _detached(value: SupportsFloat) -> SupportsFloat:
-    """`value`, without what a tensor in training keeps alive; its number is asked for only when it is sent."""
+    """Return `value` without the graph that a tensor in training keeps alive; the number is read only to be sent."""
     return value.detach() if hasattr(value, "detach") else value
 
 
@@ -284,9 +300,11 @@ _job: Job | None = None
 
 
 def job() -> Job:
-    """This process's job, the same at every call; the first call, in the main thread, starts to catch the stop signal.
+    """Return this process's job, the same object at every call.
 
-    A forked child gets its parent's job, which never asks it to suspend and sends no progress for it.
+    The first call installs the handler of the stop signal, so make it in the main thread; elsewhere it only warns.
+    Raises ValueError if an EBB_ variable is malformed. A forked child gets its parent's job, which never asks the child
+    to suspend and sends no progress for it.
     """
     global _job
     if _job is None:

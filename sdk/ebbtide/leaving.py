@@ -1,6 +1,6 @@
-"""The way out of a job that is suspended: with all that Python owes the script, and without taking torch apart.
+"""Ends the process of a suspended job: runs all that Python owes the script, but does not take torch apart.
 
-That would take a tenth of a second and more, in which the GPU stays taken; the kernel does it in less.
+Taking torch apart would last a tenth of a second and more, while the GPU stays in use; the kernel needs less.
 """
 
 import atexit
@@ -10,17 +10,17 @@ import stat
 import sys
 import weakref
 
-SUSPENDED = 85  # the exit code that says: saved, run me again later
+SUSPENDED = 85  # the exit code of a job that has saved and is to be run again later
 
-# These finish their work in handlers of C, which only an ordinary exit calls.
+# These modules finish their work in exit handlers of C, which only an ordinary exit calls.
 _NEED_AN_ORDINARY_EXIT = frozenset({"mpi4py.MPI"})
 
 
 class Leave(SystemExit):
-    """Ends the process with 85, and saves it the interpreter's own end if nothing is lost by that.
+    """Ends the process with exit code 85, and skips the interpreter's own shutdown if nothing is lost by that.
 
-    Anybody may catch it and go on, or end with another code. `finally` blocks, threads that are waited for and atexit
-    handlers have their turn as after every SystemExit, and standard output is flushed.
+    A script may catch it and go on, or end with another code. As after every SystemExit, `finally` blocks run,
+    non-daemon threads are waited for, atexit handlers run, and standard output is flushed.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -29,9 +29,9 @@ class Leave(SystemExit):
 
     @property
     def code(self) -> int:  # type: ignore[override]  # it is only ever read
-        """85. Read from below all frames it is read by the interpreter, which then ends the process with it."""
+        """Return 85. If no frame has asked, the interpreter is asking, which then ends the process with this code."""
         if sys._getframe().f_back is None:
-            atexit.register(self._leave)  # the last to be registered is the first to be called
+            atexit.register(self._leave)  # the handler that is registered last is called first
         return SUSPENDED
 
     def _leave(self) -> None:
@@ -48,7 +48,7 @@ class Leave(SystemExit):
 
 
 def _spare_torch() -> None:
-    """Have torch not take its table of operators apart at exit, one by one."""
+    """Keep torch from taking its table of operators apart at exit, one by one."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         found = finalizer.peek()
         if found is not None and getattr(found[1], "__module__", "") == "torch.library":
@@ -56,9 +56,9 @@ def _spare_torch() -> None:
 
 
 def _may_lose_data(lock: str) -> bool:
-    """Whether a file is being written: what is buffered for it, or the end that it still lacks, may not be in it.
+    """Return whether a file is open for writing: data that is buffered, or the file's end, may not be in it yet.
 
-    The job's lock, which every process of it inherits, is none of the script's.
+    The job's lock does not count: every process of the job inherits it, and no script writes it.
     """
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -72,8 +72,8 @@ def _is_written(descriptor: int) -> bool:
         facts = os.fstat(descriptor)
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     except OSError:
-        return False  # the one that listed the others
-    # A file without a name is gone when its last process is.
+        return False  # the descriptor that listed the others, closed by now
+    # A file without a name is removed when its last process ends, so nothing in it can be lost.
     return descriptor > 2 and stat.S_ISREG(facts.st_mode) and facts.st_nlink > 0 and mode != os.O_RDONLY
 
 

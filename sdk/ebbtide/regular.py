@@ -1,4 +1,4 @@
-"""Opens regular files and nothing else: a pipe, a device or a link in the place of a file holds nobody up."""
+"""Opens regular files and nothing else, so that a pipe, device or link in a file's place cannot block the caller."""
 
 import errno
 import os
@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 _FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-# Whoever holds a lease on a file, such as a file server, is asked for it by whoever opens it, and gets this long.
+# How long an open waits for another process, such as a file server, to give up its lease on the file.
 _LEASE_S = 2.0
 _LOOK_S = 0.05
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
-    """A descriptor to read this file from. Raises OSError, also if it is anything but a regular file."""
+    """Open the file for reading and return its descriptor. Raises OSError, also if it is not a regular file."""
     descriptor = _opened(path, dir_fd)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -23,10 +23,10 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
 
 
 def read_regular(path: str | Path, limit: int, *, dir_fd: int | None = None) -> bytes:
-    """All of this file. Raises OSError, also if it is no regular file or has more than `limit` bytes."""
+    """Return the file's content. Raises OSError, also if it is not a regular file or has more than `limit` bytes."""
     descriptor = open_regular(path, dir_fd=dir_fd)
     with open(descriptor, "rb") as file:
-        # The size first: a sparse file of any length costs nothing to make.
+        # Check the size before reading: a sparse file of any length costs nothing to make.
         content = file.read(limit + 1) if os.fstat(descriptor).st_size <= limit else None
     if content is None or len(content) > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
@@ -34,7 +34,7 @@ def read_regular(path: str | Path, limit: int, *, dir_fd: int | None = None) -> 
 
 
 def create(path: Path) -> int:
-    """A descriptor to write a new regular file through, in the place of whatever is there. Raises OSError."""
+    """Create a new regular file in place of what is at `path`, and return a descriptor to write it. Raises OSError."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)

@@ -1,4 +1,4 @@
-"""What a later process of this job would have to import and to know, to be ready before its script begins."""
+"""Collects what a later process of this job has to import and to know, to be ready before its script begins."""
 
 import base64
 import os
@@ -7,17 +7,17 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-# What Ebbtide sets itself, anew for each attempt.
+# Variables that Ebbtide sets itself, anew for each attempt, by the beginnings of their names.
 _OURS = ("EBB_", "CUDA_VISIBLE_DEVICES", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GLOO_SOCKET_IFNAME")
 _LARGEST = 48 * 1024  # a message holds 64 KiB
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def facts() -> dict[str, object]:
-    """The message that tells it, one object of JSON: see `modules` and `changed`.
+    """Return the facts as one message, an object of JSON with `pid`, `modules` and `changed`. Raises OSError.
 
-    The modules come compressed: zlib, base 85, one name a line. Empty if they are too many, in all local ranks but the
-    first, and where the command line keeps Python from what would make it ready.
+    The names of the modules are compressed (one a line, zlib, base 85). The message is empty if it would be too large,
+    in all local ranks but the first, and if the command line keeps Python from what would make it ready.
     """
     if os.environ.get("LOCAL_RANK", "0") != "0" or not _obeys_site():
         return {}
@@ -27,15 +27,15 @@ def facts() -> dict[str, object]:
 
 
 def modules() -> list[str]:
-    """Names of all modules that are imported from site-packages, in the order in which their import began.
+    """Return the names of all modules that are imported from site-packages, in the order in which their import began.
 
-    What lies elsewhere is the user's own code, or is imported by them.
+    Modules that lie elsewhere are the user's own code, or are imported by those that are returned.
     """
     return [name for name, module in list(sys.modules.items()) if _is_installed(name, module)]
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The variables that differ, with their later values, "" for one that is gone; those of ours excepted."""
+    """Return the variables that differ with their later values, "" for a removed one, without those of Ebbtide."""
     names = [name for name in {*before, *after} if not name.startswith(_OURS)]
     return {name: after.get(name, "") for name in sorted(names) if before.get(name) != after.get(name)}
 
@@ -48,11 +48,11 @@ def _is_installed(name: str, module: object) -> bool:
 
 
 def _first_environment() -> dict[str, str]:
-    """This process's environment as it was given. Raises OSError."""
+    """Return the environment that this process was started with. Raises OSError."""
     entries = [os.fsdecode(entry) for entry in Path("/proc/self/environ").read_bytes().split(b"\0") if b"=" in entry]
     return dict(entry.split("=", 1) for entry in entries)
 
 
 def _obeys_site() -> bool:
-    """Whether PYTHONPATH and sitecustomize mean anything to this command line."""
+    """Return whether this command line lets Python use PYTHONPATH and sitecustomize."""
     return not (sys.flags.isolated or sys.flags.ignore_environment or sys.flags.no_site) and "site" in sys.modules

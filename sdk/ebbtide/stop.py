@@ -1,4 +1,4 @@
-"""The stop signal, turned into a flag that the training loop asks for between two steps."""
+"""Turns the stop signal into a flag that the training loop reads between two steps."""
 
 import atexit
 import os
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether this process has been asked to stop; set by the signal, for good, however often it comes."""
+    """Records in `received` whether this process has been asked to stop; the first signal sets it for good."""
 
     def __init__(self) -> None:
         self.received = False
@@ -17,16 +17,16 @@ class StopRequest:
         self._previous: signal._HANDLER = signal.SIG_DFL
 
     def listen(self, number: signal.Signals) -> None:
-        """Catch the signal from now on, in place of the handler there was; needs the main thread, else warns."""
+        """Catch the signal from now on, in place of the previous handler; outside the main thread only warn."""
         if threading.current_thread() is not threading.main_thread():
             message = f"ebbtide.job() was first called outside the main thread: {number.name} will not suspend this job"
             warnings.warn(message, RuntimeWarning, stacklevel=4)
             return
         self._previous = signal.signal(number, self._receive)
         atexit.register(self._finish, number)
-        # A forked child (a DataLoader worker, one of a process pool) is not the job: whoever signals it, its parent's
-        # terminate() for one, gets what would happen without us, and at once also where it is blocked outside Python.
-        # The signal is held back around the fork because Python drops what reaches a child that has just begun.
+        # A forked child (a DataLoader worker, a process of a pool) is not the job: a signal to it, such as its parent's
+        # terminate(), has its effect as without Ebbtide, and at once even if the child is blocked outside Python. The
+        # signal is held back around the fork because Python drops a signal that reaches a child that has just begun.
         os.register_at_fork(
             before=lambda: self._hold_back(number),
             after_in_parent=self._let_through,
@@ -34,7 +34,7 @@ class StopRequest:
         )
 
     def catch_again(self, number: signal.Signals) -> None:
-        """Put back the handler that a library replaced with its own; nothing outside the main thread."""
+        """Put back the handler that a library has replaced with its own; outside the main thread do nothing."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(number) != self._receive:
             signal.signal(number, self._receive)
 
@@ -42,9 +42,9 @@ class StopRequest:
         self.received = True
 
     def _finish(self, number: signal.Signals) -> None:
-        """Ignore the signal: Python puts the default action back while it shuts down, which takes torch a second.
+        """Ignore the signal from now on: Python restores its default action during shutdown, a second with torch.
 
-        Killed then, a job that has done everything would look like one that was interrupted, and be started once more.
+        A job that is killed in that second, with all its work done, would look interrupted and be started once more.
         """
         if signal.getsignal(number) == self._receive:
             signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""PyTorch training that can stop anywhere and go on with another number of GPUs.
+"""Lets PyTorch training stop after any step and continue with another number of GPUs.
 
 import ebbtide.torch as ebt
 
@@ -38,7 +38,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among those that train together, and the device that is its own."""
+    """This process's rank, from 0, among the processes that train together, their number, and its own device."""
 
     rank: int
     world_size: int
@@ -48,8 +48,9 @@ class World:
 def init() -> World:
     """Join the job's process group, over NCCL with GPUs and gloo without, and return this process's place in it.
 
-    Reads what torchrun and `ebb submit --launch ddp` set. Without that, or alone, the group has one member, so that
-    a script may wrap its model in DistributedDataParallel wherever it runs. A group that exists is used as it is.
+    The current CUDA device becomes GPU LOCAL_RANK. The group is the one that torchrun or `ebb submit --launch ddp`
+    describes in the environment. Without them, or with WORLD_SIZE 1, it has one member, so that a script may wrap its
+    model in DistributedDataParallel wherever it runs. A group that is already initialised is used as it is.
     """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
@@ -65,13 +66,13 @@ def _join(backend: str) -> None:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         return
     if sys.platform == "linux" and os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
-        # gloo would ask what the host's name resolves to, which on many workstations is nothing it can reach.
+        # gloo would use the address that the host's name resolves to, which it cannot reach on many workstations.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(backend)
 
 
 def _current_world() -> World:
-    """This process's place in the default process group; rank 0 of 1 if there is none."""
+    """Return this process's place in the default process group; rank 0 of 1 if there is none."""
     cuda = torch.cuda.is_initialized()
     device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
     if not dist.is_available() or not dist.is_initialized():
@@ -80,17 +81,17 @@ def _current_world() -> World:
 
 
 class ResumableSampler:
-    """Deals one endless, seeded stream of sample indices to the ranks, a global batch at a time.
+    """Deals one endless, seeded stream of sample indices to the ranks, one global batch at a time.
 
-    The stream is one permutation of all samples after the other, each determined by seed and epoch. `position`
-    counts the samples of the stream that are used up, over all ranks, so that any world size can go on from there
-    without skipping or repeating a sample. Batches run across the end of an epoch: all have the same size.
+    The stream consists of one permutation of all samples per epoch, determined by seed and epoch alone. `position` is
+    the number of samples of the stream that all ranks together have used, so that any world size can continue there
+    without skipping or repeating a sample. All batches have the same size, and may run across the end of an epoch.
     """
 
     def __init__(self, length: int, global_batch: int, *, seed: int = 0, world: World | None = None) -> None:
         """Deal `length` samples in batches of `global_batch` over all ranks of `world`, by default the current one.
 
-        Raises ValueError if there is no sample or a rank would get none.
+        Raises ValueError if `length` is below 1 or `global_batch` below the number of ranks.
         """
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
@@ -104,11 +105,14 @@ class ResumableSampler:
 
     @property
     def epoch(self) -> int:
-        """How many times every sample has been used."""
+        """Return how many times every sample has been used."""
         return self.position // self._length
 
     def take(self) -> torch.Tensor:
-        """This rank's indices of the next global batch, which counts as used from now on."""
+        """Return this rank's indices of the next global batch, and count the batch as used.
+
+        The indices are a one-dimensional int64 tensor, as long as this rank's share of the batch.
+        """
         indices = self._rows(self.position)
         self.advance()
         return indices
@@ -118,19 +122,20 @@ class ResumableSampler:
         self.position += self._global_batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's share of every global batch from `position` on, without end, for DataLoader(batch_sampler=).
+        """Yield this rank's indices of each global batch from `position` on, without end.
 
-        Iterating uses nothing up, because loaders fetch ahead of training: call `advance` after each step.
+        Pass the sampler as DataLoader(batch_sampler=). Iterating counts nothing as used, because loaders fetch ahead of
+        training: call `advance` after each step.
         """
         for position in count(self.position, self._global_batch):
             yield self._rows(position).tolist()
 
     def state_dict(self) -> dict[str, int]:
-        """Where the stream stands; the same on every rank."""
+        """Return the position, length and seed of the stream, which are the same on every rank."""
         return {"position": self.position, "length": self._length, "seed": self._seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there; raises ValueError if that was the stream of another seed or number of samples."""
+        """Continue at the position in `state`; raises ValueError if `state` has another seed or number of samples."""
         for name, mine in (("length", self._length), ("seed", self._seed)):
             if state[name] != mine:
                 raise ValueError(f"the checkpoint's sampler has {name} {state[name]}, this one {mine}")
@@ -155,7 +160,7 @@ class ResumableSampler:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of this rank's share of the global batch, and the weight of their mean loss in the step's gradient."""
+    """The rows of one micro-batch within this rank's share, and the weight of their mean loss in the gradient."""
 
     rows: slice
     weight: float
@@ -164,12 +169,12 @@ class MicroBatch:
 def accumulate(
     global_batch: int, *, limit: int | None = None, model: nn.Module | None = None, world: World | None = None
 ) -> Iterator[MicroBatch]:
-    """Cut this rank's share of a global batch into micro-batches of at most `limit` rows.
+    """Cut this rank's share of a global batch into micro-batches of at most `limit` rows, by default into one.
 
-    With the *mean* loss over the rows times `weight`, and gradients averaged over the ranks as
-    DistributedDataParallel does, the gradient is that of the mean over the global batch, whatever the number of
-    ranks and also where their shares are uneven. A DistributedDataParallel `model` exchanges gradients only with
-    the last micro-batch. Raises ValueError if a rank would get no row.
+    Backpropagate the *mean* loss over the rows of each micro-batch times its `weight`. If gradients are averaged over
+    the ranks, as DistributedDataParallel does, the result is the gradient of the mean loss over the global batch, for
+    any number of ranks and also for uneven shares. A DistributedDataParallel `model` exchanges gradients only with the
+    last micro-batch. Raises ValueError if `limit` is below 1 or `global_batch` below the number of ranks.
     """
     world = world or _current_world()
     share = _share(global_batch, world)
@@ -185,7 +190,7 @@ def accumulate(
 
 
 def _share(global_batch: int, world: World) -> range:
-    """The part of a global batch that a rank gets: equal parts, the first ranks one more where they cannot be."""
+    """Return the rows of a global batch that this rank gets; the first ranks get one more if shares cannot be equal."""
     if global_batch < world.world_size:
         raise ValueError(f"a global batch of {global_batch} leaves some of {world.world_size} ranks without a sample")
     size, extra = divmod(global_batch, world.world_size)
@@ -195,15 +200,16 @@ def _share(global_batch: int, world: World) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Everything that decides how training goes on, to be saved and loaded as one.
+    """All state that decides how training continues, saved and loaded as one.
 
-    At the same world size and on the same machine, training goes on bit for bit where the random generators of
-    every rank were saved (`all_ranks=True`); with three ranks or more but for the order in which gradients are summed,
-    since DistributedDataParallel lays out its buckets anew after its first step (not with `find_unused_parameters`).
-    At another world size the generators are seeded anew from the saved ones.
-    Replicated models only: a sharded one (FSDP) needs torch.distributed.checkpoint. `others` is whatever else has
-    `state_dict` and `load_state_dict`, by a name of its own: a GradScaler, averaged weights. Raises ValueError for a
-    name that is taken.
+    At the same world size and on the same machine, training continues bit for bit if the random generators of every
+    rank were saved (`all_ranks=True`). With three ranks or more, gradients may be summed in another order, since
+    DistributedDataParallel lays out its buckets anew after its first step (not with `find_unused_parameters`). At
+    another world size the generators are seeded anew from the saved ones.
+
+    Models must be replicated: a sharded one (FSDP) needs torch.distributed.checkpoint. `others` holds, each by a name
+    of its own, further objects with `state_dict` and `load_state_dict`, such as a GradScaler or averaged weights.
+    Raises ValueError for a name in `others` that is taken.
     """
 
     model: nn.Module
@@ -228,7 +234,11 @@ class Training:
             _write(directory / "training.pt", {"world_size": world.world_size, **state})
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote at any world size; raises OSError, KeyError for a part that was not saved."""
+        """Restore what `save` wrote, at any world size.
+
+        Raises OSError if a file cannot be read, KeyError for a part that was not saved, and ValueError for a sampler of
+        another seed or number of samples.
+        """
         state = torch.load(directory / "training.pt", weights_only=True, map_location="cpu")
         for name, part in self._parts():
             part.load_state_dict(state[name])
@@ -241,7 +251,7 @@ class Training:
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """The model without the wrappers that would put their prefix before its parameters' names."""
+    """Return the model without its wrappers (DistributedDataParallel, torch.compile), which prefix parameter names."""
     name = "module" if isinstance(model, nn.parallel.DistributedDataParallel) else "_orig_mod"
     inner = getattr(model, name, None)
     return _bare(inner) if isinstance(inner, nn.Module) else model
@@ -254,7 +264,10 @@ def save_random_state(directory: Path) -> None:
 
 
 def load_random_state(directory: Path, world_size: int) -> None:
-    """Restore this rank's generators as `world_size` ranks saved them, or seed them anew if there are more or fewer."""
+    """Restore this rank's random generators from `directory`, which `world_size` ranks saved.
+
+    If the world size has changed, or this rank saved none, seed the generators anew from those of rank 0.
+    """
     world = _current_world()
     own = directory / f"random-{world.rank}.pt"
     if world_size == world.world_size and own.exists():
@@ -266,7 +279,7 @@ def load_random_state(directory: Path, world_size: int) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, path)
     try:
-        # Mapped, this reads the structure and none of the data: better to fail at the first save than at a resume.
+        # Fail at the first save rather than at a resume. A mapped load reads the structure and none of the data.
         torch.load(path, weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path.name} holds objects that cannot be loaded again: {error}") from error
@@ -297,7 +310,7 @@ def _restore_random_state(state: dict[str, Any], world: World) -> None:
 
 
 def _seed_anew(state: dict[str, Any], world: World) -> None:
-    """Seed every generator from rank 0's saved one, differently on each rank: resumed twice, the same numbers come."""
+    """Seed every generator from rank 0's saved one, differently on each rank, and alike at every resume from it."""
     origin = hashlib.sha256(bytes(state["torch"].tolist())).hexdigest()
     seed = _mix(origin, world.world_size, world.rank)
     torch.manual_seed(seed)
@@ -307,5 +320,5 @@ def _seed_anew(state: dict[str, Any], world: World) -> None:
 
 
 def _mix(*values: object) -> int:
-    """32 bits that depend on all values; torch's CPU generator uses no more of a seed."""
+    """Return 32 bits that depend on all values; torch's CPU generator uses no more of a seed."""
     return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:4], "big")

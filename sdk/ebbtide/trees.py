@@ -1,7 +1,7 @@
-"""Walks and removes directory trees of any depth: by descriptors, never through a link, with one directory open.
+"""Walks and removes directory trees of any depth by descriptors, never through a link, with one directory open.
 
-Nothing is passed over in silence: whatever the system says of a directory or an entry is raised, so that nobody takes
-a part of a tree for all of it.
+Nothing is skipped in silence: every error of the system about a directory or an entry is raised, so that no caller
+takes a part of a tree for all of it.
 """
 
 import errno
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ENTRIES = 10_000_000
-"""In one tree, at most; a walk that meets more of them raises OSError."""
+"""Most entries of one tree; a walk that meets more raises OSError."""
 
 _PATH_BYTES = 4096
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,23 +21,23 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One directory of a tree, while it is open; below a name that is taken out of `folders` nothing is walked."""
+    """One directory of a tree, while it is open; the walk does not enter names that are removed from `folders`."""
 
     path: str  # below the root, which is ""
     descriptor: int
-    files: list[str]  # and whatever else is no directory
+    files: list[str]  # everything that is not a directory
     folders: list[str]
 
     def below(self, name: str) -> str:
-        """The path of this entry, below the root."""
+        """Return the path of this entry, relative to the root."""
         return f"{self.path}/{name}" if self.path else name
 
 
 def walk(root: Path, *, entries: int = ENTRIES, changing: bool = False) -> Iterator[Folder]:
-    """Every directory from the root downwards, names in order. Raises OSError.
+    """Yield every directory from the root downwards, names in order.
 
-    With `changing`, a directory that is gone before it is looked into is no error. A tree that has more `entries`, or
-    paths that are longer than the system takes, is one.
+    Raises OSError, also if the tree has more than `entries` entries, or a path that is longer than the system takes.
+    With `changing`, a directory that is gone before it is entered is no error.
     """
     left = entries
     with _Cursor(root) as cursor:
@@ -62,7 +62,7 @@ def walk(root: Path, *, entries: int = ENTRIES, changing: bool = False) -> Itera
 
 
 def remove(root: Path) -> None:
-    """Remove the directory with all that is below it. Raises OSError; what another removes meanwhile is no error."""
+    """Remove the directory with all that is below it. Raises OSError; an entry that is gone meanwhile is no error."""
     with _Cursor(root) as cursor:
         todo = [_names(cursor.descriptor)]
         while True:
@@ -105,7 +105,7 @@ class _Cursor:
         return "/".join(self.names)
 
     def enter(self, name: str, *, missing_ok: bool) -> bool:
-        """Go down into this directory; False if it is gone."""
+        """Go down into this directory; return False if it is gone and `missing_ok`. Raises OSError."""
         try:
             below = os.open(name, _FLAGS, dir_fd=self.descriptor)
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class _Cursor:
         return True
 
     def leave(self) -> str:
-        """Go up again; the name of what was left. Raises OSError if somebody has moved it elsewhere."""
+        """Go up again, and return the name of the directory that was left. Raises OSError if it was moved elsewhere."""
         above = os.open("..", _FLAGS, dir_fd=self.descriptor)
         self._move(above)
         if _identity(above) != self._above.pop():
@@ -157,7 +157,7 @@ def _names(directory: int) -> list[str]:
 
 
 def _unlinked(name: str, directory: int) -> bool:
-    """Whether it was removed, which a directory is not."""
+    """Remove the entry unless it is a directory, and return whether it was removed."""
     if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
         return False
     os.unlink(name, dir_fd=directory)

@@ -1,4 +1,4 @@
-"""A loop over batches under Hugging Face Accelerate that suspends between two of them.
+"""Lets a loop over batches under Hugging Face Accelerate suspend between two batches and continue there.
 
 from ebbtide.integrations.accelerate import steps
 
@@ -22,14 +22,14 @@ from ebbtide.jobs import job
 
 
 def steps(accelerator: Accelerator, loader: Any, total: int, *, every: int = 0) -> Iterator[tuple[int, Any]]:
-    """Every step's number, from 1 to `total`, with its batch of the prepared `loader`, epoch after epoch.
+    """Yield each step's number, from 1 to `total`, with its batch of the prepared `loader`, epoch after epoch.
 
-    Loads the newest valid checkpoint into all that `accelerator` has prepared or registered, and begins after it; then
-    every batch is the one that an undisturbed run has at that step, if the loader's order is seeded as above. Asked to
-    stop, it saves, publishes and leaves once the loop's body is done with a step after which no accumulated gradient
-    would be lost. Publishes every so many steps if `every`. Raises InvalidCheckpoint for a damaged checkpoint.
+    Loads the newest valid checkpoint into all that `accelerator` has prepared or registered, and begins after it. Every
+    batch is then the one that an undisturbed run has at that step, if the loader's order is seeded as above. If the job
+    is asked to stop, saves, publishes and leaves after the loop's body, at a step where no accumulated gradient is
+    lost. Also publishes every `every` steps, unless that is 0. Raises InvalidCheckpoint for a damaged checkpoint.
 
-    Going on is bit for bit where the samples draw no random numbers in this process (in a loader's workers they may).
+    The run continues bit for bit if the samples draw no random numbers in this process (a loader's workers may).
     """
     own = job()
     state = own.load_checkpoint()
@@ -51,7 +51,7 @@ def steps(accelerator: Accelerator, loader: Any, total: int, *, every: int = 0) 
 
 
 def _batches(accelerator: Accelerator, loader: Any, done: int, total: int) -> Iterator[tuple[int, Any]]:
-    """Number and batch of each step after those that are done."""
+    """Yield number and batch of each step after the first `done` ones."""
     while done < total:
         epoch, used = divmod(done, len(loader))
         loader.set_epoch(epoch)
@@ -63,7 +63,7 @@ def _batches(accelerator: Accelerator, loader: Any, done: int, total: int) -> It
 
 
 def _rest(loader: Any) -> Iterator[Any]:
-    """The batches of an epoch that has begun: drawing its seed again must not change what the model draws."""
+    """Return the batches of an epoch that has begun; drawing its seed again must not change what the model draws."""
     batches = iter(loader)
     with torch.random.fork_rng(devices=[]):
         first = next(batches)

@@ -1,4 +1,4 @@
-"""A Lightning Trainer (`lightning.pytorch` or `pytorch_lightning`) that suspends between two batches.
+"""Lets a Lightning Trainer (`lightning.pytorch` or `pytorch_lightning`) suspend between two batches and continue there.
 
 from ebbtide.integrations.lightning import ResumableLoader, SuspendCallback, resume_path
 
@@ -26,7 +26,7 @@ Batch = TypeVar("Batch")
 
 
 def _library() -> Any:
-    """The Lightning that the script uses, under whichever of its two names."""
+    """Return the Lightning module that the script has imported, under either of its two names; else import it."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in names:
         if name in sys.modules:
@@ -41,20 +41,21 @@ _Callback: Any = _library().Callback
 
 
 def resume_path() -> str | None:
-    """What `Trainer.fit(ckpt_path=)` takes: the newest valid checkpoint, None at a fresh start.
+    """Return what `Trainer.fit(ckpt_path=)` takes: the newest valid checkpoint's file, or None at a fresh start.
 
-    Raises InvalidCheckpoint if it is damaged.
+    Raises InvalidCheckpoint if the checkpoint is damaged.
     """
     state = job().load_checkpoint()
     return None if state is None else str(state.path / FILE)
 
 
-class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is shows when it runs
-    """Saves, publishes and leaves when the job is asked to, and publishes every so many optimizer steps if `every`.
+class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known only at run time
+    """Saves, publishes and leaves when the job is asked to stop, and also publishes every `every` optimizer steps.
 
-    It leaves after an optimizer step, with no accumulated gradient lost. Where validation or the end of the epoch is
-    due then, it lets that be, and leaves after the next step. Takes the stop signal back from Lightning, whose handler
-    would end the process without a checkpoint. Outside Ebbtide it does nothing.
+    With `every` 0 it publishes only when it leaves. It leaves after an optimizer step, so that no accumulated gradient
+    is lost. If validation or the end of the epoch is due then, it lets that happen, and leaves after the next step. It
+    takes the stop signal back from Lightning, whose handler would end the process without a checkpoint. Outside Ebbtide
+    it does nothing.
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -63,7 +64,7 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
         self._total: int | None = None
         self._step = -1
         self._leaving = False
-        self._waited = False  # asked at the step before, and let by what was due then
+        self._waited = False  # the job was asked at the step before, and something else may have been due then
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._job.catch_signal_again()
@@ -75,13 +76,13 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
             load_random_state(state.path, _world_size(state.path))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if self._leaving:  # with what the step before had to log being logged
+        if self._leaving:  # not before now, so that Lightning has logged the step before
             self._job.suspend(step=self._step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         asked = self._job.should_suspend()
         if trainer.global_step == self._step:
-            return  # half of an accumulated gradient cannot be saved
+            return  # a gradient that is half accumulated cannot be saved
         self._step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._job.report(step=self._step, total=self._total, loss=loss)
@@ -92,7 +93,7 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # which class it is sho
 
 
 def _save(trainer: Any, draft: Path) -> None:
-    """To be called on every rank. Lightning itself keeps no random state."""
+    """Write Lightning's checkpoint and the random state, which Lightning does not keep. Called on every rank."""
     trainer.save_checkpoint(draft / FILE, weights_only=False)
     save_random_state(draft)
 
@@ -102,17 +103,17 @@ def _world_size(checkpoint: Path) -> int:
 
 
 def _more_is_due(trainer: Any, batch_idx: int) -> bool:
-    """Whether the end of the epoch or a validation comes next, which a resumed Lightning would leave out."""
+    """Return whether the end of the epoch or a validation comes next, which a resumed Lightning would leave out."""
     every = trainer.val_check_batch
     validates = trainer.enable_validation and every is not None and 1 < every < math.inf
     return bool(trainer.is_last_batch or (validates and (batch_idx + 1) % every == 0))
 
 
 class ResumableLoader(DataLoader[Batch]):
-    """A DataLoader that goes on with the batch after the last one that was used, in the same order.
+    """A DataLoader that continues with the batch after the last one that was used, in the same order.
 
-    Lightning saves and loads its state by itself. The batches before are read once more and dropped. For data with a
-    length only: Lightning fetches others ahead.
+    Lightning saves and loads its state by itself. Batches that were used are read once more and dropped. The data must
+    have a length, because Lightning fetches other data ahead.
     """
 
     _start: torch.Tensor | None = None  # the random state in which the epoch began
@@ -136,12 +137,12 @@ class ResumableLoader(DataLoader[Batch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands; nothing if it is over or has not begun."""
+        """Return how far the epoch is and its random state; nothing if the epoch is over or has not begun."""
         if self._start is None or self._taken >= len(self):
             return {}
         return {"start": self._start, "taken": self._taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there with the next iteration."""
+        """Continue from `state` at the next iteration."""
         if state:
             self._start, self._taken, self._resuming = state["start"], state["taken"], True

@@ -1,7 +1,7 @@
-"""TensorBoard logs that all attempts of a job write together, without a step that appears twice.
+"""Lets all attempts of a job write TensorBoard logs together, without a step that appears twice.
 
-An attempt that was killed has logged steps which the next one takes again from the checkpoint before. TensorBoard drops
-what lies at or above a writer's `purge_step` in the same directory.
+An attempt that was killed has logged steps that the next attempt repeats from the last checkpoint. TensorBoard drops
+the steps at or above a writer's `purge_step` in the same directory.
 
 from ebbtide.integrations.tensorboard import summary_writer
 
@@ -18,16 +18,16 @@ from ebbtide.jobs import job
 
 
 def log_dir() -> Path:
-    """The job's directory for TensorBoard, the same at every attempt; `runs` outside Ebbtide."""
+    """Return the job's directory for TensorBoard, the same at every attempt; `runs` outside Ebbtide."""
     output_dir = job().output_dir
     return Path("runs") if output_dir is None else output_dir / "tensorboard"
 
 
 def purge_step(first: int = 1) -> int | None:
-    """The step that this attempt logs next, for a SummaryWriter or whatever makes one; None outside Ebbtide.
+    """Return the step that this attempt logs next, as `purge_step` of a SummaryWriter; None outside Ebbtide.
 
-    `first` is the number under which the run's first step is logged: 1 if that is the steps done, as in a Hugging Face
-    Trainer, 0 in Lightning. Raises InvalidCheckpoint if the checkpoint is damaged.
+    `first` is the number under which the run's first step is logged: 1 if it counts the steps done, as in a Hugging
+    Face Trainer, 0 in Lightning. Raises InvalidCheckpoint if the checkpoint is damaged.
     """
     own = job()
     if own.output_dir is None:
@@ -37,16 +37,17 @@ def purge_step(first: int = 1) -> int | None:
 
 
 class _Silent:
-    """Takes every call of a SummaryWriter's."""
+    """Accepts every call that a SummaryWriter accepts, and does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments, **options: None
 
 
 def summary_writer(first: int = 1, **options: Any) -> Any:
-    """A SummaryWriter on `log_dir`, or `options["log_dir"]`, that goes on with `purge_step(first)`.
+    """Return a SummaryWriter on `log_dir()`, or `options["log_dir"]`, that continues at `purge_step(first)`.
 
-    On any rank but 0 it writes nothing: a second writer's purge would drop what the first one has just written.
+    On any rank but 0 it writes nothing, because a second writer's purge would drop what the first one has just written.
+    Raises InvalidCheckpoint if the checkpoint is damaged.
     """
     if int(os.environ.get("RANK") or 0) > 0:
         return _Silent()

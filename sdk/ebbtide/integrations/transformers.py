@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer that suspends at the end of a step and goes on with the next one.
+"""Lets a Hugging Face Trainer suspend at the end of a step and continue with the next one.
 
 from ebbtide.integrations.transformers import SuspendCallback, resume_path
 
@@ -19,29 +19,29 @@ from ebbtide import distributed
 from ebbtide.jobs import job
 
 LARGE_BYTES: Final = 1 << 20
-"""From this size on a file is not copied: only the Trainer writes such files, and it writes them anew."""
+"""From this size on, in bytes, a file is linked, not copied: only the Trainer writes such files, and as new ones."""
 
 
 def resume_path() -> str | None:
-    """What `Trainer.train(resume_from_checkpoint=)` takes: the newest valid checkpoint, None at a fresh start.
+    """Return what `Trainer.train(resume_from_checkpoint=)` takes: the newest valid checkpoint, None at a fresh start.
 
-    Raises InvalidCheckpoint if it is damaged.
+    Raises InvalidCheckpoint if the checkpoint is damaged.
     """
     state = job().load_checkpoint()
     return None if state is None else str(state.path)
 
 
 class SuspendCallback(TrainerCallback):
-    """Saves, publishes and leaves when the job is asked to; publishes whatever else the Trainer saves.
+    """Saves, publishes and leaves when the job is asked to stop; also publishes every other save of the Trainer.
 
-    Raises ValueError for arguments with which nothing could be resumed. Outside Ebbtide it does nothing.
+    Raises ValueError for TrainingArguments with which nothing could be resumed. Outside Ebbtide it does nothing.
     """
 
     def __init__(self) -> None:
         self._job = job()
         self._loss: float | None = None
         self._leaving = False
-        self._extra = False  # the save is ours: the Trainer's own schedule has none at this step
+        self._extra = False  # the save is this callback's: the Trainer's own schedule has none at this step
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -72,7 +72,7 @@ class SuspendCallback(TrainerCallback):
     ) -> None:
         self._job.report(step=state.global_step, total=state.max_steps, loss=self._loss)
         asked = self._job.should_suspend()
-        # What is due at the end of an epoch would be lost with it, and after the last step nothing is left to resume.
+        # Leaving here would lose what is due at the end of an epoch, and after the last step nothing is left to resume.
         if asked and not float(state.epoch or 0).is_integer() and state.global_step < state.max_steps:
             self._leave(control)
 
@@ -99,7 +99,7 @@ class SuspendCallback(TrainerCallback):
 
 
 def _take(folder: Path, draft: Path, extra: bool) -> None:
-    """Link what the Trainer saved, weights and optimizer at least; small files others may write to again."""
+    """Link what the Trainer saved; unless the save is `extra`, copy small files, which others may write to again."""
     shutil.copytree(folder, draft, copy_function=_link if extra else _link_if_large, dirs_exist_ok=True)
 
 
@@ -115,9 +115,9 @@ def _link(source: str, target: str) -> None:
 
 
 def _part(output: Path, step: int) -> None:
-    """Have files that the Trainer may save over for itself: those of this step and later ones, which it comes to again.
+    """Give the Trainer copies of its own of the files that it may write again: those of this step and of later ones.
 
-    It writes them in place, and what was published must not change with that.
+    It writes them in place, and published checkpoints, which are linked to the same files, must not change with that.
     """
     for folder in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         number = folder.name.rpartition("-")[2]

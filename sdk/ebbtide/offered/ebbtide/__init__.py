@@ -1,8 +1,8 @@
-"""What `import ebbtide` finds in a job where no ebbtide is installed: that of the node's agent.
+"""Gives `import ebbtide` the SDK of the node's agent in a job where no ebbtide is installed.
 
 The folder around this package holds nothing else, and is the last entry of a job's PYTHONPATH. Python looks there
-before it looks into site-packages, so an ebbtide that is installed, of whatever version, is looked for first, and
-imported in place of this one.
+before it looks into site-packages, so this module first looks for an installed ebbtide, of whatever version, and
+imports that in its own place.
 """
 
 import os
@@ -16,12 +16,12 @@ _OLDEST = (3, 10)
 
 
 def _installed() -> "ModuleSpec | None":
-    """The ebbtide that this job's Python has without us; what only has the name of one, as a folder may, is none."""
+    """Return the ebbtide that is installed for this Python; a folder that only has its name does not count."""
     path = [entry for entry in sys.path if not _is_offer(entry)]
     for finder in sys.meta_path:
         if finder is PathFinder:
             spec = PathFinder.find_spec(__name__, path)
-        else:  # that of an editable install, say; very old ones cannot be asked like this
+        else:  # the finder of an editable install, for example; very old finders have no find_spec
             spec = finder.find_spec(__name__, None) if hasattr(finder, "find_spec") else None
         if spec is not None and spec.origin is not None and not _is_offer(_folder_of(spec.origin)):
             return spec
@@ -29,12 +29,12 @@ def _installed() -> "ModuleSpec | None":
 
 
 def _folder_of(origin: str) -> str:
-    """Where the package of this `__init__.py` lies."""
+    """Return the folder that holds the package of this `__init__.py`."""
     return os.path.dirname(os.path.dirname(os.path.abspath(origin)))
 
 
 def _is_offer(entry: str) -> bool:
-    """Whether the folder is one like ours, of this agent or another; they would wait for each other for ever."""
+    """Return whether the folder is such an offer, of this agent or another; two would import each other for ever."""
     return os.path.abspath(entry).split(os.sep)[-2:] == _OFFERED.split(os.sep)[-2:]
 
 
