@@ -1,1 +1,1 @@
-"""Names the processes of a node beyond doubt: /proc, identities, process trees, control groups."""
+"""Identifies the processes of a node beyond doubt, and controls them: /proc, process trees, control groups."""

@@ -1,8 +1,8 @@
-"""Whom a request to leave reaches, in which order, and who is kept from going on meanwhile. Pure.
+"""Decides which processes a request to leave reaches, in which order, and which stay stopped meanwhile. Pure.
 
-Those who can answer are asked, whoever started them: processes that take part through the SDK, else the topmost that
-handle the stop signal. Shells, and drivers that only wait, are kept where they are until those below them have left,
-and are asked only then, so that they begin no next command. docs/job-contract.md says the same in words.
+The processes that can answer are asked, whatever started them: those that take part through the SDK, else the topmost
+that handle the stop signal. Shells, and drivers that only wait, are kept stopped until the processes below them have
+left, and are asked only then, so that they begin no next command. docs/job-contract.md says the same in words.
 """
 
 import math
@@ -14,27 +14,27 @@ from typing import Final
 from ebbtide_agent.processes.launchers import ProcessKind
 
 LINGER_S: Final = 10.0
-"""A launcher ends by itself once those who were asked have left, and may have something to write down before."""
+"""Seconds in which a launcher may end by itself, once the asked processes have left: it may still write results."""
 SETTLE_S, SWALLOWED_S = 1.0, 5.0
-"""Whoever computes nothing from so long after it was asked until then is taken for one that swallowed the signal."""
+"""A process that computes nothing from SETTLE_S to SWALLOWED_S after it was asked is taken to swallow the signal."""
 _IDLE_CPU_S: Final = 0.02
 LATE_S: Final = (0.02, 0.1, 0.5)
-"""After the request it is looked so often for drivers that were still on their way to wait for what they started."""
+"""Seconds after the request at which to look again for drivers, which may have only begun to wait for a child."""
 KEPT: Final = frozenset({ProcessKind.SHELL, ProcessKind.BUILDER, ProcessKind.DRIVER})
-"""Who begins nothing more once a stop was asked."""
+"""The kinds of processes that are kept stopped after a request, so that they begin nothing more."""
 
 
 class Reaction(Enum):
-    """What a process does about a signal."""
+    """What a process does when it gets a signal."""
 
     DIES = auto()
     IGNORES = auto()
     HANDLER = auto()
-    WAITS = auto()  # it blocks it, as those do who call sigwait() or read it from a descriptor
+    WAITS = auto()  # it blocks the signal, as a process does that calls sigwait() or reads it from a descriptor
 
     @property
     def handles(self) -> bool:
-        """Whether the process does something about it."""
+        """Return whether code of the process's own acts on the signal."""
         return self in (Reaction.HANDLER, Reaction.WAITS)
 
 
@@ -48,7 +48,7 @@ class LiveProcess:
     kind: ProcessKind = ProcessKind.ORDINARY
     reaction: Reaction = Reaction.DIES
     answers: bool = False  # it asks through the SDK whether it should leave
-    # Where its program lies in memory: a copy that was only forked has it in the same place.
+    # Addresses of its program in memory, which are the same in a copy that was only forked.
     image: tuple[int, ...] = ()
     cpu_s: float = 0.0
 
@@ -59,14 +59,14 @@ Tree = Mapping[int, LiveProcess]
 
 @dataclass(frozen=True, slots=True)
 class StopStep:
-    """What is to be done now, in this order; each is a process's pid."""
+    """The pids of processes with which something is to be done now, in this order."""
 
-    tell: tuple[int, ...] = ()  # over its own connection
-    signal: tuple[int, ...] = ()  # with the stop signal
+    tell: tuple[int, ...] = ()  # ask each over its own connection
+    signal: tuple[int, ...] = ()  # send the stop signal
     kill: tuple[int, ...] = ()
-    release: tuple[int, ...] = ()  # to be continued, in case that it is stopped
-    handlers: tuple[int, ...] = ()  # of those that are asked, who can leave by themselves
-    parents: tuple[int, ...] = ()  # of those, who is asked because all below it have left
+    release: tuple[int, ...] = ()  # continue, in case that they are stopped
+    handlers: tuple[int, ...] = ()  # the asked processes that can leave by themselves
+    parents: tuple[int, ...] = ()  # the asked processes that are asked because all below them have left
 
     def __bool__(self) -> bool:
         return bool(self.tell or self.signal or self.kill)
@@ -74,25 +74,25 @@ class StopStep:
 
 @dataclass(slots=True)
 class _Asked:
-    """Somebody who was asked to leave."""
+    """A process that was asked to leave."""
 
     starttime: int
     at: float
-    told: bool = False  # it takes part through the SDK, and looks after those below it
-    settled_cpu_s: float | None = None  # what it had computed shortly after it was asked
-    looked_below: bool = False  # those below it were asked in its place, or need not be
+    told: bool = False  # it takes part through the SDK, and looks after the processes below it
+    settled_cpu_s: float | None = None  # its CPU time SETTLE_S after it was asked
+    looked_below: bool = False  # the processes below it were asked in its place, or need not be
     given_up: bool = False  # a shell that waits for one above it, as a copy does that was forked to become a command
-    image: tuple[int, ...] = ()  # of a shell that may be such a copy; it has the handler of the shell above it
+    image: tuple[int, ...] = ()  # of a shell that may be such a copy, with the handler of the shell above it
 
     @property
     def next_look_s(self) -> float:
-        """How long after it was asked it is looked what it has computed since."""
+        """Return how many seconds after it was asked its CPU time is read next."""
         return SETTLE_S if self.settled_cpu_s is None else SWALLOWED_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is remembered of a process: its parent may end, and then another one looks like its parent."""
+    """What is remembered of a process, because its parent may end, and then the kernel names another parent."""
 
     starttime: int
     parent: int
@@ -101,39 +101,39 @@ class _Seen:
 
 @dataclass(slots=True)
 class Asking:
-    """One request to leave, until nobody is left who could answer it."""
+    """One request to leave, until no process is left that could answer it."""
 
     _asked: dict[int, _Asked] = field(default_factory=dict)
-    _followed: set[int] = field(default_factory=set)  # who was asked, has ended, and whose own were asked after that
+    _followed: set[int] = field(default_factory=set)  # asked processes that ended, whose descendants were then asked
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _first: frozenset[int] = frozenset()  # who lived when it began
-    _alive: set[int] = field(default_factory=set)  # who was asked and lives, when it was looked last
-    _alone_since: float = math.inf  # nobody lives since then who was asked in the first place
+    _first: frozenset[int] = frozenset()  # processes that lived when the request began
+    _alive: set[int] = field(default_factory=set)  # asked processes that lived at the last look
+    _alone_since: float = math.inf  # no process that was asked as one that could save lives since then
     _rest_asked: bool = False
-    _late_looks: list[float] = field(default_factory=list)  # those that are still to come, the last first
+    _late_looks: list[float] = field(default_factory=list)  # times of looks that are still to come, the last first
 
     def begin(self, tree: Tree, now: float) -> StopStep:
-        """Who is asked first. Nobody who is kept runs any more."""
+        """Return which processes are asked first. The kept processes have been stopped before."""
         self._look_at(tree)
         self._first = frozenset(tree)
         others = [pid for pid, process in tree.items() if process.kind not in KEPT]
         answering = [pid for pid, process in tree.items() if process.answers]
         handlers = [] if answering else handlers_in(tree) or handlers_in(tree, spawned=True)
         if not (answering or handlers):
-            return self._ask_all(tree)  # nobody has anything to save
+            return self._ask_all(tree)  # no process has anything to save
         step = self._ask(tree, now, tell=answering, signal=handlers, release=others)
-        # A shell may just be starting one.
+        # A shell may just be starting a driver.
         if self.may_be_drivers(tree) or any(process.kind in KEPT for process in tree.values()):
             self._late_looks = [now + after for after in reversed(LATE_S)]
         return step
 
     def joined(self, tree: Tree, pid: int, now: float) -> StopStep:
-        """Somebody has begun to take part since."""
+        """Ask a process that has begun to take part since."""
         self._look_at(tree)
         return self._ask(tree, now, tell=[pid]) if pid in tree and pid not in self._alive else StopStep()
 
     def go_on(self, tree: Tree, now: float) -> StopStep:
-        """Who is asked next, when somebody who was asked has ended, or at `next_at`; to be repeated until nobody is."""
+        """Return which processes are asked next, once an asked one has ended or at `next_at`; repeat until none are."""
         self._look_at(tree)
         while self._late_looks and self._late_looks[-1] <= now:
             self._late_looks.pop()
@@ -153,7 +153,7 @@ class Asking:
         return StopStep() if self._alive else self._ask_others(tree, now)
 
     def next_at(self) -> float:
-        """When there is something to look at if nobody ends before that."""
+        """Return when to look at the processes again, if none of them ends before that."""
         if self._rest_asked:
             return math.inf
         asked = [self._asked[pid] for pid in self._alive]
@@ -161,12 +161,12 @@ class Asking:
         return min([self._alone_since + LINGER_S, *looks, *self._late_looks[-1:]])
 
     def may_be_drivers(self, tree: Tree) -> set[int]:
-        """Those who would die by the signal, above somebody who was asked and lives, or below a shell that was.
+        """Return the processes that would die by the signal, above a live asked process or below an asked shell.
 
-        They go on if they only wait.
+        Those that only wait are drivers, which would go on after their child.
         """
         self._look_at(tree)
-        # What a shell has begun since, is its trap's.
+        # What a shell has started since then belongs to its trap.
         commands = {below for pid in self._alive if tree[pid].kind in KEPT for below in self._first_below(pid, tree)}
         near = self._above(self._alive) | commands | self._below(commands, tree)
         return {pid for pid in near & tree.keys() - self._asked.keys() if _dies(tree[pid])}
@@ -185,7 +185,7 @@ class Asking:
             self._alive.add(pid)
         self._alone_since = math.inf
         handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
-        # Whoever looks after those below it may have to wait for a shell among them.
+        # A process that looks after those below it may have to wait for a shell among them, so they are released.
         looked_after = self._below({pid for pid in (*tell, *signal) if tree[pid].kind not in KEPT}, tree)
         return StopStep(tuple(tell), tuple(signal), release=(*release, *signal, *looked_after), handlers=handlers)
 
@@ -198,9 +198,9 @@ class Asking:
         self._alive = {pid for pid, asked in self._asked.items() if _is_in(tree, pid, asked.starttime)}
 
     def _forget_commands(self, tree: Tree) -> bool:
-        """Forget that copies of shells were asked that have become commands since: those have not got the signal."""
+        """Forget asked copies of shells that have become commands since: these have not got the signal."""
         images = {pid: self._asked[pid].image for pid in self._alive if self._asked[pid].image}
-        # Whoever is just ending has no memory any more, and so no image.
+        # A process that is just ending has no memory any more, and so no image.
         commands = {pid for pid, image in images.items() if tree[pid].image not in ((), image)}
         for pid in commands:
             del self._asked[pid]
@@ -208,9 +208,9 @@ class Asking:
         return bool(commands)
 
     def _left_behind(self, tree: Tree) -> list[int]:
-        """Those who handle the signal, and were below somebody who was asked and has ended without taking them along.
+        """Return the handlers of the signal below an asked process that has ended without taking them along.
 
-        Copies of that one are none: they have its handler only because they were forked from it.
+        Copies of that process do not count: they have its handler only because they were forked from it.
         """
         ended = {pid for pid, asked in self._asked.items() if not asked.told} - self._alive - self._followed
         self._followed |= ended
@@ -229,8 +229,8 @@ class Asking:
                 if process.cpu_s - asked.settled_cpu_s <= _IDLE_CPU_S:
                     handlers = handlers_in(self._others_below(pid, tree))
                     found += handlers
-                    # A shell does what its trap says when the command that it waits for has ended. What the trap itself
-                    # has started came later.
+                    # A shell runs its trap when the command that it waits for has ended, so that command is asked.
+                    # What the trap itself has started came later.
                     if process.kind is ProcessKind.SHELL:
                         asked.given_up = not self._below({pid}, tree)
                         looked_after = self._below(handlers, tree) | self._above(handlers)
@@ -238,7 +238,7 @@ class Asking:
         return found
 
     def _elsewhere(self, tree: Tree) -> list[int]:
-        """Those who handle the signal in other branches than those who took part, once these have left."""
+        """Return the handlers of the signal in other branches than processes that took part, once these have left."""
         told = {pid for pid, asked in self._asked.items() if asked.told}
         if self._alive or not told:
             return []
@@ -256,10 +256,10 @@ class Asking:
         return self._below({pid}, tree) & self._first - self._asked.keys()
 
     def _parents_to_end(self, tree: Tree) -> set[int]:
-        """The lowest of those below which nobody is left who was asked; once nobody is anywhere, all that are kept.
+        """Return the lowest kept processes below which no asked process lives; any kept ones if none lives anywhere.
 
-        Whoever is not kept, and would die by the signal, has nothing to do any more either. Those go, too, with nothing
-        below them for which a shell waits that was asked: it does what its trap says then.
+        A process above asked ones that is not kept, but would die by the signal, has nothing to do any more, and is
+        returned too. So are kept processes if an asked shell waits for nothing else: it runs its trap when they end.
         """
         above = self._above(self._asked)
         kept = {pid for pid, process in tree.items() if process.kind in KEPT} - self._asked.keys()
@@ -272,7 +272,7 @@ class Asking:
         return ending - self._above(ending)
 
     def _ask_others(self, tree: Tree, now: float) -> StopStep:
-        """Whoever could save has left: launchers end by themselves, soon, and others have no reason to go on."""
+        """Ask the rest, since all that could save have left; launchers end by themselves, others need not go on."""
         self._alone_since = min(self._alone_since, now)
         launchers = tree.keys() & self._above(self._asked)
         others = tree.keys() - launchers - self._below(launchers, tree) - self._asked.keys()
@@ -282,7 +282,7 @@ class Asking:
         return _end(tree, others)
 
     def _ask_all(self, tree: Tree) -> StopStep:
-        """All get the signal; whoever ignores it has the grace period all the same."""
+        """Signal all processes; one that ignores the signal has the grace period all the same."""
         self._rest_asked = True
         step = _end(tree, tree)
         ignoring = tuple(pid for pid in step.kill if _is_shell_that_ignores(tree[pid]))
@@ -290,7 +290,7 @@ class Asking:
         return replace(step, signal=step.signal + ignoring, kill=kill, release=step.release + ignoring)
 
     def _above(self, pids: Iterable[int]) -> set[int]:
-        """All that one of these descends from, ended or not."""
+        """Return the pids of all processes that one of these descends from, ended or not."""
         found: set[int] = set()
         for pid in pids:
             while (seen := self._seen.get(pid)) is not None and seen.parent not in found:
@@ -299,13 +299,13 @@ class Asking:
         return found
 
     def _below(self, pids: Collection[int], tree: Tree) -> set[int]:
-        """Those in the tree that descend from one of these, ended or not."""
+        """Return the pids of the tree's processes that descend from one of these, ended or not."""
         known: dict[int, bool] = {}
         for start in tree:
             way: list[int] = []
             pid, found = start, False
             while (seen := self._seen.get(pid)) is not None and pid not in known:
-                known[pid] = False  # no way leads back here
+                known[pid] = False  # a way that leads back here ends
                 way.append(pid)
                 if seen.parent in pids:
                     found = True
@@ -318,11 +318,11 @@ class Asking:
 
 
 def handlers_in(tree: Tree, *, spawned: bool = False) -> list[int]:
-    """The topmost processes that handle the signal, in every branch.
+    """Return the pids of the topmost processes that handle the signal, in every branch.
 
-    A process that handles it looks after those below it itself: to signal the data loaders of a parent that is saving
-    would fail the parent. Below one that only blocks it the search goes on. What a launcher or a shell does about it
-    counts only if nobody below does anything, and what a process that was `spawned` does, only if that is wanted.
+    A process that handles the signal looks after those below it itself: signalling the data loaders of a parent that is
+    saving would make the parent fail. Below a process that only blocks the signal the search goes on. A handler of a
+    launcher or a shell counts only if no process below it has one; that of a spawned process only with `spawned`.
     """
     own = (ProcessKind.ORDINARY, ProcessKind.SPAWNED) if spawned else (ProcessKind.ORDINARY,)
     found: dict[int, list[int]] = {}
@@ -357,7 +357,7 @@ def _parents_first(tree: Tree) -> list[LiveProcess]:
 
 
 def _end(tree: Tree, pids: Iterable[int]) -> StopStep:
-    """Have these end: by the signal, unless it would be ignored, or would have them remove what was being made."""
+    """End these processes by the signal; kill those that would ignore it, or would remove what they are making."""
     ending = [tree[pid] for pid in pids]
     kill = {one.pid for one in ending if one.kind is ProcessKind.BUILDER or _is_shell_that_ignores(one)}
     signal = tuple(one.pid for one in ending if one.pid not in kill)
@@ -366,7 +366,7 @@ def _end(tree: Tree, pids: Iterable[int]) -> StopStep:
 
 
 def _is_able(process: LiveProcess) -> bool:
-    """Whether it may have something to save: a data loader has not, whatever it does about the signal."""
+    """Return whether the process may have something to save: a data loader never has, even if it handles the signal."""
     return process.reaction.handles and process.kind is not ProcessKind.WORKER
 
 
@@ -379,7 +379,7 @@ def _is_shell_that_ignores(process: LiveProcess) -> bool:
 
 
 def _of_a_copy(process: LiveProcess, tree: Tree) -> tuple[int, ...]:
-    """Where its program lies in memory, if it may be a copy of the shell above it that is about to become a command."""
+    """Return the process's image if it may be a copy of the shell above it, about to become a command; else ()."""
     above = tree.get(process.parent)
     same = above is not None and above.kind is process.kind is ProcessKind.SHELL and above.image == process.image
     return process.image if same and above is not None and above.reaction.handles else ()

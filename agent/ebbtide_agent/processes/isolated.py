@@ -1,4 +1,4 @@
-"""A Python that is isolated from what the agent's user has set or installed has to be told where our packages are."""
+"""Finds Ebbtide's packages for a Python that is isolated from what the agent's user has set or installed."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ import ebbtide_agent
 
 
 def package_roots() -> list[str]:
-    """The folders from which it imports them, be they a checkout's or site-packages."""
+    """Return the folders that hold the packages, of a checkout or of site-packages."""
     files = (ebbtide.__file__, ebbtide_protos.__file__, ebbtide_agent.__file__)
     return list(dict.fromkeys(str(Path(file).parents[1]) for file in files if file is not None))

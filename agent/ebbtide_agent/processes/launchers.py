@@ -1,19 +1,19 @@
-"""Programs that start others: by their names it is known what a request to leave must not make of them."""
+"""Recognises programs that start others by their names, because a request to leave must treat them differently."""
 
 from enum import Enum, auto
 from typing import Final
 
 
 class ProcessKind(Enum):
-    """What a process is to those below it."""
+    """The role of a process for the processes below it."""
 
-    ORDINARY = auto()  # whoever handles the stop signal itself looks after those below it
-    LAUNCHER = auto()  # waits for what it started, and would hand a signal on to more than should have it
-    SHELL = auto()  # begins one command after another; what it does about a signal may be for its own end only
-    BUILDER = auto()  # the same, without a word of its user's; asked to end, it removes what was being made
-    DRIVER = auto()  # no shell, but it only waits for one that it started, would die by the signal, and may go on after
-    WORKER = auto()  # started for another process, which needs it until it has saved, and looks after it
-    SPAWNED = auto()  # started by Python's multiprocessing: such a worker, or a rank, if nobody else can save
+    ORDINARY = auto()  # if it handles the stop signal, it looks after the processes below it
+    LAUNCHER = auto()  # waits for what it started, and would pass a signal on to more processes than should have it
+    SHELL = auto()  # begins one command after another; its handler of a signal may be for its own end only
+    BUILDER = auto()  # like a shell, but without traps of its user; asked to end, it removes what was being made
+    DRIVER = auto()  # no shell, but only waits for a child, would die by the signal, and may go on after the child
+    WORKER = auto()  # serves another process, which needs it until it has saved, and looks after it
+    SPAWNED = auto()  # started by Python's multiprocessing: a worker, or a rank if no other process can save
 
 
 # By the name of the executable file.
@@ -21,25 +21,25 @@ _PROGRAMS: Final = {
     **dict.fromkeys(("ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "lksh", "mksh", "sh"), ProcessKind.SHELL),
     **dict.fromkeys(("tcsh", "yash", "zsh", "zsh5"), ProcessKind.SHELL),
     **dict.fromkeys(("gmake", "just", "make", "ninja", "task", "watch", "xargs"), ProcessKind.BUILDER),
-    # of ranks
+    # Launchers of ranks.
     **dict.fromkeys(
         ("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra", "mpirun", "orted", "orterun"), ProcessKind.LAUNCHER
     ),
     **dict.fromkeys(("prte", "prted", "prterun", "srun"), ProcessKind.LAUNCHER),
-    # into an environment
+    # Launchers into an environment.
     **dict.fromkeys(
         ("apptainer", "micromamba", "pixi", "runuser", "singularity", "starter", "su"), ProcessKind.LAUNCHER
     ),
     **dict.fromkeys(("starter-suid", "sudo", "uv", "uvx"), ProcessKind.LAUNCHER),
-    # around one command
+    # Launchers around one command.
     **dict.fromkeys(
         ("catatonit", "docker-init", "dumb-init", "gdb", "ltrace", "ncu", "nsys", "perf"), ProcessKind.LAUNCHER
     ),
     **dict.fromkeys(("script", "strace", "time", "timeout", "tini", "unbuffer", "valgrind"), ProcessKind.LAUNCHER),
-    # screens, which those that draw on them need until they have left
+    # Screens, which processes that draw on them need until they have left.
     **dict.fromkeys(("Xephyr", "Xorg", "Xtigervnc", "Xvfb", "Xvnc"), ProcessKind.WORKER),
 }
-# By the name of the script that an interpreter runs, of which the kernel keeps 15 letters, or that it gives itself.
+# By the name of the script that an interpreter runs, of which the kernel keeps 15 letters, or that the script sets.
 _SCRIPTS: Final = {
     **dict.fromkeys(("parallel", "snakemake"), ProcessKind.SHELL),
     **dict.fromkeys(
@@ -50,21 +50,21 @@ _SCRIPTS: Final = {
     **dict.fromkeys(("py-spy", "scalene", "viztracer", "xvfb-run"), ProcessKind.LAUNCHER),
     "pt_data_worker": ProcessKind.WORKER,
 }
-# By what an interpreter runs as `-m`.
+# Launchers by the module that an interpreter runs with `-m`.
 _MODULES: Final = frozenset(
     {"accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovod.runner"}
     | {"torch.distributed.launch", "torch.distributed.run"}
 )
-# In what Python's multiprocessing gives to an interpreter that it starts.
+# Beginnings of arguments that Python's multiprocessing gives to an interpreter that it starts.
 _OF_SPAWNED: Final = ("from multiprocessing.", "--multiprocessing-fork")
 _INTERPRETERS: Final = ("bash", "dash", "perl", "python", "sh")
 
 
 def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> ProcessKind:
-    """What a process is whose name is `command`; `program` is that of its executable file, empty if nobody knows."""
+    """Return the kind of a process with the name `command`; `program` names its executable file, empty if unknown."""
     if program.startswith(_INTERPRETERS) and command in _SCRIPTS:
         return _SCRIPTS[command]
-    # A shell in a box of many programs is known by its own name.
+    # busybox and toybox hold many programs in one file; there the process's own name tells.
     known = _PROGRAMS.get(command if program in ("", "busybox", "toybox") else program)
     if known is not None:
         return known

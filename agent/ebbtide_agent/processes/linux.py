@@ -1,4 +1,4 @@
-"""The few calls of Linux that Python does not have, bound once in the spawner so that no supervisor pays for it."""
+"""Makes the few Linux calls that Python lacks, bound once in the spawner so that no supervisor pays for it."""
 
 import ctypes
 import os
@@ -20,22 +20,22 @@ def adopt_orphans() -> None:
 
 
 def renounce_new_privileges() -> None:
-    """No program that is executed from here on gains rights, not by a set-user-id bit either. Raises OSError."""
+    """Let no program that is executed from here on gain rights, not even by a set-user-id bit. Raises OSError."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends. Not inherited. Raises OSError."""
+    """Have the kernel kill this process when its parent ends. Not inherited. Raises OSError."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_process_name(name: str) -> None:
-    """What `ps -o comm` and `top` show; 15 bytes at most. Raises OSError."""
+    """Set the name that `ps -o comm` and `top` show, cut to 15 bytes. Raises OSError."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Give these bytes of a file back to the disk; they read as zeros, and it keeps its length. Raises OSError."""
+    """Give bytes of a file back to the disk; they read as zeros, and the file keeps its length. Raises OSError."""
     mode = _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE
     if _libc.fallocate(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(length)) != 0:
         code = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""Whose a process is, by name."""
+"""Names the user that a process belongs to."""
 
 import pwd
 from functools import lru_cache
@@ -7,7 +7,7 @@ from ebbtide_agent.processes import procfs
 
 
 def owner_name(pid: int) -> str:
-    """The name of the process's user, or the number if nobody has named it; empty if the process does not show."""
+    """Return the name of the process's user, or the uid if it has no name; empty if the process is gone."""
     uid = procfs.owner_uid(pid)
     return "" if uid is None else _name(uid)
 

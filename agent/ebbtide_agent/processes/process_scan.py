@@ -1,7 +1,7 @@
-"""Looks into many processes that may belong to anybody, some of which never let go of who looks.
+"""Looks into many processes of any user, some of which may never let the reader go.
 
-A process can have its memory where nobody answers, or open what hangs. So each user's processes are looked into on a
-thread of their own: who sets such a trap hides what is theirs, and nobody else's.
+A process can have its memory on a file system that does not answer, or open a file that hangs. So each user's processes
+are looked into on a thread of their own: a user who sets such a trap hides only processes of their own.
 """
 
 import logging
@@ -17,11 +17,11 @@ from ebbtide_agent.processes import procfs
 T = TypeVar("T")
 
 LONGEST_S: Final = 3.0
-"""What one process may take to be looked into; the rest of its user's is unknown then."""
+"""Seconds in which one process must have been looked into; else the rest of its user's processes is unknown."""
 ALL_S: Final = 30.0
-"""What all may take, on a machine that has little time for us, or has users who take theirs."""
-# To read what is in a process that sleeps deep in the kernel may hang as the process does, so it gets this long to come
-# out of there.
+"""Seconds in which all must have been looked into, even on a busy machine, or one whose users set traps."""
+# Reading a process that sleeps deep in the kernel may hang as the process does, so it gets this long to come out of
+# there.
 _PATIENCE_S: Final = 1.0
 _PAUSE_S: Final = 0.04
 _STUCK: Final = 3  # looks that never came back, after which a user's processes are not looked into for now
@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 def look_into(
     processes: Iterable[Identity], look: Callable[[int], T | None], *, asleep_too: bool = False
 ) -> dict[Identity, T]:
-    """What the look sees in each of these processes where it sees something. Blocks for no longer than `ALL_S`.
+    """Return what `look` returns for each of these processes, unless that is None. Blocks for at most `ALL_S`.
 
-    `asleep_too`: those that sleep deep in the kernel are not waited for, since the look needs nothing of their memory.
+    With `asleep_too` the look does not wait for processes that sleep deep in the kernel, because it needs nothing of
+    their memory.
     """
     by_user: dict[int, list[Identity]] = {}
     for process in processes:
@@ -53,13 +54,13 @@ def look_into(
 
 
 class _Look(Generic[T]):
-    """At the processes of one user."""
+    """A look at the processes of one user, on a thread of its own."""
 
     def __init__(self, uid: int, processes: list[Identity], look: Callable[[int], T | None], asleep_too: bool) -> None:
         self.uid = uid
         self._asleep_too = asleep_too
-        self.at: Identity | None = None  # whom the thread looks into now
-        self.moved = time.monotonic()  # since when
+        self.at: Identity | None = None  # the process that the thread looks into now
+        self.moved = time.monotonic()  # since this time
         self.done = threading.Event()
         self._processes = processes
         self._look = look
@@ -79,7 +80,7 @@ class _Look(Generic[T]):
                 time.sleep(_PAUSE_S if waiting else 0.0)
         except (OSError, ValueError):  # what a process shows of itself in /proc may be anything
             log.exception("event=look-failed uid=%d", self.uid)
-        finally:  # somebody waits for it
+        finally:  # `look_into` waits for it
             self.at = None
             self.done.set()
 
@@ -91,7 +92,7 @@ class _Look(Generic[T]):
                 self._found[process] = what
 
     def seen(self) -> dict[Identity, T]:
-        """So far."""
+        """Return what was seen so far, and log if the look has not finished."""
         at = self.at
         if not self.done.is_set():
             log.warning("event=processes-unknown uid=%d pid=%d", self.uid, at.pid if at is not None else 0)
@@ -99,11 +100,11 @@ class _Look(Generic[T]):
             return dict(self._found)
 
 
-_running: list["_Look[object]"] = []  # those that have not come back yet
+_running: list["_Look[object]"] = []  # looks that have not come back yet
 
 
 def _begun(uid: int, processes: list[Identity], look: Callable[[int], T | None], asleep_too: bool) -> "_Look[T] | None":
-    """A look at a user's processes, but for those that others are stuck in; None if that are too many."""
+    """Begin a look at a user's processes, without those that others are stuck in; None if too many looks are stuck."""
     _running[:] = [one for one in _running if not one.done.is_set()]
     stuck = [one for one in _running if one.uid == uid]
     if len(stuck) >= _STUCK:

@@ -1,4 +1,4 @@
-"""The tree of processes below a supervisor, which as a subreaper has every one of its job's among its descendants."""
+"""Reads and signals the process tree below a supervisor, which as a subreaper is above all processes of its job."""
 
 import os
 import signal
@@ -15,18 +15,18 @@ from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.asking import KEPT, LiveProcess, Reaction
 from ebbtide_agent.processes.launchers import ProcessKind, kind_of
 
-# A process that blocks a signal is looked at so often, and at this distance, before that is believed.
+# A process waits for a signal only if it still blocks it after so many looks, so many seconds apart.
 _LOOKS = 8
 _LOOK_S = 0.002
-# Our own `srun` hands on what it gets; whether anybody handles the signal, its tasks say.
 _MOST_INTERPRETERS: Final = 256
 _MOST_THREADS: Final = 256
+# Ebbtide's own `srun` passes signals on; whether one is handled depends on its tasks.
 _PASSES_ON = "Name:\tebb:srun\n"
 _NONE: Final[Mapping[int, Sequence[str]]] = MappingProxyType({})
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of all processes below this one, parents before their children."""
+    """Return the pids of all processes below this one, parents before their children."""
     return _from(procfs.children(pid))
 
 
@@ -37,9 +37,10 @@ def tree(
     arguments: Mapping[int, Sequence[str]] = _NONE,
     drivers: Collection[Identity] = (),
 ) -> dict[int, LiveProcess]:
-    """These processes and all below them; `arguments` are those of some, as far as somebody has read them.
+    """Return these processes and all below them, by pid.
 
-    `drivers` are those that `keep` found. Blocks for some milliseconds if one of them blocks the signal.
+    `answering` are the pids of those that take part through the SDK, `arguments` the command lines that were read, and
+    `drivers` the processes that `keep` returned. Blocks for some milliseconds if a process blocks the signal.
     """
     driving = {(driver.pid, driver.starttime) for driver in drivers}
     pids = _from(roots)
@@ -51,7 +52,7 @@ def tree(
             kind = kind_of(stat.command, procfs.program(pid), tuple(arguments.get(pid, ())))
             if kind is ProcessKind.ORDINARY and (pid, stat.starttime) in driving and pid not in answering:
                 kind = ProcessKind.DRIVER
-            # A shell that blocks the signal is only starting a command, and may have been stopped at that.
+            # A shell that blocks the signal is only starting a command, and may have been stopped meanwhile.
             blocks = handling[pid] is Reaction.WAITS
             found[pid] = LiveProcess(
                 pid,
@@ -67,16 +68,16 @@ def tree(
 
 
 def interpreters(roots: Iterable[int]) -> list[int]:
-    """Of these processes and all below them, those that their arguments alone tell from one another."""
+    """Return the Python interpreters among these processes and below them, whose kind only their arguments tell."""
     found = (pid for pid in _from(roots) if procfs.program(pid).startswith("python"))
     return list(islice(found, _MOST_INTERPRETERS))
 
 
 def keep(root: int, roots: Callable[[], Iterable[int]], signum: int) -> set[Identity]:
-    """Stop all shells and drivers among these processes and below them; they stand still when this returns, or do soon.
+    """Stop all shells and drivers among these processes and below them; they stand still on return, or do soon.
 
-    Returns the drivers: once they are stopped nothing tells them from others. A shell may be starting the next one
-    meanwhile, so it is looked again until there is no other one.
+    Returns the drivers, because nothing tells a stopped driver from other processes. A shell may be starting another
+    one meanwhile, so the search is repeated until it finds no more.
     """
     kept: set[int] = set()
     drivers: set[Identity] = set()
@@ -88,7 +89,7 @@ def keep(root: int, roots: Callable[[], Iterable[int]], signum: int) -> set[Iden
         ]
         drivers |= {driver for pid in driving if (driver := Identity.of(pid)) is not None}
         found = [stat for stat in stats if kinds[stat.pid] in KEPT or stat.pid in driving or stat.pid in kept]
-        # Parents first: with job control a shell goes on when what it waits for was stopped.
+        # Parents first: with job control a shell goes on when the command that it waits for is stopped.
         new = [stat.pid for stat in found if stat.pid not in kept]
         if not new and all(stat.stopped or stat.in_kernel for stat in found):
             break
@@ -105,9 +106,9 @@ def keep_drivers(root: int, pids: Iterable[int], signum: int) -> set[Identity]:
 
 
 def _only_waits(pid: int, signum: int) -> bool:
-    """Whether it does nothing but wait for a child, and would die by the signal; not where the kernel does not say.
+    """Return whether the process only waits for a child, and would die by the signal; False if the kernel hides it.
 
-    It has no hand in what the child does then: it reads nothing of it, and serves it nothing.
+    Such a process has no hand in what the child does: it reads nothing of it, and serves it nothing.
     """
     channels: set[str] = set()
     try:
@@ -118,7 +119,7 @@ def _only_waits(pid: int, signum: int) -> bool:
             with open(f"/proc/{pid}/task/{thread}/wchan") as file:
                 channel = file.read()
             if not channel.startswith(("do_wait", "futex")):
-                return False  # as soon as one computes, which in most is the first: a request to leave waits for this
+                return False  # at the first thread that computes, mostly the very first: a request to leave waits
             channels.add(channel)
     except OSError:
         return False
@@ -126,7 +127,7 @@ def _only_waits(pid: int, signum: int) -> bool:
 
 
 def earlier_cpu_s(roots: Iterable[int]) -> float:
-    """CPU time of what the shells among these processes and below them have run to its end."""
+    """Return the CPU seconds of commands that shells among these processes and below them have run to their end."""
     stats = [stat for pid in _from(roots) if (stat := procfs.read_stat(pid)) is not None and stat.alive]
     shells = [stat for stat in stats if kind_of(stat.command, procfs.program(stat.pid)) in KEPT]
     return sum(stat.children_cpu_s for stat in shells)
@@ -140,9 +141,10 @@ def _from(roots: Iterable[int]) -> list[int]:
 
 
 def reactions(pids: Iterable[int], signum: int) -> dict[int, Reaction]:
-    """What each of these processes would do about the signal; blocks for some milliseconds if one blocks it.
+    """Return what each of these processes would do about the signal.
 
-    Shells and others block it whenever they start a program, and then it is not what they wait for.
+    Blocks for some milliseconds if one blocks the signal, because shells and others do that whenever they start a
+    program, and are not waiting for it then.
     """
     found = {pid: reaction(pid, signum) for pid in pids}
     for _ in range(_LOOKS):
@@ -155,7 +157,7 @@ def reactions(pids: Iterable[int], signum: int) -> dict[int, Reaction]:
 
 
 def reaction(pid: int, signum: int) -> Reaction:
-    """What the process would do about the signal at this moment."""
+    """Return what the process would do about the signal at this moment."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -175,23 +177,23 @@ def reaction(pid: int, signum: int) -> Reaction:
 
 
 def signal_below(root: int, pids: Iterable[int], signum: int) -> list[Identity]:
-    """Signal those of these processes that live below `root`; returns whom it reached."""
+    """Signal those of these processes that live below `root`, and return the ones that were reached."""
     processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
-    # Identity first: what has the pid when the signal goes out is then what was proven to be below `root`.
+    # The identity comes first, so that the process that gets the signal is the one that was proven to be below `root`.
     return [process for process in processes if is_below(process.pid, root) and process.signal(signum)]
 
 
 def kill_below(root: int, spared: Collection[int] = ()) -> bool:
-    """Send SIGKILL to every process below `root` but those `spared`; False if none lives there any more.
+    """Send SIGKILL to every process below `root` except `spared`; return False if none lives there any more.
 
-    To be repeated until none is left, for some may be forking.
+    Repeat it until it returns False, because some may be forking.
     """
     doomed = [pid for pid in descendants(root) if pid not in spared]
     return bool(signal_below(root, doomed, signal.SIGKILL))
 
 
 def is_below(pid: int, root: int) -> bool:
-    """Whether the process that has this pid now descends from `root`."""
+    """Return whether the process that has this pid now descends from `root`."""
     stat = procfs.read_stat(pid)
     while stat is not None and stat.parent not in (root, 0):
         stat = procfs.read_stat(stat.parent)

@@ -1,7 +1,7 @@
-"""What /proc says of a process: enough to tell it from a later one with the same pid, and never something that blocks.
+"""Reads /proc: enough to tell a process from a later one with the same pid, and only files that do not block.
 
-/proc/PID/cmdline and environ are not read here: they take the process's memory lock and hang with a process whose
-GPU driver hangs.
+/proc/PID/cmdline and environ are not read here, because they take the process's memory lock and hang with a process
+whose GPU driver hangs. Of the functions here only `proportional_bytes` takes that lock.
 """
 
 import os
@@ -25,14 +25,14 @@ class ProcessStat:
     command: str
     alive: bool  # False: a zombie, which holds no memory any more
     cpu_s: float
-    stopped: bool = False  # by SIGSTOP or a like: it computes nothing until SIGCONT
-    image: tuple[int, ...] = ()  # where its arguments and its environment lie; empty if that is not to be seen
-    children_cpu_s: float = 0.0  # of those that have ended and that it has waited for, and theirs
-    in_kernel: bool = False  # it sleeps there, and nothing wakes it: not even SIGKILL, and whoever looks into it waits
+    stopped: bool = False  # by SIGSTOP or a like signal: it computes nothing until SIGCONT
+    image: tuple[int, ...] = ()  # addresses of its arguments and environment; empty if they are hidden
+    children_cpu_s: float = 0.0  # of children that have ended and that it has waited for, and of theirs
+    in_kernel: bool = False  # it sleeps there, not even SIGKILL wakes it, and a reader of its memory waits, too
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process with this pid, or None if there is none."""
+    """Return what /proc says of the process with this pid, or None if there is none."""
     found = stat_fields(pid)
     if found is None:
         return None
@@ -52,7 +52,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the direct children, as far as the kernel tells."""
+    """Return the pids of the direct children, as far as the kernel tells them."""
     try:
         threads = os.listdir(_PROC / str(pid) / "task")
     except (FileNotFoundError, ProcessLookupError):
@@ -61,13 +61,13 @@ def children(pid: int) -> list[int]:
 
 
 def returncode(pid: int) -> int | None:
-    """How a process ended that nobody has buried yet, negative: by this signal; None if nobody knows."""
+    """Return the exit code of an ended process that is not reaped yet, or minus its signal; None if it is unknown."""
     found = stat_fields(pid)
     return os.waitstatus_to_exitcode(int(found[1][49])) if found is not None and found[1][0] == "Z" else None
 
 
 def program(pid: int) -> str:
-    """Name of the file that the process executes; empty if it is gone, or that is not to be seen."""
+    """Return the name of the file that the process executes; empty if the process is gone or hides it."""
     try:
         return os.path.basename(os.readlink(_PROC / str(pid) / "exe")).removesuffix(" (deleted)")
     except OSError:
@@ -75,21 +75,21 @@ def program(pid: int) -> str:
 
 
 def memory_bytes(pid: int) -> int:
-    """What the process has in memory, or swapped out, without what it only maps of files. Shared pages count whole."""
+    """Return the bytes that the process has in memory or swap, without mapped files. Shared pages count whole."""
     return _kilobytes(pid, "status", ("RssAnon:", "RssShmem:", "VmSwap:")) or 0
 
 
 def proportional_bytes(pid: int) -> int:
-    """The same with its part only of what it shares with others. Takes its memory lock, and so may hang.
+    """Return `memory_bytes` with only its part of shared pages. Takes the process's memory lock, and so may hang.
 
-    Of a process that does not let itself be looked into, it is all.
+    If the process may not be looked into, shared pages count whole.
     """
     found = _kilobytes(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:", "SwapPss:"))
     return memory_bytes(pid) if found is None else found
 
 
 def owner_uid(pid: int) -> int | None:
-    """User id of the process, or None if it is gone."""
+    """Return the user id that owns the process, or None if the process is gone."""
     try:
         return (_PROC / str(pid)).stat().st_uid
     except (FileNotFoundError, ProcessLookupError):
@@ -97,7 +97,7 @@ def owner_uid(pid: int) -> int | None:
 
 
 def real_uid(pid: int) -> int | None:
-    """Who started the process, whatever its program's file may make of that; None if it is gone."""
+    """Return the uid that started the process, even if its program has a set-user-id bit; None if it is gone."""
     try:
         with open(_PROC / str(pid) / "status", "rb") as file:
             lines = [line for line in file if line.startswith(b"Uid:")]
@@ -107,7 +107,7 @@ def real_uid(pid: int) -> int | None:
 
 
 def _kilobytes(pid: int, name: str, keys: tuple[str, ...]) -> int | None:
-    """The sum of these lines of the file, in bytes; None if it cannot be read."""
+    """Return the sum of these lines of the file, in bytes; None if it cannot be read."""
     try:
         lines = [line.split() for line in (_PROC / str(pid) / name).read_text(errors="replace").splitlines()]
     except OSError:
@@ -116,7 +116,7 @@ def _kilobytes(pid: int, name: str, keys: tuple[str, ...]) -> int | None:
 
 
 def _image(fields: list[str]) -> tuple[int, ...]:
-    """Randomised at every exec, and the same in whoever is only forked."""
+    """Return addresses that are random at every exec, and that a process keeps that is only forked."""
     image = tuple(map(int, fields[45:49]))
     return image if any(image) else ()
 
