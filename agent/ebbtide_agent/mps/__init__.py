@@ -1,7 +1,7 @@
-"""Jobs that share a GPU: through an MPS server of NVIDIA's where there can be one, else by time-slicing.
+"""Lets jobs share a GPU: through an MPS server of NVIDIA's if there can be one, else by time-slicing.
 
 `control` speaks to the control daemon of one GPU, `daemon` starts and ends it with its server, `sharing` decides how
-the jobs on each GPU share it and watches over the servers, and `environment` is what they are given.
+the jobs on each GPU share it and watches the servers, and `environment` builds the variables that the jobs get.
 """
 
 import os
@@ -14,9 +14,9 @@ OFF = "off"
 
 
 def find_binary(option: str, *, fake: bool) -> str:
-    """The control program for `auto`, `off` or a program's path; empty: no MPS. Raises ValueError if there is none.
+    """Return the path of the control program for `auto`, `off` or a program's path; empty: no MPS.
 
-    Fake GPUs have no MPS unless a program is named.
+    Raises ValueError if the named program does not exist. Fake GPUs have no MPS unless a program is named.
     """
     if option == OFF or (option == AUTO and fake):
         return ""

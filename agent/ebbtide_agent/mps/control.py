@@ -1,7 +1,7 @@
-"""Talks to the MPS control daemon of one GPU, by the program that NVIDIA ships for it.
+"""Talks to the MPS control daemon of one GPU, through the program that NVIDIA ships for it.
 
-The daemon is the one whose pipes are in `directory`; those of other GPUs, or of anybody else, are never met. Every
-method blocks, none for longer than a call's timeout, and raises ControlFailed.
+The daemon is the one whose pipes are in `directory`; those of other GPUs or other users are never reached. Every method
+blocks, none for longer than a call's timeout, and raises ControlFailed.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 BINARY = "nvidia-cuda-mps-control"
 _TIMEOUT_S = 10.0
-# What a socket's path may have (107 bytes), less the longest name that the daemon makes below its directory.
+# The length of a socket's path (107 bytes), less the longest name that the daemon makes below its directory.
 _LONGEST_DIRECTORY = 107 - len("/nvidia-cuda-mps-control-XXXXXXXX")
 
 
@@ -21,7 +21,7 @@ class ControlFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MpsControl:
-    """The way to one daemon."""
+    """Gives commands to the daemon of one GPU."""
 
     binary: str
     uuid: str  # of its GPU
@@ -29,22 +29,22 @@ class MpsControl:
 
     @property
     def log_directory(self) -> Path:
-        """Where daemon and server write their logs."""
+        """Directory in which daemon and server write their logs."""
         return self.directory.with_name(f"{self.directory.name}.log")
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a process talk to this daemon and to no other."""
+        """Variables that make a process talk to this daemon and to no other."""
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.directory), "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory)}
 
     def check_path(self) -> None:
-        """Refuse a directory below which no socket can be."""
+        """Raise ControlFailed if the directory's path is too long for a socket below it."""
         size = len(os.fsencode(self.directory))
         if size > _LONGEST_DIRECTORY:
             raise ControlFailed(f"{self.directory} has {size} bytes, and MPS needs a path of {_LONGEST_DIRECTORY}")
 
     def start(self) -> None:
-        """Have the daemon started for its GPU alone; it may not answer yet."""
+        """Start the daemon for its GPU alone; it may not answer yet."""
         try:
             with (self.log_directory / "start.log").open("w") as output:
                 done = subprocess.run(
@@ -66,7 +66,7 @@ class MpsControl:
             raise ControlFailed(f"{self.binary} -d ended with status {done.returncode}: {words[:200]}")
 
     def pid(self) -> int:
-        """The daemon's process, as it has noted itself."""
+        """Return the daemon's pid, which it has written into its directory."""
         path = self.directory / f"{BINARY}.pid"
         try:
             return int(path.read_text())
@@ -74,19 +74,19 @@ class MpsControl:
             raise ControlFailed(f"{path}: {error}") from None
 
     def start_server(self) -> None:
-        """Have the server for this user's processes started; it may not be there yet."""
+        """Start the server for this user's processes; it may not be there yet."""
         self._ask(f"start_server -uid {os.getuid()}")
 
     def servers(self) -> tuple[int, ...]:
-        """Pids of the daemon's servers."""
+        """Return the pids of the daemon's servers."""
         return _numbers(self._ask("get_server_list"))
 
     def is_faulty(self, server: int) -> bool:
-        """Whether the server has met a fatal fault of a client; it serves nobody until all its clients are gone."""
+        """Return whether the server has met a client's fatal fault; it serves none until all its clients are gone."""
         return "FAULT" in self._ask(f"get_server_status {server}").upper()
 
     def clients(self, server: int) -> tuple[int, ...]:
-        """Pids of the processes that compute through the server."""
+        """Return the pids of the processes that compute through the server."""
         return _numbers(self._ask(f"get_client_list {server}"))
 
     def quit(self) -> None:

@@ -1,7 +1,7 @@
-"""The MPS control daemon of one GPU and its server, as processes: started, recognised by a later agent, and ended.
+"""Starts the MPS control daemon of one GPU with its server, finds them again after the agent's restart, and ends them.
 
-They outlive the agent, as the jobs do that compute through them. What names them is on disk beside their directory.
-Every function blocks.
+They outlive the agent, as the jobs do that compute through them. A record beside their directory on disk identifies
+their processes. Every function blocks.
 """
 
 import shutil
@@ -37,12 +37,12 @@ class MpsDaemon:
 
     @property
     def processes(self) -> tuple[Identity, ...]:
-        """All of its processes."""
+        """The daemon's own process and those of its servers."""
         return (self.daemon, *self.servers)
 
     @classmethod
     def load(cls, record: Path) -> Self | None:
-        """What an earlier agent has started; None if the record is damaged."""
+        """Read the record of a daemon that an earlier agent has started; return None if it is damaged."""
         try:
             content = read_json(record) or {}
             control = MpsControl(str(content["binary"]), str(content["uuid"]), record.with_suffix(""))
@@ -52,13 +52,13 @@ class MpsDaemon:
             return None
 
     def died(self) -> str:
-        """Which of its processes has ended, in words; empty if none has."""
+        """Return in words which of the processes has ended; empty if none has."""
         if not self.daemon.is_alive():
             return "its control daemon died"
         return "" if all(server.is_alive() for server in self.servers) else "its server died"
 
     def failure(self) -> str:
-        """Why it cannot serve any more, in words; empty if it can. Raises ControlFailed if it does not say."""
+        """Return in words why it cannot serve any more; empty if it can. Raises ControlFailed if it does not answer."""
         if died := self.died():
             return died
         try:
@@ -69,11 +69,11 @@ class MpsDaemon:
             raise
 
     def clients(self) -> tuple[int, ...]:
-        """Pids of the processes that compute through it. Raises ControlFailed."""
+        """Return the pids of the processes that compute through the servers. Raises ControlFailed."""
         return tuple(pid for server in self.servers if server.is_alive() for pid in self.control.clients(server.pid))
 
     def save(self) -> None:
-        """Note on disk which processes these are. Raises OSError."""
+        """Record on disk which processes these are. Raises OSError."""
         content: dict[str, Any] = {
             "binary": self.control.binary,
             "uuid": self.control.uuid,
@@ -84,7 +84,10 @@ class MpsDaemon:
 
 
 def start(control: MpsControl) -> MpsDaemon:
-    """Start a daemon with a server. Raises ControlFailed, and OSError if its directory cannot be made; then none is."""
+    """Start a daemon with a server, and return it; if that fails, none is left.
+
+    Raises ControlFailed, and OSError if the daemon's directory cannot be made.
+    """
     control.check_path()
     _end_unrecorded(control)
     shutil.rmtree(control.log_directory, ignore_errors=True)
@@ -110,7 +113,7 @@ def start(control: MpsControl) -> MpsDaemon:
 
 
 def end(daemon: MpsDaemon) -> tuple[Identity, ...]:
-    """End the daemon and its server: asked, then told, then killed. Who lives on all the same is in the answer."""
+    """End the daemon and its server: ask, then SIGTERM, then SIGKILL. Return the processes that are alive even then."""
     control = daemon.control
     late: tuple[Identity, ...] = ()
     with suppress(ControlFailed):
@@ -129,7 +132,7 @@ def end(daemon: MpsDaemon) -> tuple[Identity, ...]:
 
 
 def records(directory: Path) -> list[Path]:
-    """Where what `MpsDaemon.load` reads is, of every daemon below this directory."""
+    """Return the paths of the records of all daemons below this directory, for `MpsDaemon.load`."""
     return sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
 
 
@@ -138,26 +141,26 @@ def _record(control: MpsControl) -> Path:
 
 
 def _forget(control: MpsControl) -> None:
-    """The logs stay: whoever wants to know what happened finds them there until the next start."""
+    """Remove directory and record; the logs stay until the next start, so that failures can be looked into."""
     shutil.rmtree(control.directory, ignore_errors=True)
     _record(control).unlink(missing_ok=True)
 
 
 def _end_unrecorded(control: MpsControl) -> None:
-    """An agent may have died between the start of a daemon and its record."""
+    """End a daemon that has no record, because an agent may have died between its start and its record."""
     if control.directory.exists():
         found = None
         with suppress(ControlFailed):
             found = Identity.of(control.pid())
         with suppress(ControlFailed):
-            control.quit()  # nobody else could answer here
+            control.quit()  # no other daemon can answer here
             _wait_for_end((found,) if found is not None else (), _QUIT_S)
         shutil.rmtree(control.directory, ignore_errors=True)
 
 
 def _daemon(control: MpsControl) -> Identity | None:
     try:
-        control.servers()  # it answers
+        control.servers()  # raises unless the daemon answers
         return Identity.of(control.pid())
     except ControlFailed:
         return None
@@ -181,7 +184,7 @@ def _wait_for(look: Callable[[], T | None], why_not: str) -> T:
 
 
 def _wait_for_end(processes: tuple[Identity, ...], seconds: float) -> tuple[Identity, ...]:
-    """Those that have not ended when so many seconds have passed."""
+    """Wait until the processes have ended, and return those that have not after so many seconds."""
     ends_at = time.monotonic() + seconds
     while left := tuple(process for process in processes if process.is_alive()):
         if time.monotonic() > ends_at:

@@ -1,4 +1,4 @@
-"""What a process is given that has a share of a GPU: the way to its MPS server, or a limit for PyTorch's allocator."""
+"""Builds the variables of a job with a share of a GPU: those of its MPS server, or a limit for PyTorch's allocator."""
 
 import re
 import shutil
@@ -11,15 +11,15 @@ from ebbtide_agent.mps.control import MpsControl
 _MIB = 1024 * 1024
 # What the driver takes for a process beside its allocations; PyTorch's limit does not see it.
 _CONTEXT_BYTES = 512 * _MIB
-# The first that knows the option; earlier ones refuse to start with it.
+# The first PyTorch that knows the option; earlier ones refuse to start with it.
 _FIRST_TORCH = (2, 10)
 _OPTION = "per_process_memory_fraction"
 
 
 def mps_environment(control: MpsControl, gpu: AllocatedGpu, processes: int) -> dict[str, str]:
-    """Make the processes clients of this daemon, each with its part of the job's share and memory.
+    """Return variables that make the processes clients of this daemon, each with its part of the share and memory.
 
-    MPS limits each process for itself. The server sees one GPU, so that the clients' is number 0 for it.
+    MPS limits each process for itself. The server sees one GPU only, so the clients' GPU has number 0 there.
     """
     mem_mib = gpu.mem_bytes // processes // _MIB
     percent = -(-100 * gpu.numerator // (gpu.denominator * processes))
@@ -31,17 +31,17 @@ def mps_environment(control: MpsControl, gpu: AllocatedGpu, processes: int) -> d
 
 
 def without_mps(directory: Path) -> dict[str, str]:
-    """Keep the processes out of any MPS server, even one that somebody runs where CUDA looks by default."""
+    """Return variables that keep processes out of any MPS server, even one that runs where CUDA looks by default."""
     return {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "none")}
 
 
 def allocator_environment(
     gpu: AllocatedGpu, total_bytes: int, intent: Intent, version: Sequence[int] | None
 ) -> dict[str, str]:
-    """Have PyTorch's allocator keep to the job's memory on this GPU, of `total_bytes` in all.
+    """Return a variable that keeps PyTorch's allocator to the job's memory on this GPU of `total_bytes`.
 
-    Added to what the user has set; empty if the user has set this, or if the job's PyTorch, which is of that version if
-    it is known, would not understand.
+    The option is added to those that the user has set. The result is empty if the user has set it, or if the job's
+    PyTorch would not understand it; `version` is that PyTorch's, or None or empty if it is unknown.
     """
     if not gpu.mem_bytes or not total_bytes or tuple(version or ()) < _FIRST_TORCH:
         return {}
@@ -56,14 +56,14 @@ def allocator_environment(
 
 
 def torch_version(command: Sequence[str], env: Mapping[str, str]) -> list[int]:
-    """Version of the PyTorch that this command would import, as far as its environment shows; empty if unknown.
+    """Return the version of the PyTorch that this command would import, by its environment; empty if unknown.
 
-    For a helper's process: it looks into directories of the user's.
+    It must run in a helper's process, because it looks into directories of the user's.
     """
     program = shutil.which(command[0], path=env.get("PATH", "")) if command else None
     homes = [env.get("VIRTUAL_ENV", ""), env.get("CONDA_PREFIX", "")]
     if program is not None and Path(program).name.startswith("python"):
-        homes = [str(Path(program).parents[1])]  # it decides, whatever is active besides
+        homes = [str(Path(program).parents[1])]  # the interpreter decides, whatever environment is active besides
     for home in filter(None, homes):
         for path in sorted(Path(home).glob("lib/python3*/site-packages/torch-*.dist-info")):
             if found := re.match(r"torch-(\d+)\.(\d+)", path.name):

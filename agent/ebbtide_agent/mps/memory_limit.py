@@ -1,7 +1,7 @@
-"""The driver's own limit of GPU memory for a control group: what is in the group cannot have more, however it asks.
+"""Sets the driver's own limit of GPU memory for a control group, which no process in the group can exceed.
 
-NVML has it from r615 on, for root, on whole GPUs, with control groups v2. It ends with its group. It is set in a
-process of its own, because a driver call may never return.
+NVML has the limit from r615 on, for root, on whole GPUs, with control groups v2. The limit ends with its group. It is
+set in a process of its own, because a driver call may never return.
 """
 
 import importlib
@@ -22,7 +22,7 @@ class NotLimited(Exception):
 
 
 def set_limit(library: Any, uuid: str, group: Path, mem_bytes: int) -> None:
-    """Limit what is in this group to so much of the GPU, by `pynvml` or what offers the same. Raises NotLimited."""
+    """Limit the group to `mem_bytes` of the GPU's memory; `library` is `pynvml` or has its calls. Raises NotLimited."""
     if not hasattr(library, "nvmlDeviceSetMemoryLimits_v1"):
         raise NotLimited("this NVML binding has no nvmlDeviceSetMemoryLimits_v1")
     try:
@@ -42,7 +42,7 @@ def set_limit(library: Any, uuid: str, group: Path, mem_bytes: int) -> None:
 
 
 def have_limit_set(uuid: str, group: Path, mem_bytes: int) -> None:
-    """The same in a process of its own. Blocks. Raises NotLimited."""
+    """Set the limit as `set_limit` does, in a process of its own. Blocks. Raises NotLimited."""
     command = [sys.executable, "-m", "ebbtide_agent.mps.memory_limit", uuid, str(group), str(mem_bytes)]
     try:
         done = subprocess.run(
@@ -56,7 +56,7 @@ def have_limit_set(uuid: str, group: Path, mem_bytes: int) -> None:
 
 
 def main(uuid: str, group: str, mem_bytes: str) -> int:
-    """Set the limit; why it is not set is on standard output."""
+    """Set the limit, or print why it is not set; return the exit code."""
     try:
         set_limit(importlib.import_module("pynvml"), uuid, Path(group), int(mem_bytes))
     except (ImportError, NotLimited) as error:

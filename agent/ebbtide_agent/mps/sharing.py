@@ -1,9 +1,9 @@
-"""How the jobs on one GPU share it, for every GPU of the node, and what is done when an MPS server fails.
+"""Decides how the jobs on each GPU of the node share it, and what is done when an MPS server fails.
 
-All shares of a GPU share it in one way at a time: as clients of an MPS server, or by time-slicing. A server's failure
-is that of all its clients: they are ended together, and go on from their last checkpoints. Nobody is to blame for a
-server that died. For a fatal fault it is whoever ended first, in the second before it was found, and was the only
-client, or was ended by a signal, or is first for the second time: else it may well be a victim that noticed first.
+All shares of a GPU share it in one way at a time: as clients of an MPS server, or by time-slicing. If a server fails,
+all its clients are ended together, and go on from their last checkpoints. No client is blamed for a server that died.
+A fatal fault is blamed on the attempt that ended first, in the second before the fault was found, if it was the only
+client, was ended by a signal, or is first for the second time. Else it may well be a victim that noticed first.
 """
 
 import asyncio
@@ -33,20 +33,21 @@ log = logging.getLogger(__name__)
 
 AttemptKey = tuple[str, int]  # job id, attempt
 
-# How often it is looked whether daemon and server live, and after how many looks the server is asked how it is.
+# Seconds between two looks whether daemon and server live, and the number of looks after which the server is asked for
+# its status.
 _LOOK_S = 1.0
 _LOOKS_PER_QUESTION = 30
 _SILENT_TIMES = 3
 # An attempt that ended by itself so shortly before a fault was found may have caused it.
 _CAUSE_S = 1.0
-# How long a launch waits for what was on its GPU before; a failed server may hang in the driver.
+# How long a launch waits for the server that was on its GPU before; a failed server may hang in the driver.
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
 _SETTINGS_S = 10.0
 _LOOK_AT_TORCH_S = 5.0
 # The first compute capability with limits for each client, and with memory of its own for each.
 _VOLTA = 7
-# After a daemon that did not start.
+# How long after a daemon that did not start another one is tried.
 _TRY_AGAIN_S = 600.0
 _RESTARTING = "MPS server failed; restarting"
 
@@ -73,22 +74,22 @@ class _End:
 
 @dataclass(slots=True)
 class _Shared:
-    """One GPU, and who shares it."""
+    """One GPU, and the attempts that share it."""
 
     control: MpsControl
     ways: dict[AttemptKey, Way] = field(default_factory=dict)
     daemon: MpsDaemon | None = None
-    failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of who must go on from a checkpoint
+    failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of attempts that must resume
     ends: list[_End] = field(default_factory=list)  # in their order
     silent: int = 0  # questions in a row that were not answered
     trouble: str = ""  # why nothing may be placed on it
-    not_before: float = 0.0  # a daemon that did not start is tried again
+    not_before: float = 0.0  # when a daemon that did not start is tried again, on the monotonic clock
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     watch: "asyncio.Task[None] | None" = None
 
     def clients(self) -> list[AttemptKey]:
-        """The attempts that compute through the server."""
+        """Return the attempts that compute through the server."""
         return [key for key, way in self.ways.items() if way is Way.MPS]
 
 
@@ -97,9 +98,9 @@ def _ignore(key: AttemptKey, reason: str) -> None:
 
 
 class GpuSharing:
-    """Who shares which GPU how.
+    """Keeps track of which attempts share which GPU, and how.
 
-    `binary` is NVIDIA's control program; empty: no MPS.
+    `binary` is the path of NVIDIA's control program; empty: no MPS.
     """
 
     def __init__(self, node_dir: Path, binary: str = "", look_s: float = _LOOK_S) -> None:
@@ -115,7 +116,7 @@ class GpuSharing:
         self._fail: Callable[[AttemptKey, str], None] = _ignore
 
     async def start(self, fail: Callable[[AttemptKey, str], None]) -> None:
-        """Take over the daemons of the agent before this one. Raises OSError.
+        """Take over the daemons that the agent before this one has started. Raises OSError.
 
         `fail` is called for each attempt that has to end because its server failed, with the reason.
         """
@@ -135,13 +136,13 @@ class GpuSharing:
             self._gpu(part.uuid).ways[intent.job_id, intent.attempt] = Way(intent.sharing)
 
     def watch(self) -> None:
-        """Watch over what was taken over, now that it is known who is there."""
+        """Watch the daemons that were taken over, once all attempts that use them are counted."""
         for gpu in self._gpus.values():
             if gpu.daemon is not None:
                 self._watch(gpu)
 
     async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
-        """Learn which GPUs there are; `settings` may block for ever, and then there is no MPS."""
+        """Learn which GPUs there are and which can have MPS; `settings` may block for ever, and then none has it."""
         self._is_real = not fake
         self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
         if self._binary:
@@ -152,11 +153,11 @@ class GpuSharing:
                 log.error("event=no-mps reason='the driver does not say how its GPUs are set'")
 
     def has_mps(self, uuid: str) -> bool:
-        """Whether shares of this GPU compute through an MPS server as a rule."""
+        """Return whether shares of this GPU normally compute through an MPS server."""
         return uuid in self._fit
 
     async def prepare(self, intent: Intent) -> Intent:
-        """The intent with how it shares its GPU, and what that takes, ready to be launched. Raises NotShared."""
+        """Return the intent completed by the way in which it shares its GPU, ready to be launched. Raises NotShared."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 part = _part_of(intent)
@@ -169,16 +170,16 @@ class GpuSharing:
             raise NotShared(f"the MPS server that was on its GPU does not end ({_PATIENCE_S:g} s)") from None
 
     def left(self, key: AttemptKey) -> None:
-        """No process of the attempt is left."""
+        """Forget an attempt of which no process is left."""
         for gpu in self._gpus.values():
             if gpu.ways.pop(key, None) is not None:
                 gpu.failures.pop(key, None)
                 gpu.changed.set()
 
     async def verdict(self, intent: Intent, signalled: bool) -> str:
-        """Why an attempt that did not end well has only its server to blame; empty if it is to blame itself.
+        """Return why the server is to blame that an attempt did not end well; empty if the attempt itself is.
 
-        `signalled`: its process was ended by a signal.
+        `signalled` says whether the attempt's process was ended by a signal.
         """
         part, key = _part_of(intent), (intent.job_id, intent.attempt)
         gpu = None if part is None else self._gpus.get(part.uuid)
@@ -191,7 +192,7 @@ class GpuSharing:
         return gpu.failures.get(key, "")
 
     def seen(self, reading: GpuReading) -> GpuReading:
-        """What a GPU said, without the processes of our server, and unhealthy while that is being replaced."""
+        """Return the reading without the processes of the GPU's MPS server, and unhealthy while that is replaced."""
         gpu = self._gpus.get(reading.uuid)
         if gpu is None:
             return reading
@@ -200,7 +201,7 @@ class GpuSharing:
         return replace(reading, processes=others, unhealthy_reason=reading.unhealthy_reason or gpu.trouble)
 
     async def close(self) -> None:
-        """Let go of the daemons, which go on as their clients do; end those that have none."""
+        """Stop watching the daemons, which go on as their clients do, and end those that no attempt uses."""
         watches = [gpu.watch for gpu in self._gpus.values() if gpu.watch is not None]
         for watch in watches:
             watch.cancel()
@@ -212,7 +213,7 @@ class GpuSharing:
     # --- launching ---
 
     async def _vacate(self, uuid: str) -> None:
-        """Wait until the daemon of a GPU has ended that has failed, or that nobody needs any more."""
+        """Wait until a daemon on the GPU that has failed, or that no attempt needs any more, has ended."""
         gpu = self._gpus.get(uuid)
         while gpu is not None and gpu.daemon is not None and (gpu.trouble or not gpu.ways):
             gpu.changed.set()
@@ -239,7 +240,7 @@ class GpuSharing:
         return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
 
     async def _torch(self, intent: Intent) -> Sequence[int] | None:
-        """The version of the job's PyTorch, as far as it can be known in time."""
+        """Return the version of the job's PyTorch; None if it cannot be known in time, or the GPUs are fake."""
         if not self._is_real:
             return None
         shown = {name: intent.env[name] for name in ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX") if name in intent.env}
@@ -254,7 +255,10 @@ class GpuSharing:
         return found
 
     async def _limit(self, intent: Intent, part: Part) -> bool:
-        """Have the driver limit the memory of the attempt's control group, which it will have for certain then."""
+        """Have the driver limit the memory of the attempt's control group, and return whether it does.
+
+        The group is created now, so that the attempt is certain to have it.
+        """
         parent = parent_of_attempts() if self._driver_limits and part.mem_bytes else None
         group = None if parent is None else ControlGroup.create(parent, group_name(intent.node_dir, _name(intent)))
         if group is None:
@@ -263,7 +267,7 @@ class GpuSharing:
             await in_thread(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
         except NotLimited as error:
             group.remove()
-            self._driver_limits = False  # it is a matter of driver and rights, not of the job
+            self._driver_limits = False  # the reason is the driver or the agent's rights, not the job
             log.info("event=no-driver-limits gpu=%s reason=%r", part.uuid, str(error))
             return False
         return True
@@ -305,7 +309,7 @@ class GpuSharing:
         gpu.watch = asyncio.create_task(watching, name=f"MPS of {gpu.control.uuid}")
 
     async def _look_after(self, gpu: _Shared) -> None:
-        """Until the daemon has ended."""
+        """Look after the daemon until it has ended."""
         looks = 0
         while (daemon := gpu.daemon) is not None:
             looks += 1
@@ -315,7 +319,7 @@ class GpuSharing:
             gpu.changed.clear()
             try:
                 await self._look(gpu, daemon, ask=looks % _LOOKS_PER_QUESTION == 0)
-            except Exception:  # of NVIDIA's control program, or of what it says: a daemon without a watch has no end
+            except Exception:  # whatever NVIDIA's program does: a daemon that is not watched is never ended
                 log.exception("event=mps-watch-failed gpu=%s", gpu.control.uuid)
 
     async def _look(self, gpu: _Shared, daemon: MpsDaemon, *, ask: bool) -> None:
@@ -331,7 +335,7 @@ class GpuSharing:
             await self._end(gpu, daemon)
 
     async def _question(self, gpu: _Shared, daemon: MpsDaemon) -> None:
-        """Ask the server how it is. A busy machine may be slow to answer once."""
+        """Ask the server for its status; a busy machine may be slow to answer once."""
         try:
             failure = await in_thread(daemon.failure)
             gpu.silent = 0
@@ -343,13 +347,13 @@ class GpuSharing:
             self._declare(gpu, failure)
 
     async def _has_clients(self, daemon: MpsDaemon) -> bool:
-        """Whether processes that no attempt accounts for compute through it."""
+        """Return whether processes that belong to no attempt compute through the daemon."""
         with suppress(ControlFailed):
             return bool(await in_thread(daemon.clients))
         return False
 
     def _declare(self, gpu: _Shared, failure: str) -> None:
-        """The server has failed: all its clients end, and nobody is placed on the GPU until it is gone."""
+        """End all clients of a server that has failed, and let no attempt be placed on the GPU until it is gone."""
         if gpu.trouble:
             return
         gpu.trouble = _RESTARTING
@@ -367,7 +371,7 @@ class GpuSharing:
             self._fail(key, reason)
 
     def _cause(self, gpu: _Shared) -> AttemptKey | None:
-        """Who has most likely brought the fault about, if that can be told."""
+        """Return the attempt that has most likely caused the fault; None if that cannot be told."""
         since = time.monotonic() - _CAUSE_S
         first = next((end for end in gpu.ends if end.at >= since), None)
         if first is None:
@@ -381,7 +385,7 @@ class GpuSharing:
         """End the daemon, so that the next share of the GPU starts a new one."""
         async with gpu.turn:
             if gpu.ways and not gpu.trouble:
-                return  # somebody came meanwhile
+                return  # an attempt came meanwhile
             left = await in_thread(partial(daemons.end, daemon))
             if left:
                 pids = ",".join(str(process.pid) for process in left)
@@ -397,14 +401,14 @@ def _name(intent: Intent) -> str:
 
 
 def _part_of(intent: Intent) -> Part | None:
-    """The one GPU that the job has a share of; None for a job on whole ones, or on none."""
+    """Return the one GPU that the job has a share of; None for a job on whole GPUs, or on none."""
     return next((gpu for gpu in intent.gpus if gpu.numerator < gpu.denominator), None)
 
 
 def _is_fit(gpu: Gpu, settings: Callable[[str], GpuSettings]) -> bool:
-    """Whether there can be an MPS server with limits for this GPU."""
+    """Return whether there can be an MPS server with limits for this GPU."""
     if gpu.parent or not gpu.uuid.startswith("GPU-"):
-        return False  # a slice of one
+        return False  # it is a MIG slice
     found = settings(gpu.uuid)
     major = gpu.compute_capability.partition(".")[0]
     return not found.mig and found.compute_mode != "prohibited" and (not major or int(major) >= _VOLTA)

@@ -1,8 +1,9 @@
-"""The real driver: libcuda's cuCheckpointProcess* functions (CUDA 12.8 and later).
+"""Calls the real driver: libcuda's cuCheckpointProcess* functions (CUDA 12.8 and later).
 
-Bound with ctypes, not through the package `cuda-bindings`: six functions and one struct are all that is used, so that
-swapping works wherever the driver does, and the tests run the binding itself, against a C stub of the library. The
-package would have to be installed beside every agent, and three of its versions lack CUcheckpointRestoreArgs.
+The functions are bound with ctypes, not through the package `cuda-bindings`, because only six of them and one struct
+are used. So swapping works wherever the driver does, and the tests run the binding itself, against a C stub of the
+library. The package would have to be installed beside every agent, and three of its versions lack
+CUcheckpointRestoreArgs.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ class _LockArgs(ctypes.Structure):
 
 
 class CudaDriver:
-    """`CheckpointDriver` over libcuda. Raises CudaUnavailable."""
+    """Implements `CheckpointDriver` with libcuda. Raises CudaUnavailable."""
 
     def __init__(self, library: str = _LIBRARY) -> None:
         try:
@@ -53,10 +54,10 @@ class CudaDriver:
         try:
             return ProcessState(value.value)
         except ValueError:
-            return ProcessState.FAILED  # a state of a later CUDA, amid an operation that nobody here began
+            return ProcessState.FAILED  # a state of a later CUDA, amid an operation that was not begun here
 
     def lock(self, pid: int, timeout_s: float) -> None:
-        # 0 would mean: without end.
+        # 0 would mean no timeout.
         timeout_ms = max(1, min(round(timeout_s * 1000), _MAX_TIMEOUT_MS))
         _check("lock the process", self._lock(pid, ctypes.byref(_LockArgs(timeoutMs=timeout_ms))))
 

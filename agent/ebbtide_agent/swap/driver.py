@@ -1,4 +1,4 @@
-"""What is asked of a driver that can checkpoint a process, whoever answers: libcuda or the fake."""
+"""Defines the calls of a driver that can checkpoint a process, for libcuda and for the fake."""
 
 from enum import IntEnum
 from typing import Protocol
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 class ProcessState(IntEnum):
-    """Where a process is on its way to host memory or back; the values are libcuda's."""
+    """How far a process is on its way to host memory or back; the values are libcuda's."""
 
     RUNNING = 0
     LOCKED = 1
@@ -41,24 +41,24 @@ class DriverError(Exception):
 
 
 class CheckpointDriver(Protocol):
-    """The calls, each on one process by its pid. All raise DriverError, and any of them may never return."""
+    """A driver whose calls each act on one process by its pid. All raise DriverError, and any may never return."""
 
     def initialise(self) -> None:
-        """Must come before `restore`, which needs it where the GPU's persistence mode is off."""
+        """Initialise the driver before `restore`, which needs it if the GPU's persistence mode is off."""
 
     def state(self, pid: int) -> ProcessState: ...
 
     def lock(self, pid: int, timeout_s: float) -> None:
-        """RUNNING -> LOCKED: further CUDA calls of the process block. NOT_READY after the timeout: still RUNNING."""
+        """RUNNING -> LOCKED: block further CUDA calls of the process. NOT_READY after the timeout: still RUNNING."""
 
     def checkpoint(self, pid: int) -> None:
-        """LOCKED -> CHECKPOINTED: its GPU memory is in host memory, and its GPU is released."""
+        """LOCKED -> CHECKPOINTED: move the process's GPU memory to host memory, and release its GPU."""
 
     def restore(self, pid: int) -> None:
-        """CHECKPOINTED -> LOCKED, on the GPU it came from. OUT_OF_MEMORY leaves a process that only SIGKILL helps."""
+        """CHECKPOINTED -> LOCKED: move the memory back to the same GPU. After OUT_OF_MEMORY only SIGKILL helps."""
 
     def unlock(self, pid: int) -> None:
-        """LOCKED -> RUNNING."""
+        """LOCKED -> RUNNING: let the process's CUDA calls go on."""
 
     def host_room_bytes(self, pid: int) -> int | None:
-        """How much host memory the driver could take for the process; None: no limit is known."""
+        """Return how many bytes of host memory the driver could take for the process; None: no limit is known."""

@@ -1,11 +1,11 @@
-"""A driver for fake GPUs that checkpoints as the real one does, over the fake GPUs' state directory.
+"""Checkpoints processes on fake GPUs as the real driver does, in the fake GPUs' state directory.
 
     checkpoints/<pid>.json   {"pid", "starttime", "state", "gpus": {uuid: bytes}}: states other than RUNNING
     faults.json              {"driver": {call: code or "hang"}, "host_room_bytes": bytes}: read anew at every call
 
-What it moves is the process's entry on its GPUs, so the fake memory is really free meanwhile and another job fits.
-The process itself computes on CPUs, which no driver call stops: it stops because `sequence` freezes a swapped job's
-processes with SIGSTOP, on fake GPUs as on real ones. Between `lock` and that, it computes on.
+It moves the process's entry on its GPUs, so the fake memory is really free meanwhile and another job fits. The process
+itself computes on CPUs, which no driver call stops: it stops because `sequence` freezes a swapped job's processes with
+SIGSTOP, on fake GPUs as on real ones. Between `lock` and that, it computes on.
 """
 
 import json
@@ -32,7 +32,7 @@ _NO_STATE: dict[str, Any] = {}
 
 
 class FakeDriver:
-    """`CheckpointDriver` of fake GPUs."""
+    """Implements `CheckpointDriver` for fake GPUs."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -77,7 +77,7 @@ class FakeDriver:
         return None if room is None else int(room)
 
     def _find(self, pid: int, call: str) -> tuple[ProcessState, dict[str, int]]:
-        """The state of a process that has, or had, memory on a GPU; what it held if it holds that no more."""
+        """Return the state of a process that has or had memory on a GPU, and what it held there and holds no more."""
         kept = read_json(_record(self._state_dir, pid)) or _NO_STATE
         if kept and kept["starttime"] == _identity(pid)["starttime"]:
             return ProcessState(kept["state"]), kept["gpus"]
@@ -113,7 +113,7 @@ class FakeDriver:
         draft.replace(path)
 
     def _suffer(self, call: str, pid: int | None = None) -> None:
-        """Fail as the faults in force say; one that hits a process in the midst of a copy leaves it FAILED."""
+        """Fail as the faults in force say; a fault that hits a process amid a copy leaves it FAILED."""
         fault = self._faults().get("driver", {}).get(call)
         if fault is None:
             return
@@ -128,7 +128,7 @@ class FakeDriver:
 
 
 def forget(state_dir: Path, pid: int) -> None:
-    """Keep no state of the process."""
+    """Remove what is recorded of the process's state."""
     with suppress(OSError):
         _record(state_dir, pid).unlink()
 

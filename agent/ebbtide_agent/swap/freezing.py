@@ -12,7 +12,7 @@ _PATIENCE_S = 2.0
 
 
 def freeze(root: int) -> None:
-    """Stop every process below `root` but this one, also those that were being forked meanwhile."""
+    """Stop every process below `root` except this one, also those that are being forked meanwhile."""
     deadline = time.monotonic() + _PATIENCE_S
     while (moving := [pid for pid in _job(root) if _moves(pid)]) and time.monotonic() < deadline:
         process_tree.signal_below(root, moving, signal.SIGSTOP)
@@ -20,7 +20,7 @@ def freeze(root: int) -> None:
 
 
 def thaw(root: int) -> None:
-    """Let every process below `root` go on."""
+    """Continue every process below `root` except this one."""
     process_tree.signal_below(root, _job(root), signal.SIGCONT)
 
 

@@ -1,4 +1,4 @@
-"""What NVML says before and after a swap. Asked in the operation's own process: a lost GPU can hang or crash it."""
+"""Asks NVML before and after a swap, in the operation's own process, because a lost GPU can hang or crash it."""
 
 import importlib
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Nvml(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuLook:
-    """One GPU at one moment."""
+    """What NVML says of one GPU at one moment."""
 
     free_bytes: int
     processes: dict[int, int | None]  # pid to bytes, None: not available
@@ -49,7 +49,7 @@ class SwapGpus:
         self._ask(library.nvmlInit)
 
     def driver_version(self) -> int:
-        """The first number of the driver's version, such as 580."""
+        """Return the first number of the driver's version, such as 580."""
         text: str = self._ask(self._nvml.nvmlSystemGetDriverVersion)
         number = text.partition(".")[0]
         if not number.isdigit():
@@ -57,7 +57,7 @@ class SwapGpus:
         return int(number)
 
     def look(self, uuid: str) -> GpuLook:
-        """What is free on the GPU, and who is on it."""
+        """Return how much memory is free on the GPU, and which processes are on it."""
         handle = self._ask(handle_of, self._nvml, uuid)
         # Only the second version leaves out of `free` what the driver keeps for itself.
         memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle, version=self._nvml.nvmlMemory_v2)
@@ -70,12 +70,12 @@ class SwapGpus:
         )
 
     def others_of(self, pids: frozenset[int], uuid: str) -> list[str]:
-        """UUIDs of further GPUs that any of these processes computes on."""
+        """Return the UUIDs of further GPUs that any of these processes computes on."""
         count = self._ask(self._nvml.nvmlDeviceGetCount)
         return [found for index in range(count) if (found := self._used(index, pids)) not in ("", uuid)]
 
     def _used(self, index: int, pids: frozenset[int]) -> str:
-        """The GPU's UUID if any of these processes computes on it; nobody does on one that is lost."""
+        """Return the GPU's UUID if any of these processes computes on it, else ""; none computes on a lost GPU."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             listed = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
@@ -94,7 +94,7 @@ class SwapGpus:
 
 
 def open_gpus(fake_gpu_dir: str) -> SwapGpus:
-    """The fake GPUs of this directory, or for an empty name the real ones. Raises GpuError."""
+    """Return the fake GPUs of this directory, or for an empty name the real ones. Raises GpuError."""
     if fake_gpu_dir:
         return SwapGpus(FakeNvml(Path(fake_gpu_dir)))
     try:

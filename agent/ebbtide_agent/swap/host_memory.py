@@ -1,8 +1,7 @@
-"""Room in host memory for what is swapped out, promised to one swap at a time.
+"""Reserves room in host memory for what is swapped out, so that no two swaps count on the same room.
 
-The driver copies GPU memory into memory of the process itself, so it counts against the machine and against every
-cgroup that the process is in. What is already copied shows in both; what is about to be copied is written down here,
-or two swaps at once would both count on the same room.
+The driver copies GPU memory into memory of the process itself, so the copy counts against the machine and against every
+cgroup that the process is in. What is already copied shows in both, and what is about to be copied is recorded here.
 """
 
 import fcntl
@@ -21,14 +20,15 @@ SPARE_BYTES = 512 * 1024 * 1024
 
 
 class NoHostMemory(Exception):
-    """The host has no room for it; the message says how much there is."""
+    """The host has too little memory for a swap; the message says how much there is."""
 
 
 @contextmanager
 def reserved(directory: Path, mem_bytes: int, room_bytes: int | None) -> Iterator[None]:
-    """Keep `mem_bytes` of the room for the block, which copies them. Raises NoHostMemory and OSError.
+    """Reserve `mem_bytes` of the room for the block, which copies them. Raises NoHostMemory and OSError.
 
-    A reservation ends with the process that made it, however that ends.
+    `room_bytes` is what the host has left, or None for no limit. A reservation ends with the process that made it,
+    however that ends.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     own = directory / f"{os.getpid()}.json"
@@ -48,7 +48,7 @@ def reserved(directory: Path, mem_bytes: int, room_bytes: int | None) -> Iterato
 
 
 def room_bytes(pid: int) -> int:
-    """What the machine, and each cgroup of the process, still has. Raises OSError."""
+    """Return how many bytes the machine and every cgroup of the process still have. Raises OSError."""
     limits = [_available_bytes(), *_cgroup_rooms(pid)]
     return min(limits)
 
@@ -75,7 +75,7 @@ def _available_bytes() -> int:
 
 
 def _cgroup_rooms(pid: int) -> Iterator[int]:
-    """The room below memory.max in every cgroup (v2) from the process's own upwards."""
+    """Yield the room below memory.max, in bytes, of every cgroup (v2) from the process's own upwards."""
     own = _own_cgroup(pid)
     if own is None:
         return
@@ -94,7 +94,7 @@ def _own_cgroup(pid: int) -> str | None:
 
 
 def _file_bytes(group: Path) -> int:
-    """Pages of files, which the kernel gives back first: a job that reads much data fills its limit with them."""
+    """Return the bytes of file pages, which the kernel gives back first: reading much data fills a limit with them."""
     try:
         lines = (group / "memory.stat").read_text().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def _file_bytes(group: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """The file's number; None if it says `max` or is not there."""
+    """Return the file's number; None if it says `max` or does not exist."""
     try:
         text = path.read_text().strip()
     except OSError:

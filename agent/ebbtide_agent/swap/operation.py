@@ -1,7 +1,7 @@
-"""One swap operation in a process of its own, so that a driver that hangs or crashes takes nobody with it.
+"""Runs one swap operation in a process of its own, so that a driver that hangs or crashes harms no other process.
 
 The process gets its order as an argument, and writes JSON lines: each step before it begins, the result at last. It
-is started anew, not forked: the supervisor runs without site-packages, where NVML's module is.
+is started anew, not forked, because the supervisor runs without site-packages, where NVML's module is.
 """
 
 import json
@@ -31,12 +31,12 @@ from ebbtide_agent.swap.operation import main
 main(sys.argv[1])
 """
 _LARGEST_READ = 64 * 1024
-# How long the steps before the first that changes something may take, at most.
+# Seconds that the steps before the first that changes something may take together.
 HARMLESS_S = 30.0
 
 
 class Operation:
-    """A started operation. Whoever reaps children tells it how its process ended. Raises OSError."""
+    """A started operation. The code that reaps its process must call `ended`. Raises OSError."""
 
     def __init__(self, order: SwapOrder, deadline_s: float) -> None:
         self._order = order
@@ -46,7 +46,7 @@ class Operation:
         self._inbox = b""
         self._result: SwapResult | None = None
         self._late = False
-        # Fake GPUs need nothing of site-packages, and their users not to wait for them.
+        # Fake GPUs need nothing of site-packages, so their users need not wait for these.
         isolation = ["-I", "-S"] if order.fake_gpu_dir else ["-I"]
         command = [sys.executable, *isolation, "-c", _BOOT, json.dumps(order.to_json()), *package_roots()]
         self._process = subprocess.Popen(
@@ -62,32 +62,32 @@ class Operation:
 
     @property
     def deadline(self) -> float:
-        """When it is to be killed unless it has ended, on the monotonic clock."""
+        """When the process is to be killed unless it has ended, on the monotonic clock."""
         return self._began + self._limit_s()
 
     def fileno(self) -> int:
-        """Becomes readable when there is something to `hear`, and when the process has ended."""
+        """Return a descriptor that becomes readable when there is something to `hear`, or the process has ended."""
         return self._output
 
     def hear(self) -> bool:
-        """Take in what the process has written; False when it will write no more."""
+        """Take in what the process has written; return False when it will write no more."""
         data = self._read()
         self._take(data or b"")
         return data != b""
 
     def kill_if_late(self, now: float) -> None:
-        """End the process once its deadline is over."""
+        """Kill the process once its deadline is over."""
         if now >= self.deadline and not self._late:
             self._late = True
             self.kill()
 
     def kill(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process.returncode is None and (process := Identity.of(self._process.pid)) is not None:
             process.signal(signal.SIGKILL)
 
     def ended(self, returncode: int) -> SwapResult:
-        """What the operation came to, now that its process was reaped."""
+        """Return the operation's result, now that its process was reaped."""
         self._process.returncode = returncode
         while data := self._read():
             self._take(data)
@@ -95,22 +95,22 @@ class Operation:
         self._process.stdout.close()
         if self._result is not None:
             return self._result
-        # Its last step tells what it left.
+        # The last step tells whether the job is still as it was.
         why = f"the driver did not answer within {self._limit_s():g} s" if self._late else "its process ended"
         ending = SwapOutcome.UNTOUCHED if self._step in HARMLESS else SwapOutcome.BROKEN
         return SwapResult(ending, f"{why}, in step {self._step.value!r}", self._order.swapped)
 
     def abandon(self) -> SwapResult:
-        """The same, for one that was killed: it may hang so deep in the driver that it is not reaped for long."""
+        """Kill the process and return the result now: it may hang in the driver, and not be reaped for a long time."""
         self.kill()
         return self.ended(-signal.SIGKILL)
 
     def _limit_s(self) -> float:
-        # What does no harm is soon given up, so that there is time for another way to stop the job.
+        # A harmless step is given up early, so that there is time for another way to stop the job.
         return min(self._deadline_s, HARMLESS_S) if self._step in HARMLESS else self._deadline_s
 
     def _read(self) -> bytes | None:
-        """What there is to read now; None if nothing, empty at the end."""
+        """Return what there is to read now; None if there is nothing yet, empty at the end."""
         try:
             return os.read(self._output, _LARGEST_READ)
         except BlockingIOError:
@@ -126,7 +126,7 @@ class Operation:
 
 
 def carry_out(order: SwapOrder, deadline_s: float) -> SwapResult:
-    """Carry out the order and wait for its end, for the deadline at most. Raises OSError."""
+    """Carry out the order, wait for its end, at most until the deadline, and return the result. Raises OSError."""
     operation = Operation(order, deadline_s)
     while operation.hear():
         left_s = operation.deadline - time.monotonic()
@@ -137,8 +137,8 @@ def carry_out(order: SwapOrder, deadline_s: float) -> SwapResult:
 
 
 def main(order: str) -> None:
-    """The life of the operation's own process."""
-    linux.die_with_parent()  # or one that hangs would stay behind a supervisor that was killed
+    """Run the operation in its own process."""
+    linux.die_with_parent()  # else a process that hangs would outlive a supervisor that was killed
     result = _run(SwapOrder.from_json(json.loads(order)))
     _say(result.to_json())
 

@@ -1,10 +1,11 @@
-"""The one order in which a job is moved off its GPU and back, and what is refused.
+"""Moves a job off its GPU and back in one fixed order, and refuses jobs that cannot be swapped.
 
     suspend   check - reserve host memory - lock - checkpoint - proof by NVML - freeze
     resume    check, the GPU's memory among it - start the driver - thaw - restore - proof by NVML - unlock
 
-The driver works with a thread inside the job's process, so that must not be frozen before `freeze`, nor after `thaw`.
-Whatever fails either left the job as it was, or the job must be killed: `SwapResult.ending` says which.
+The driver works with a thread inside the job's process, so the process must not be frozen before `freeze`, nor after
+`thaw`. An operation that fails either leaves the job as it was, or the job must be killed: `SwapResult.ending` says
+which.
 """
 
 import os
@@ -23,9 +24,9 @@ from ebbtide_agent.swap import freezing, host_memory
 from ebbtide_agent.swap.driver import CheckpointDriver, DriverError, ProcessState
 from ebbtide_agent.swap.gpus import GpuError, GpuLook, SwapGpus
 
-# Below it, PyTorch's processes could not be checkpointed by everyone who tried.
+# With older drivers PyTorch's processes could not be checkpointed everywhere.
 OLDEST_DRIVER = 580
-# What a restore needs beyond what the process held, where the GPU had so much to spare before.
+# What a restore needs beyond what the process held, if the GPU had so much to spare before.
 MARGIN_BYTES = 256 * 1024 * 1024
 # Noise of the driver's accounting.
 TOLERANCE_BYTES = 512 * 1024 * 1024
@@ -33,7 +34,7 @@ _PAUSE_S = 0.01
 
 
 class SwapStep(StrEnum):
-    """Where an operation is; one that is killed is judged by it."""
+    """The step that an operation is in; it decides what an operation that is killed has left."""
 
     CHECK = "check"
     RESERVE = "reserve host memory"
@@ -49,18 +50,18 @@ class SwapStep(StrEnum):
 
 
 HARMLESS = frozenset({SwapStep.CHECK, SwapStep.RESERVE, SwapStep.START})
-"""Steps that leave the job as it was, wherever they end."""
+"""Steps that leave the job as it was, wherever they fail."""
 
 
 class Do(StrEnum):
-    """What is ordered."""
+    """The operation that is ordered."""
 
     SUSPEND = "suspend"
     RESUME = "resume"
 
 
 class SwapOutcome(StrEnum):
-    """What an operation came to."""
+    """Whether an operation was done, and if not, what it left."""
 
     DONE = "done"
     UNTOUCHED = "untouched"  # not done: the job runs on, or stays swapped out, as before
@@ -69,15 +70,15 @@ class SwapOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """What lies in host memory: one process, or none if the job had not come to use its GPU yet."""
+    """What is in host memory: that of one process, or of none if the job had not begun to use its GPU."""
 
     process: Identity | None = None
     mem_bytes: int = 0
-    need_bytes: int = 0  # to be free on the GPU before a restore is tried
+    need_bytes: int = 0  # must be free on the GPU before a restore is tried
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for something else."""
+        """Parse the content; raises KeyError, TypeError or ValueError for anything else."""
         process = content["process"]
         return cls(
             None if process is None else Identity.from_json(process),
@@ -96,7 +97,7 @@ class SwapOrder:
     fake_gpu_dir: str  # empty: the GPUs are real
     reservations: str
     lock_timeout_s: float = 10.0
-    patience_s: float = 10.0  # with NVML, until it shows what the driver has done
+    patience_s: float = 10.0  # how long to wait until NVML shows what the driver has done
     swapped: Swapped = field(default_factory=Swapped)
 
     def to_json(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class SwapOrder:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for something else."""
+        """Parse the content; raises KeyError, TypeError or ValueError for anything else."""
         return cls(**{**content, "do": Do(content["do"]), "swapped": Swapped.from_json(content["swapped"])})
 
 
@@ -122,7 +123,7 @@ class SwapResult:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for something else."""
+        """Parse the content; raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             SwapOutcome(content["ending"]),
             str(content["reason"]),
@@ -132,7 +133,7 @@ class SwapResult:
 
 
 class _Stop(Exception):
-    """The operation ends here."""
+    """Ends the operation with a reason."""
 
     def __init__(self, reason: str, ending: SwapOutcome = SwapOutcome.UNTOUCHED) -> None:
         super().__init__(reason)
@@ -140,7 +141,7 @@ class _Stop(Exception):
 
 
 class Sequence:
-    """One operation; `tell` hears of each step before it begins."""
+    """One operation; `tell` is called with each step before it begins."""
 
     def __init__(
         self, order: SwapOrder, driver: CheckpointDriver, gpus: SwapGpus, tell: Callable[[SwapStep], None]
@@ -154,7 +155,7 @@ class Sequence:
         self._swapped = order.swapped
 
     def run(self) -> SwapResult:
-        """Carry the order out. May never return: a driver that hangs is for who can kill this process."""
+        """Carry the order out and return the result. If the driver hangs, it never returns; kill this process then."""
         try:
             if self._order.do is Do.SUSPEND:
                 self._suspend()
@@ -178,7 +179,7 @@ class Sequence:
             self._prove_frozen()
 
     def _the_process(self, look: GpuLook) -> Identity | None:
-        """The one process of the job that is on its GPU, if there is one, after all that is refused."""
+        """Return the one process of the job on its GPU, or None; raises _Stop for a job that cannot be swapped."""
         if self._order.gpu.startswith("MIG-"):
             raise _Stop("the driver cannot checkpoint on a MIG device")
         if (version := self._gpus.driver_version()) < OLDEST_DRIVER:
@@ -224,7 +225,7 @@ class Sequence:
 
     @contextmanager
     def _undoing(self, pid: int) -> Iterator[None]:
-        """If the driver refuses, see whether the process runs on as if nothing had been asked."""
+        """If the driver refuses, unlock the process, and see whether it runs on as if nothing had been asked."""
         try:
             yield
         except DriverError as error:
@@ -242,12 +243,12 @@ class Sequence:
     def _is_released(self, pid: int, before: GpuLook, look: GpuLook) -> bool:
         if pid in look.processes:
             return False
-        # With others there, the change of what is free says nothing of this process.
+        # If other processes are there, the change in free memory says nothing of this one.
         gained = look.free_bytes - before.free_bytes
         return bool(look.processes) or gained + TOLERANCE_BYTES >= self._swapped.mem_bytes
 
     def _prove_frozen(self) -> None:
-        """Nobody came to use the GPU between the first look and the freeze."""
+        """Raise _Stop if a process of the job came to use the GPU between the first look and the freeze."""
         listed = self._gpus.look(self._order.gpu).processes
         late = [pid for pid in descendants(self._order.root) if pid in listed and pid != os.getpid()]
         if not late:
