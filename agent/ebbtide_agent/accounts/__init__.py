@@ -1,1 +1,1 @@
-"""UNIX accounts that jobs run as: how they are looked up, and acting with their rights."""
+"""Looks up the UNIX accounts that jobs run as, and acts with their rights."""

@@ -1,6 +1,7 @@
-"""The UNIX accounts of this node that jobs run as, if the agent may choose: as root, and only as others than root.
+"""Finds the UNIX account of this node that a job runs as.
 
-An agent of an ordinary account starts jobs of its own account and no others.
+An agent of root may choose it, and an `Account` is then never root's. An agent of an ordinary account starts jobs of
+its own account and no others.
 """
 
 import os
@@ -10,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 MIN_UID: Final = 1000
-"""Below it are the system's own accounts, as login.defs has it."""
+"""The lowest uid of jobs by default; below it are the system's own accounts, as login.defs has it."""
 
 
 class NoAccount(Exception):
-    """The job cannot run here as who submitted it; the message says why in one line."""
+    """The job cannot run here as the user who submitted it; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of this node, another one than the agent's."""
+    """An account of this node other than the agent's."""
 
     name: str
     uid: int
@@ -30,26 +31,26 @@ class Account:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a login would set."""
+        """Variables that a login would set."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
 
     @classmethod
     def of(cls, entry: pwd.struct_passwd) -> Self:
-        """The account with all groups that it is in."""
+        """Return the account with all groups that it is in."""
         groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
         shell = entry.pw_shell or "/bin/sh"
         return cls(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, shell)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Raises KeyError or TypeError if the content is no account."""
+        """Parse the content; raises KeyError or TypeError if it is no account."""
         return cls(**{**content, "groups": tuple(content["groups"])})
 
 
 def find(name: str, uid: int | None, min_uid: int = MIN_UID) -> Account | None:
-    """The account as which a job of ``name`` runs; None: the agent's own. ``uid`` is what the master knows of it.
+    """Return the account as which a job of ``name`` runs; None: the agent's own. ``uid`` is the one the master knows.
 
-    May block, where accounts are looked up over a network. Raises NoAccount.
+    May block if accounts are looked up over a network. Raises NoAccount.
     """
     if not name:
         return None
@@ -72,7 +73,7 @@ def find(name: str, uid: int | None, min_uid: int = MIN_UID) -> Account | None:
 
 
 def owner(uid: int, gid: int) -> Account | None:
-    """Whoever owns something with these ids; None: the agent itself, or root."""
+    """Return the account that owns a file with these ids; None: the agent's own, or root's."""
     if uid in (0, os.geteuid()):
         return None
     try:
@@ -82,7 +83,7 @@ def owner(uid: int, gid: int) -> Account | None:
 
 
 def login_shell() -> str:
-    """Of the agent's own account."""
+    """Return the login shell of the agent's own account."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
     except KeyError:
@@ -90,7 +91,7 @@ def login_shell() -> str:
 
 
 def name_of(uid: int) -> str:
-    """The name of an account; its number if it has none."""
+    """Return the name of an account, or its uid if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Looking up accounts for the agent: a directory service may take its time, or not answer at all."""
+"""Looks up accounts without blocking the agent, because a directory service may be slow or not answer at all."""
 
 import asyncio
 import os
@@ -13,11 +13,11 @@ from ebbtide_agent.accounts.accounts import Account, NoAccount
 from ebbtide_agent.blocking_calls import in_thread
 
 ANSWER_S: Final = 10.0
-"""Who is not found within it is nobody, for now."""
+"""Seconds in which an account must be found; else the job cannot run here for now."""
 
 
 async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
-    """As which account the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
+    """Return the account as which the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
 
     Raises NoAccount.
     """
@@ -34,9 +34,9 @@ async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
 
 
 def owner_of(path: Path) -> Account | None:
-    """Whose the directory is, with whose rights its files may be shown to who asks for them; None: the agent's own.
+    """Return the account that owns the directory, with whose rights its files may be shown; None: the agent's own.
 
-    Raises FileNotFoundError if there is none.
+    Raises FileNotFoundError if the directory does not exist.
     """
     facts = path.lstat()
     return accounts.owner(facts.st_uid, facts.st_gid)

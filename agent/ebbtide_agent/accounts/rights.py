@@ -1,12 +1,12 @@
-"""Acting with an account's rights in place of root's: for a moment in one thread, or for ever in a new process.
+"""Acts with an account's rights in place of root's: for a moment in one thread, or for ever in a new process.
 
-Whoever may put links and directories somewhere must not lead root through them: what lies below a user's directories is
+A user can put links and directories into their own directories, and must not lead root through them, so files there are
 touched with the user's rights only. The real uid stays root's meanwhile, so the user cannot signal or trace the thread.
 """
 
 import ctypes
 import encodings.ascii
-import encodings.latin_1  # noqa: F401  now, for the account may not be able to read them when they are needed
+import encodings.latin_1  # noqa: F401  imported early, because the account may not be able to read these files later
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -18,14 +18,14 @@ from ebbtide_agent.accounts.accounts import Account
 T = TypeVar("T")
 
 _KEPT = -1
-# setgroups, setresgid, setresuid: the C library would change all threads of the process.
+# Numbers of setgroups, setresgid and setresuid, whose C functions would change all threads of the process.
 _CALLS: Final = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
 def rights_of(account: Account | None) -> Iterator[None]:
-    """Have this thread act with the rights of the account until the block ends; None: with its own. Raises OSError."""
+    """Let this thread act with the rights of the account until the block ends; None: with its own. Raises OSError."""
     if account is None:
         yield
         return
@@ -42,13 +42,13 @@ def rights_of(account: Account | None) -> Iterator[None]:
 
 
 def with_rights(account: Account | None, call: Callable[[], T]) -> T:
-    """The result of the call, made with the rights of the account. Raises OSError, and what the call raises."""
+    """Make the call with the rights of the account, and return its result. Raises OSError, and what the call raises."""
     with rights_of(account):
         return call()
 
 
 def become(account: Account) -> None:
-    """Be a process of the account from here on, without a way back; to be called by a process of one thread."""
+    """Become a process of the account, without a way back; this process must have one thread only."""
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)

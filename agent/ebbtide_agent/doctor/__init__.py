@@ -1,1 +1,1 @@
-"""Checks of one node: what is wrong for Ebbtide, and what to do about it. Nothing here changes anything."""
+"""Checks one node for what is wrong for Ebbtide, and says what to do about it. Nothing here changes anything."""

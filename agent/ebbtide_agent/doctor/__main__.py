@@ -1,7 +1,7 @@
-"""``python -m ebbtide_agent.doctor NAME...``: runs these checks on the subject that stdin describes.
+"""Runs the checks of ``python -m ebbtide_agent.doctor NAME...`` on the subject that stdin describes.
 
-A process of its own, because a driver or a network disk may hang whoever asks. It tells in JSON lines which check it
-begins, and what each one found.
+They run in a process of their own, because a driver or a network disk may hang the process that asks. JSON lines on
+standard output tell which check begins, and what each one found.
 """
 
 import json

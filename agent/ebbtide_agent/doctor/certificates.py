@@ -1,4 +1,4 @@
-"""Whether the node's certificate, and the master's, are good for some time to come."""
+"""Checks whether the certificates of the node and of the master are good for some time to come."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +10,13 @@ from ebbtide_agent.doctor.finding import Finding, ok, problem, warning
 from ebbtide_agent.link import joined
 
 WARNED_S: Final = 14 * 86_400.0
-"""An agent renews its certificate with a third of its life left, which is four months."""
+"""Seconds before its end; an agent renews its certificate with a third of its life left, which is four months."""
 CHECK: Final = "certificate"
 JOIN: Final = "ebb node invite NODE on the master's machine, ebb agent join here"
 
 
 def node(node_dir: Path, now: float) -> Iterator[Finding]:
-    """What there is to say of a node that has joined; nothing of one that has not."""
+    """Yield what is found of the certificate of a node that has joined; nothing for one that has not."""
     try:
         member = joined.load(node_dir)
         if member is None:
@@ -34,6 +34,6 @@ def node(node_dir: Path, now: float) -> Iterator[Finding]:
 
 
 def master(ends: float | None, now: float) -> Iterator[Finding]:
-    """What there is to say of a master that speaks TLS."""
+    """Yield a warning if the certificate of a master that speaks TLS ends soon. Times are in Unix seconds."""
     if ends is not None and ends - now < WARNED_S:
         yield warning(CHECK, f"the master's ends on {day(ends)}, and was not renewed", "see the master's log")

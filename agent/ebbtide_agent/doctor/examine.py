@@ -1,4 +1,4 @@
-"""Makes all checks in processes that can be lost, and never waits longer than a check may take."""
+"""Runs all checks in processes that can be lost, and never waits longer than a check may take."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from ebbtide_agent.doctor.finding import Finding, problem
 from ebbtide_agent.doctor.probes import GROUPS, Probe
 from ebbtide_agent.doctor.subject import Subject
 
-_START_S = 10.0  # a process may take to begin
-_END_S = 1.0  # and to be gone once it was killed; one in the kernel's hands is left there
+_START_S = 10.0  # in which a process must begin
+_END_S = 1.0  # in which it must be gone once it was killed; one that hangs in the kernel is left there
 
 
 def examine(
     subject: Subject, begins: Callable[[str], None], groups: dict[str, tuple[Probe, ...]] = GROUPS
 ) -> list[Finding]:
-    """Every finding, in the order of the groups; ``begins`` hears of each check from threads of their own."""
+    """Return every finding, in the order of the groups; ``begins`` is called with each check, from other threads."""
     with ThreadPoolExecutor(len(groups)) as pool:
         running = {pool.submit(_group, subject, probes, begins): name for name, probes in groups.items()}
         done = {running[future]: future.result() for future in as_completed(running)}
@@ -31,7 +31,7 @@ def examine(
 
 
 def _group(subject: Subject, probes: Sequence[Probe], begins: Callable[[str], None]) -> list[Finding]:
-    """One check after the other; after one that hung or crashed, a new process goes on with the next."""
+    """Run one check after the other; after one that hung or crashed, go on with the next in a new process."""
     found, rest = list[Finding](), list(probes)
     while rest:
         child = _Child(subject, rest)
@@ -51,7 +51,7 @@ def _group(subject: Subject, probes: Sequence[Probe], begins: Callable[[str], No
 
 
 class _Lost(Exception):
-    """The process hung or died amid a check."""
+    """The process hung or died during a check."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(what)
@@ -60,13 +60,13 @@ class _Lost(Exception):
 
 
 class _Child:
-    """A process that makes some checks. `left`: those that it has not begun."""
+    """A process that runs some checks; `left` are those that it has not begun."""
 
     def __init__(self, subject: Subject, probes: Sequence[Probe]) -> None:
         self.left = list(probes)
         self._current: Probe | None = None
         self._deadline = time.monotonic() + _START_S
-        # -P: no file of the directory that we are in is taken for a module.
+        # With -P no file of the current directory is taken for a module.
         command = [sys.executable, "-P", "-m", "ebbtide_agent.doctor", *(probe.name for probe in probes)]
         self._process = subprocess.Popen(
             command,
@@ -80,13 +80,13 @@ class _Child:
             stdin.write(json.dumps(subject.to_json()).encode())
 
     def began(self, name: str) -> None:
-        """It has begun this check, and may take as long as that may."""
+        """Note that the process has begun this check, and set the check's deadline."""
         probe = next(probe for probe in self.left if probe.name == name)
         self.left = self.left[self.left.index(probe) + 1 :]
         self._current, self._deadline = probe, time.monotonic() + probe.limit_s
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What it tells, to its good end. Raises _Lost."""
+        """Yield what the process tells, until it ends well. Raises _Lost."""
         assert self._process.stdout is not None
         descriptor, text = self._process.stdout.fileno(), b""
         while True:
@@ -101,7 +101,7 @@ class _Child:
             raise self._lost(f"crashed ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})")
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process if it still runs, and close its pipe."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ class _Child:
             self._process.stdout.close()
 
     def _lost(self, what: str) -> _Lost:
-        if self._current is None:  # it never came to the first: there is no sense in another try
+        if self._current is None:  # it never came to its first check, so another try makes no sense
             name, self.left = self.left[0].name, []
             return _Lost(name, f"{what}: the checks could not begin")
         return _Lost(self._current.name, f"{what}, after {self._current.limit_s:g} s" if "time" in what else what)

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Describes what a check found."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 class Level(Enum):
-    """How bad it is. Only a problem keeps the node from doing its work."""
+    """How bad a finding is. Only a problem keeps the node from doing its work."""
 
     OK = "ok"
     NOTE = "note"  # good to know; nothing has to be done
@@ -28,7 +28,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError if the content is no finding."""
+        """Parse the content; raises KeyError, TypeError or ValueError if it is no finding."""
         return cls(str(content["check"]), Level(content["level"]), str(content["text"]), str(content["advice"]))
 
 

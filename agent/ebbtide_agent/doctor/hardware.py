@@ -1,4 +1,4 @@
-"""The driver and the GPUs: what is to be said of what they answer. Nothing here asks them."""
+"""Judges what the driver and the GPUs answer. Nothing here asks them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one GPU said, and how long all of it took."""
+    """What one GPU answered, and how long its reading took."""
 
     gpu: Gpu
     reading: GpuReading
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class GpuHolder:
-    """Whose a process on a GPU is; `alive` is None where this machine does not show the process at all."""
+    """The owner of a process on a GPU; `alive` is None if this machine does not show the process at all."""
 
     alive: bool | None
     user: str = ""
@@ -39,7 +39,7 @@ Who = Callable[[int], GpuHolder]
 
 
 def judge_absence(reason: str, devices: int) -> Finding:
-    """No GPU answers: the reason in NVML's words, and how many of NVIDIA's the PCI bus shows."""
+    """Judge why no GPU answers, by NVML's `reason` and the number of NVIDIA's devices on the PCI bus."""
     if not devices:
         advice = "nothing, if this machine has none (ebb agent --gpus none); else install the NVIDIA driver"
         return note("GPUs", f"none: {reason}", advice)
@@ -51,7 +51,7 @@ def judge_absence(reason: str, devices: int) -> Finding:
 
 
 def judge_count(gpus: Sequence[Gpu], driven: int | None) -> Finding:
-    """The GPUs that NVML names, beside how many devices the driver has; None: they are not on this machine's bus."""
+    """Compare the GPUs that NVML names with the driver's number of devices; None: they are not on this bus."""
     whole = len({gpu.parent or gpu.uuid for gpu in gpus})
     if driven is not None and driven > whole:
         text = f"the driver has {driven} devices and answers for {whole} of them"
@@ -60,7 +60,7 @@ def judge_count(gpus: Sequence[Gpu], driven: int | None) -> Finding:
 
 
 def judge_driver(driver: Driver) -> Finding:
-    """The driver's versions."""
+    """Judge the driver's version."""
     major = major_version(driver.version)
     text = f"{driver.version or 'version unknown'}, CUDA {driver.cuda or 'unknown'}"
     if major is not None and major < OLDEST_DRIVER:
@@ -69,7 +69,7 @@ def judge_driver(driver: Driver) -> Finding:
 
 
 def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool, gpus: Sequence[Answer] = ()) -> Finding:
-    """Whether `ebb submit --suspend swap` can work. `single_user`: the agent is not root."""
+    """Judge whether `ebb submit --suspend swap` can work. `single_user`: the agent is not root."""
     if gpus and all(answer.gpu.parent for answer in gpus):
         return note("swap", "not on MIG slices")
     major = major_version(driver.version)
@@ -83,7 +83,7 @@ def judge_swap(driver: Driver, ptrace_scope: int | None, single_user: bool, gpus
 
 
 def judge_gpu(answer: Answer) -> Iterator[Finding]:
-    """Health, speed of answering, and settings of one GPU."""
+    """Judge the health, speed of answering, and settings of one GPU."""
     gpu, reading, check = answer.gpu, answer.reading, f"GPU {answer.gpu.index}"
     if not reading.healthy:
         yield problem(check, f"{gpu.model} ({gpu.uuid}): {reading.unhealthy_reason}", _cure(gpu, reading))
@@ -97,7 +97,7 @@ def judge_gpu(answer: Answer) -> Iterator[Finding]:
 
 
 def judge_slices(gpus: Sequence[Answer]) -> Iterator[Finding]:
-    """MIG: slices that are there, and GPUs that are set to be sliced and are not."""
+    """Judge MIG slices, and GPUs that are in MIG mode and have no slice."""
     slices = [answer for answer in gpus if answer.gpu.parent]
     if slices:
         parents = len({answer.gpu.parent for answer in slices})
@@ -113,7 +113,7 @@ def judge_slices(gpus: Sequence[Answer]) -> Iterator[Finding]:
 
 
 def judge_sharing(gpus: Sequence[Answer], control: str | None, fake: bool) -> Finding:
-    """How several jobs would share a GPU. `control`: the path of MPS's control program, if there is one."""
+    """Judge how several jobs would share a GPU. `control` is the path of MPS's control program, or None."""
     if fake:
         return ok("MPS", "fake GPUs are shared without it")
     if control is None:
@@ -127,7 +127,7 @@ def judge_sharing(gpus: Sequence[Answer], control: str | None, fake: bool) -> Fi
 
 
 def judge_processes(gpus: Sequence[Answer], who: Who) -> Iterator[Finding]:
-    """Processes on GPUs that are not jobs of ours, and memory that nobody holds."""
+    """Judge processes on GPUs that belong to no job, and GPU memory that no process holds."""
     strange = False
     for answer in gpus:
         for process in answer.reading.processes or ():
@@ -145,18 +145,18 @@ def judge_processes(gpus: Sequence[Answer], who: Who) -> Iterator[Finding]:
 
 
 def visible(gpus: Sequence[Gpu]) -> int:
-    """How many a CUDA program sees to which nothing is hidden: of MIG slices no more than one."""
+    """Return how many GPUs a CUDA program sees if none is hidden from it; of MIG slices it sees only one."""
     return 1 if any(gpu.parent for gpu in gpus) else len(gpus)
 
 
 def major_version(version: str) -> int | None:
-    """580 of "580.65.06"; None if it is not known."""
+    """Return 580 for "580.65.06"; None if the version is not known."""
     match = re.match(r"\d+", version)
     return int(match[0]) if match else None
 
 
 def kinds(gpus: Sequence[Gpu]) -> str:
-    """``2 x H100, 1 x T4``."""
+    """Return the number of GPUs of each model, such as ``2 x H100, 1 x T4``."""
     counts: Mapping[str, int] = {gpu.model: sum(other.model == gpu.model for other in gpus) for gpu in gpus}
     return ", ".join(f"{count} x {model}" for model, count in counts.items())
 
@@ -191,7 +191,7 @@ def _judge_process(gpu: Gpu, process: GpuProcess, holder: GpuHolder) -> Finding:
 
 
 def _held_by_nobody(reading: GpuReading) -> int:
-    """Bytes in use beyond what processes hold; 0 if any of that is not known."""
+    """Return the bytes in use beyond what processes hold; 0 if any of that is not known."""
     if reading.processes is None or reading.mem_used_bytes is None:
         return 0
     held = [process.mem_bytes for process in reading.processes]

@@ -1,4 +1,4 @@
-"""The machine around the GPUs: clock, limits, shared memory, control groups, ports."""
+"""Checks the machine around the GPUs: clock, limits, shared memory, control groups, ports."""
 
 import ctypes
 import os
@@ -27,14 +27,14 @@ _LISTEN = "0A"
 
 
 def clock(subject: Subject) -> Iterator[Finding]:
-    """Whether the clock is right, as far as anybody here knows."""
+    """Check whether the clock is right, as far as the master and the kernel know."""
     yield judge_clock(time.time(), subject.clock_ahead_s, subject.clock_doubt_s)
     if not _synchronised():
         yield note("clock", "the kernel says that it is not synchronised", "sudo timedatectl set-ntp true")
 
 
 def judge_clock(now: float, ahead_s: float | None, doubt_s: float) -> Finding:
-    """This machine's time (Unix seconds), and how far it is before the master's, give or take the doubt."""
+    """Judge this machine's time in Unix seconds, which is `ahead_s` ahead of the master's, give or take `doubt_s`."""
     advice = "sudo timedatectl set-ntp true, and wait until timedatectl says that it is synchronised"
     if now < EARLIEST:
         return problem("clock", f"shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", advice)
@@ -50,7 +50,7 @@ def judge_clock(now: float, ahead_s: float | None, doubt_s: float) -> Finding:
 
 
 def limits(subject: Subject) -> Iterator[Finding]:
-    """What jobs inherit: of the agent if one runs, else of whoever asks."""
+    """Check the limits that jobs inherit: the agent's if one runs, else those of this process."""
     whose = "the agent's" if subject.agent_pid else "this shell's"
     unit = "in the agent's unit: {}; or before it starts: {}"
     short = False
@@ -68,7 +68,7 @@ def limits(subject: Subject) -> Iterator[Finding]:
 
 
 def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
-    """Where DataLoader workers and NCCL pass data."""
+    """Check the shared memory through which DataLoader workers and NCCL pass data."""
     advice = "sudo mount -o remount,size=50% /dev/shm (in a container: docker run --shm-size=8g, or --ipc=host)"
     try:
         found = os.statvfs(path)
@@ -78,7 +78,7 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
 
 
 def judge_shared_memory(size: int, free: int, path: str, advice: str) -> Finding:
-    """Size and free bytes of it."""
+    """Judge the shared memory by its size and free space, in bytes."""
     text = f"{path}: {free / GIB:.1f} of {size / GIB:.1f} GiB free"
     if size < LEAST_SHM_BYTES:
         return warning("shared memory", f"{text}: workers of a DataLoader die of a bus error when it is full", advice)
@@ -88,7 +88,7 @@ def judge_shared_memory(size: int, free: int, path: str, advice: str) -> Finding
 
 
 def control_groups(subject: Subject) -> Finding:
-    """Whether each attempt can get a control group of its own."""
+    """Check whether each attempt can get a control group of its own."""
     own = cgroup.own_group(Path("/proc", str(subject.agent_pid or "self")))
     if own is None:
         text = "no cgroup v2 here: what escapes a job's process tree is not found at its end"
@@ -102,7 +102,7 @@ def control_groups(subject: Subject) -> Finding:
 
 
 def job_limits(subject: Subject) -> Finding:
-    """What becomes of the CPUs and the memory that jobs ask for, as the agent has found out."""
+    """Check whether the CPUs and the memory that jobs request are enforced, as the agent has found out."""
     try:
         told = read_json(subject.home / "nodes" / subject.node / "agent.json") if subject.agent_pid else None
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def job_limits(subject: Subject) -> Finding:
 
 
 def judge_job_limits(cpus: str, mem: str) -> Finding:
-    """What the agent says becomes of `--cpus` and of `--mem`."""
+    """Judge what the agent says becomes of `--cpus` and of `--mem`."""
     text = f"a job's --cpus is {cpus}, its --mem {mem}"
     if (cpus, mem) == ("enforced", "enforced"):
         return ok("job limits", text)
@@ -123,12 +123,12 @@ def judge_job_limits(cpus: str, mem: str) -> Finding:
 
 
 def usable(group: Path) -> bool:
-    """Whether this user may make groups below it, as `cgroup.delegated` asks of its own process."""
+    """Return whether this user may make groups below it, as `cgroup.delegated` checks for its own process."""
     return all(os.access(path, os.W_OK) for path in (group, group / "cgroup.kill", group / "cgroup.procs"))
 
 
 def ports(subject: Subject, proc: Path = Path("/proc/net")) -> Iterator[Finding]:
-    """Where ranks of jobs on several nodes meet."""
+    """Check the ports on which ranks of jobs on several nodes meet."""
     network = Network.parse("", subject.ports)
     taken = listening(proc)
     span = f"{network.first_port}-{network.last_port}"
@@ -145,7 +145,7 @@ def ports(subject: Subject, proc: Path = Path("/proc/net")) -> Iterator[Finding]
 
 
 def listening(proc: Path) -> frozenset[int]:
-    """Ports that somebody listens on, IPv4 and IPv6; from the kernel's tables in ``/proc/net``."""
+    """Return the ports that are listened on, IPv4 and IPv6, from the kernel's tables in ``/proc/net``."""
     found = set[int]()
     for name in ("tcp", "tcp6"):
         try:
@@ -158,7 +158,7 @@ def listening(proc: Path) -> frozenset[int]:
 
 
 def ptrace_scope() -> int | None:
-    """Who may trace whom, by Yama; None where it is not there."""
+    """Return Yama's setting for which processes may trace others; None if the kernel has no Yama."""
     try:
         return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -174,7 +174,7 @@ def _outgoing(network: Network) -> str:
 
 
 def _limit(pid: int, which: int) -> int | None:
-    """The soft limit; None: there is none, or it is not ours to know."""
+    """Return the soft limit; None if there is none, or it may not be read."""
     try:
         soft = resource.prlimit(pid, which)[0]
     except (OSError, ValueError):

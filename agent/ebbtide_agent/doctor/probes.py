@@ -1,4 +1,4 @@
-"""Every check by name, in groups that do not wait for each other."""
+"""Lists every check by name, in groups that do not wait for each other."""
 
 import os
 import shutil
@@ -26,15 +26,15 @@ _DISPLAY = "0x03"
 
 @dataclass
 class Known:
-    """What earlier probes of the same group have found out."""
+    """What earlier checks of the same group have found out."""
 
-    gpus: int = 0  # that a CUDA program has to see
+    gpus: int = 0  # how many a CUDA program has to see
     fake: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A check that may hang; it is given up after so many seconds."""
+    """A check that may hang; it is given up after `limit_s` seconds."""
 
     name: str
     run: Callable[[Subject, Known], Iterator[Finding]]
@@ -73,11 +73,11 @@ def _judge(subject: Subject, backend: GpuBackend, fake: bool) -> Iterator[Findin
 
 
 def _open(subject: Subject, scratch: Path) -> GpuBackend:
-    """Raises NvmlUnavailable, and ValueError for a wrong profile."""
+    """Open the GPUs. Raises NvmlUnavailable, and ValueError for a wrong profile."""
     if not gpu.is_fake(subject.gpus):
         return open_nvml()
     own = subject.home / "nodes" / subject.node / "gpus"
-    # An agent's own state is looked at as it is; where there is none, none is left behind.
+    # The state of an agent's fake GPUs is read as it is; if there is none, none is left behind.
     return gpu.open_backend(subject.gpus, own if own.joinpath("gpus.json").exists() else scratch, in_use=True)
 
 
@@ -90,7 +90,7 @@ def _ask(backend: GpuBackend, uuid: str) -> Answer:
 
 
 def holder(pid: int, supervisors: tuple[int, ...]) -> GpuHolder:
-    """Whose the process is; ours if it descends from one of these."""
+    """Return the owner of the process, which is `ours` if it is one of these supervisors or descends from one."""
     stat = procfs.read_stat(pid)
     if stat is None:
         return GpuHolder(alive=None)
@@ -99,7 +99,7 @@ def holder(pid: int, supervisors: tuple[int, ...]) -> GpuHolder:
 
 
 def devices(bus: Path = Path("/sys/bus/pci/devices")) -> tuple[int, int]:
-    """How many display and compute devices of NVIDIA's there are, and how many of them its driver has."""
+    """Return how many display and compute devices of NVIDIA's there are, and how many of them its driver has."""
     found = [
         each for each in _in(bus) if _text(each / "vendor") == _NVIDIA and _text(each / "class").startswith(_DISPLAY)
     ]
@@ -141,6 +141,6 @@ GROUPS: Final[dict[str, tuple[Probe, ...]]] = {
         Probe("checkpoints", lambda subject, _: storage.checkpoints(subject)),
     ),
 }
-"""All checks. Those of one group run one after the other, and may use what came out before."""
+"""All checks. The checks of one group run one after the other, and may use what earlier ones found out."""
 
 BY_NAME: Final = {probe.name: probe for probe in chain.from_iterable(GROUPS.values())}

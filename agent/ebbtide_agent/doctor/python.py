@@ -1,4 +1,4 @@
-"""The Python that jobs would use: whether its PyTorch sees the GPUs."""
+"""Checks whether the PyTorch of the Python that jobs would use sees the GPUs."""
 
 import json
 import os
@@ -23,7 +23,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What a PyTorch says of itself; `cuda` is empty if it was built without."""
+    """What a PyTorch says of itself; `cuda` is empty if it was built without CUDA."""
 
     version: str
     cuda: str
@@ -31,11 +31,11 @@ class Torch:
 
 
 class NoPythonAnswer(Exception):
-    """The interpreter did not say; the message says why."""
+    """The interpreter did not answer; the message says why."""
 
 
 def examine(gpus: int, fake: bool, python: str = "", timeout_s: float = TORCH_S) -> Finding:
-    """Ask the interpreter (default: `python` on PATH) in a process, which is killed if it does not answer."""
+    """Check the interpreter (default: `python` on PATH) in a process, which is killed if it does not answer in time."""
     python = python or shutil.which("python") or sys.executable
     try:
         found = ask(python, timeout_s)
@@ -46,7 +46,7 @@ def examine(gpus: int, fake: bool, python: str = "", timeout_s: float = TORCH_S)
 
 
 def judge(torch: Torch | None, gpus: int, fake: bool, python: str) -> Finding:
-    """PyTorch of this interpreter, beside the number of GPUs that NVML shows."""
+    """Judge this interpreter's PyTorch by the number of GPUs that NVML shows."""
     if torch is None:
         return note("PyTorch", f"{python} has none", "activate the environment of your jobs, and ask again")
     text = f"{torch.version} of {python}"
@@ -65,7 +65,7 @@ def judge(torch: Torch | None, gpus: int, fake: bool, python: str) -> Finding:
 
 
 def ask(python: str, timeout_s: float) -> Torch | None:
-    """Import torch there; None if it is not installed. Raises NoAnswer."""
+    """Import torch in this interpreter and return what it says; None if it is not installed. Raises NoPythonAnswer."""
     try:
         # In another directory, so that no file of the user's is taken for a module; in a group of its own, for killpg.
         process = subprocess.Popen(

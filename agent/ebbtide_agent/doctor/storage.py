@@ -1,4 +1,4 @@
-"""Disks: what the journal and the checkpoints lie on."""
+"""Checks the disks on which the journal and the checkpoints lie."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ SYNCS = 5
 
 
 def space(check: str, path: Path) -> Finding:
-    """Whether the disk has room."""
+    """Check whether the disk has room."""
     place = existing(path)
     usage = shutil.disk_usage(place)
     files = os.statvfs(place)
@@ -39,7 +39,7 @@ def space(check: str, path: Path) -> Finding:
 
 
 def home(subject: Subject) -> Iterator[Finding]:
-    """Where journal, logs and sockets lie: room, and how long an fsync takes (every job waits for one)."""
+    """Check where journal, logs and sockets lie: room, and how long an fsync takes (every job waits for one)."""
     yield space("EBB_HOME", subject.home)
     with _scratch(existing(subject.home)) as folder:
         seconds = _sync_s(folder / "sync")
@@ -51,7 +51,7 @@ def home(subject: Subject) -> Iterator[Finding]:
 
 
 def checkpoints(subject: Subject) -> Iterator[Finding]:
-    """Where checkpoints lie: room, atomic renames, locks, and whether other nodes have the same directory."""
+    """Check where checkpoints lie: room, atomic renames, locks, and whether other nodes have the same directory."""
     root = subject.root
     yield space("checkpoints", root)
     try:
@@ -66,7 +66,7 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
 
 
 def judge_root(own: str, others: dict[str, str], root: Path) -> Finding:
-    """The root's id, and those of the other nodes by name."""
+    """Judge the id of the checkpoint root beside those of the other nodes, which `others` has by name."""
     same = sorted(node for node, id in others.items() if id == own)
     apart = sorted(others.keys() - set(same))
     if not others:
@@ -83,7 +83,7 @@ def judge_root(own: str, others: dict[str, str], root: Path) -> Finding:
 
 
 def root_id(root: Path) -> str:
-    """The directory's id; empty if it has none yet. Unlike an agent, this makes none."""
+    """Return the directory's id; empty if it has none yet. Unlike an agent, this creates none."""
     try:
         return (root / ROOT_MARKER).read_text().strip()
     except OSError:
@@ -91,12 +91,12 @@ def root_id(root: Path) -> str:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest directory above it that is there."""
+    """Return the path, or the nearest directory above it that exists."""
     return next(each for each in (path, *path.parents) if each.is_dir())
 
 
 def _judge_renames(folder: Path) -> Iterator[Finding]:
-    """A reader that has the old file open must go on seeing it, whole, after a new one took its place."""
+    """Check that a reader that has the old file open still sees it whole after a new one has taken its place."""
     target, draft = folder / "renamed", folder / "draft"
     target.write_text("old")
     draft.write_text("new")
@@ -126,7 +126,7 @@ def _judge_locks(folder: Path) -> Iterator[Finding]:
 
 
 def _sync_s(path: Path) -> float:
-    """The median time of writing a page durably; seconds."""
+    """Return the median time of writing a page durably, in seconds."""
     taken = list[float]()
     with closing(path.open("wb", buffering=0)) as file:
         for _ in range(SYNCS):
@@ -139,7 +139,7 @@ def _sync_s(path: Path) -> float:
 
 @contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """A directory for trials, gone afterwards. Raises OSError."""
+    """Create a directory for trials, and remove it afterwards. Raises OSError."""
     folder = parent / f".ebbtide-doctor.{secrets.token_hex(4)}"
     folder.mkdir(mode=0o700)
     try:

@@ -1,4 +1,4 @@
-"""What is examined, and what the master says of it."""
+"""Describes the node that is examined, and what the master says of it."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,14 +15,14 @@ class Subject:
     checkpoint_root: Path | None = None  # None: home/checkpoints
     ports: str = ""  # FIRST-LAST that ranks may meet on; "": the default
     agent_pid: int = 0  # of the agent that runs here; 0: none does
-    supervisors: tuple[int, ...] = ()  # pids: what descends from one of them is a job's
-    clock_ahead_s: float | None = None  # of this machine against the master's; None: there is no master to ask
-    clock_doubt_s: float = 0.0  # how much of that the way to the master may have been
+    supervisors: tuple[int, ...] = ()  # pids; their descendants belong to jobs
+    clock_ahead_s: float | None = None  # how far it is ahead of the master's; None: there is no master to ask
+    clock_doubt_s: float = 0.0  # how much of that the message to the master may have taken
     other_roots: dict[str, str] = field(default_factory=dict)  # checkpoint root's id by node, of the other nodes
 
     @property
     def root(self) -> Path:
-        """Where checkpoints lie."""
+        """Directory in which checkpoints lie."""
         return self.checkpoint_root or self.home / "checkpoints"
 
     def to_json(self) -> dict[str, Any]:
@@ -31,7 +31,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The subject that `to_json` made this of."""
+        """Parse what `to_json` returned."""
         root = content["checkpoint_root"]
         paths = {"home": Path(content["home"]), "checkpoint_root": None if root is None else Path(root)}
         return cls(**(content | paths | {"supervisors": tuple(content["supervisors"])}))

@@ -1,4 +1,4 @@
-"""What a helper's process is asked and answers, as it travels: one JSON value each."""
+"""Encodes and decodes the answer of a helper's process, which travels as one JSON value."""
 
 import json
 import os
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LARGEST: Final = 16 * 1024 * 1024
-"""Bytes of an answer; one that is larger is none."""
+"""Most bytes of an answer; a larger one counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can say, and nobody is to wait for it."""
+    """There is no answer, for this reason, and the caller is not to wait for one."""
 
     reason: str
 
 
 def answer_of(task: Callable[..., Any], arguments: list[Any]) -> bytes:
-    """Carry out the task; what is told of it."""
+    """Carry out the task, and return its result or its error as it travels."""
     content: dict[str, Any]
     try:
         content = {"value": task(*arguments)}
@@ -26,20 +26,20 @@ def answer_of(task: Callable[..., Any], arguments: list[Any]) -> bytes:
     except OSError as error:
         name = None if error.filename is None else str(error.filename)
         content = {"error": [error.errno, error.strerror or str(error), name]}
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and means that nobody knows
+    except Exception as error:  # noqa: BLE001 - any other error is passed on, and makes the answer unknown
         content = {"unknown": f"{type(error).__name__}: {error}"[:1000]}
     return json.dumps(content).encode()
 
 
 def tell(out: int, answer: bytes) -> None:
-    """Write all of it to the descriptor. Raises OSError."""
+    """Write the whole answer to the descriptor. Raises OSError."""
     content = memoryview(answer)
     while content:
         content = content[os.write(out, content) :]
 
 
 def read(answer: bytes) -> Any:
-    """What the task returned, or Unknown. Raises the OSError that the task raised."""
+    """Return what the task returned, or Unknown. Raises the OSError that the task raised."""
     if not answer:
         return Unknown("its process ended without an answer")
     if len(answer) > LARGEST:

@@ -1,4 +1,4 @@
-"""The agent's questions: from any thread, and without one that waits from its event loop."""
+"""Asks questions for the agent, from any thread, or from its event loop, which goes on meanwhile."""
 
 import asyncio
 import atexit
@@ -23,7 +23,7 @@ from ebbtide_agent.processes.isolated import package_roots
 
 T = TypeVar("T")
 
-# Isolated from whatever the agent's user has set or installed; so the way to our packages has to be told.
+# The server is isolated from what the agent's user has set or installed, so it is given the paths to our packages.
 _BOOT = """
 import sys
 sys.path += sys.argv[2:]
@@ -31,7 +31,7 @@ from ebbtide_agent.helper.serving import main
 main(int(sys.argv[1]))
 """
 _LARGEST_READ = 1024 * 1024
-# How long its process gets to be there, beside what the task may take; it is started once.
+# How long the server may take to start, in addition to what the task may take; it is started once.
 _START_S = 10.0
 
 
@@ -42,7 +42,7 @@ def ask(
     within_s: float,
     descriptors: Sequence[int] = (),
 ) -> asyncio.Future[T | Unknown]:
-    """What `ask_and_wait` returns, for an event loop."""
+    """Return a future of what `ask_and_wait` returns, for an event loop."""
     given = {"account": account, "within_s": within_s, "descriptors": descriptors}
     return in_thread(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
 
@@ -54,9 +54,9 @@ def ask_and_wait(
     within_s: float,
     descriptors: Sequence[int] = (),
 ) -> T | Unknown:
-    """What the task returns, as JSON has it, if its process, which is one of the account, comes back in time.
+    """Run the task as `account`, and return its result as JSON has it; Unknown if it takes over `within_s` seconds.
 
-    It gets the numbers of copies of the `descriptors` after its arguments. Raises the OSError that the task raised.
+    The task gets the numbers of copies of the `descriptors` after its arguments. Raises the OSError that it raised.
     """
     header = {
         "task": f"{task.__module__}:{task.__qualname__}",
@@ -78,7 +78,7 @@ def ask_and_wait(
         except OSError as error:
             return Unknown(f"no answer: {error}")
     if not found and time.monotonic() - began >= within_s:
-        return Unknown("no answer in time")  # it was killed, just before we looked at the time
+        return Unknown("no answer in time")  # it was killed just before the time was checked here
     value: T | Unknown = answer.read(found)
     return value
 
@@ -100,7 +100,7 @@ def _exchange(channel: socket.socket, arguments: bytes, within_s: float) -> byte
 
 
 class _Server:
-    """The process that forks for us. It is started at the first question, and again if it has died."""
+    """The process that forks for the agent. It is started at the first question, and again if it has died."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -109,7 +109,7 @@ class _Server:
         self._owner = 0
 
     def send(self, header: bytes, descriptors: Sequence[int]) -> None:
-        """Raises OSError."""
+        """Send a question to the process, which is started if need be. Raises OSError."""
         with self._turn:
             if self._socket is None or self._owner != os.getpid():
                 self._start()
@@ -147,7 +147,7 @@ class _Server:
             self._socket.close()
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
-            self._process.wait()  # it waits for nobody itself
+            self._process.wait()  # it ends at once, because it waits for no other process
         self._process = self._socket = None
 
 

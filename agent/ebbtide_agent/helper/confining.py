@@ -1,4 +1,4 @@
-"""Makes a process that was just forked one that may look at a user's files: with their rights, and nothing of ours."""
+"""Confines a process that was just forked, so that it may read a user's files: with their rights, and no others."""
 
 import os
 import resource
@@ -13,12 +13,12 @@ from ebbtide_agent.processes import linux
 
 _MEMORY_BYTES = 2 * 1024**3
 HELPER: Final = "ebb:helper"
-"""What such a process is called."""
+"""Name of such a process."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def confine(account: Account | None, kept: Collection[int], parent: int) -> None:
-    """Be a process of the account (None: of whoever we are) with the standard streams and the `kept` descriptors.
+    """Become a process of the account (None: of the same one) with the standard streams and the `kept` descriptors.
 
     It dies with its parent, whose pid is `parent`. Raises OSError.
     """
@@ -32,13 +32,13 @@ def confine(account: Account | None, kept: Collection[int], parent: int) -> None
     linux.renounce_new_privileges()
     if account is not None:
         become(account)
-    linux.die_with_parent()  # last: who becomes another forgets it
+    linux.die_with_parent()  # last, because a change of account cancels it
     if os.getppid() != parent:
         os._exit(0)
 
 
 def detach(kept: Collection[int]) -> None:
-    """Be a process that has nothing of its parent's but the `kept` descriptors. Raises OSError."""
+    """Drop all descriptors and signal handlers of the parent's, except the `kept` descriptors. Raises OSError."""
     _forget_signals()
     _keep_only(kept)
     os.chdir("/")
@@ -58,5 +58,5 @@ def _keep_only(kept: Collection[int]) -> None:
         os.dup2(null, descriptor)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in kept:
-            with suppress(OSError):  # it is the listing's own
+            with suppress(OSError):  # the listing's own descriptor is closed already
                 os.close(int(name))

@@ -1,4 +1,4 @@
-"""A question that a process with one thread asks: it forks for it, or has a worker that stays, and goes on."""
+"""Asks a question for a process with one thread, which forks for it or uses a worker, and goes on meanwhile."""
 
 import math
 import os
@@ -22,7 +22,7 @@ _LARGEST_READ = 256 * 1024
 
 
 class Errand(Generic[T]):
-    """One task on its way."""
+    """One task that is being carried out by another process."""
 
     def __init__(
         self,
@@ -33,10 +33,11 @@ class Errand(Generic[T]):
         descriptors: Sequence[int] = (),
         worker: Worker | None = None,
     ) -> None:
-        """The task gets the numbers of the `descriptors`, which stay ours, after its arguments. Raises OSError.
+        """Start the task, which gets the numbers of the `descriptors` after its arguments. Raises OSError.
 
-        A `worker` of the account carries it out if it can, and is ended if it does not come back in time. If its user
-        kills it meanwhile, a process of its own does: a task can be carried out twice.
+        The descriptors stay the caller's. A `worker` of the account carries the task out if it can, and is ended if it
+        does not come back in time. If its user kills it meanwhile, a new process begins the task again, so a task can
+        be carried out twice.
         """
         self._fork = partial(_forked, task, arguments, account, descriptors)
         self._worker: Worker | None = None
@@ -61,15 +62,15 @@ class Errand(Generic[T]):
 
     @property
     def pid(self) -> int | None:
-        """Of its own process, if it has one."""
+        """Pid of the task's own process, or None if a worker carries it out."""
         return None if self._process is None else self._process.pid
 
     def fileno(self) -> int:
-        """Becomes readable when there is something to `hear`."""
+        """Return a descriptor that becomes readable when there is something to `hear`."""
         return self._ready.fileno()
 
     def hear(self) -> bool:
-        """Take in what has come; whether all that will ever come is there."""
+        """Take in what has come, and return whether that is all, or the deadline is over."""
         try:
             data = os.read(self._readable, _LARGEST_READ)
         except BlockingIOError:
@@ -85,12 +86,12 @@ class Errand(Generic[T]):
         return True
 
     def _is_asked_again(self) -> bool:
-        """Whether a worker that ended without an answer has a process of its own follow it."""
+        """Start a process of the task's own after a worker that ended without an answer; return whether it runs."""
         if self._worker is None or self._inbox:
             return False
         self._worker.end()
         self._worker = None
-        with suppress(OSError):  # e.g. there can be no further process: nobody knows
+        with suppress(OSError):  # e.g. there can be no further process, and the answer is unknown
             readable, writable = os.pipe2(os.O_CLOEXEC)
             try:
                 self._process = self._fork(writable)
@@ -111,9 +112,9 @@ class Errand(Generic[T]):
         self._readable = readable
 
     def end(self) -> T | Unknown:
-        """The answer, if all has come. A process of its own is killed, and may be reaped any time later, or never.
+        """Return the answer that has come, or Unknown. Raises the OSError that the task raised.
 
-        Raises the OSError that the task raised.
+        A process of the task's own is killed, and may be reaped at any time later, or never.
         """
         self.drop()
         if self._late:
@@ -122,12 +123,12 @@ class Errand(Generic[T]):
         return found
 
     def bury(self) -> None:
-        """Reap a process of its own, which has answered, if that is gone in a moment."""
+        """Reap the task's own process, which has answered, if it ends in a moment."""
         if self._process is not None:
             self._process.bury()
 
     def drop(self) -> None:
-        """Nobody wants to know any more."""
+        """Give the task up: kill its own process, or its worker unless that has answered."""
         if self._readable < 0:
             return
         os.close(self._readable)
@@ -142,7 +143,7 @@ class Errand(Generic[T]):
             self._worker.end()
 
     def wait(self) -> T | Unknown:
-        """The answer, waited for until the deadline. Raises the OSError that the task raised."""
+        """Wait for the answer, at most until the deadline, and return it. Raises the OSError that the task raised."""
         while not self.hear():
             left_s = self.deadline - time.monotonic()
             self._ready.poll(None if left_s == math.inf else max(0.0, left_s))
@@ -159,6 +160,6 @@ def _forked(
     def carry_out(parent: int) -> None:
         confine(account, {out, *descriptors}, parent)
         answer.tell(out, answer.answer_of(task, [*arguments, *descriptors]))
-        os.close(out)  # before its memory is given back, which takes a while
+        os.close(out)  # before the process's memory is freed, which takes a while
 
     return Forked(carry_out)

@@ -1,4 +1,4 @@
-"""Processes forked to touch users' files, by one with a single thread: they are no part of what it supervises."""
+"""Forks processes that touch users' files, for a process with one thread; they are no part of what it supervises."""
 
 import os
 import signal
@@ -11,22 +11,22 @@ _pids: set[int] = set()
 
 
 def on_their_way() -> frozenset[int]:
-    """Those of this process that it has not buried."""
+    """Return the pids of such processes that this process has forked and not reaped."""
     return frozenset(_pids)
 
 
 def buried(pid: int) -> bool:
-    """To be told of a process that was reaped; whether it was one of these."""
+    """Note that a process was reaped, and return whether it was one of these."""
     known = pid in _pids
     _pids.discard(pid)
     return known
 
 
 class Forked:
-    """One such process. Whoever reaps children may reap it like any other."""
+    """One such process. Code that reaps children may reap it like any other."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
-        """It runs with the pid of its parent as argument, and ends then. Raises OSError."""
+        """Fork a process that calls `run` with the pid of its parent, and then ends. Raises OSError."""
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -35,10 +35,10 @@ class Forked:
             finally:
                 os._exit(0)
         _pids.add(self.pid)
-        self._descriptor = os.pidfd_open(self.pid)  # nobody has reaped it yet, so it is this very process
+        self._descriptor = os.pidfd_open(self.pid)  # it is not reaped yet, so no other process has its pid
 
     def signal(self, signum: int) -> None:
-        """Raises ProcessLookupError if it has ended and was reaped."""
+        """Send a signal to the process. Raises ProcessLookupError if it has ended and was reaped."""
         signal.pidfd_send_signal(self._descriptor, signum)
 
     def kill(self) -> None:
@@ -46,11 +46,11 @@ class Forked:
             self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """It is not to be signalled any more."""
+        """Close the descriptor; the process cannot be signalled any more."""
         os.close(self._descriptor)
 
     def bury(self) -> None:
-        """Reap it, if it is gone in a moment."""
+        """Reap the process if it ends in a moment."""
         with suppress(ChildProcessError):
             until = time.monotonic() + _MOMENT_S
             while os.waitpid(self.pid, os.WNOHANG)[0] == 0:

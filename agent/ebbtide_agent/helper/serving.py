@@ -1,7 +1,7 @@
-"""The process that forks for an agent: small, with one thread, and with a clean environment.
+"""Forks for an agent in a process that is small, and has one thread and a clean environment.
 
-The agent cannot fork itself, because of gRPC's threads. For each question it sends a header and the descriptors of a
-pipe and of whatever the task is given; the task's arguments come through the first of them.
+The agent cannot fork itself, because of gRPC's threads. For each question it sends a header with descriptors: first a
+socket for the task's arguments and its answer, then those that the task is given.
 """
 
 import gc
@@ -24,7 +24,7 @@ from ebbtide_agent.helper.confining import confine
 
 MOST_DESCRIPTORS: Final = 16
 LARGEST_HEADER: Final = 64 * 1024
-# Of one account: so many processes that do not end although they were killed, and there are no more of them.
+# If so many processes of one account have not ended although they were killed, no more are started for it.
 _MOST_STUCK = 8
 
 
@@ -43,7 +43,7 @@ class _Server:
         self._processes: dict[int, _Process] = {}
 
     def run(self) -> None:
-        """Until the other end of the socket is closed."""
+        """Serve until the other end of the socket is closed."""
         while True:
             ready = select.poll()
             for descriptor in (self._agent.fileno(), *self._processes):
@@ -64,7 +64,7 @@ class _Server:
         for process in self._processes.values():
             if now >= process.deadline and not process.late:
                 process.late = True
-                os.kill(process.pid, signal.SIGKILL)  # our child, which nobody else reaps
+                os.kill(process.pid, signal.SIGKILL)  # the pid is still its own, because only `_bury` reaps it
 
     def _bury(self, descriptor: int) -> None:
         os.waitpid(self._processes.pop(descriptor).pid, 0)
@@ -85,7 +85,7 @@ class _Server:
 
     def _start(self, header: dict[str, Any], descriptors: list[int]) -> None:
         module, _, name = header["task"].partition(":")
-        task = getattr(importlib.import_module(module), name)  # here, for the account may not be able to read it
+        task = getattr(importlib.import_module(module), name)  # here, because the account may not be able to read it
         account = None if header["account"] is None else Account.from_json(header["account"])
         uid = 0 if account is None else account.uid
         stuck = Counter(process.uid for process in self._processes.values() if process.late)
@@ -114,7 +114,7 @@ def _refuse(descriptors: list[int], reason: str) -> None:
 
 
 def _carry_out(task: Callable[..., Any], account: Account | None, descriptors: list[int], parent: int) -> None:
-    """In the new process, to its end."""
+    """Carry out the task in the new process, and end that."""
     try:
         confine(account, descriptors, parent)
         channel, *given = descriptors

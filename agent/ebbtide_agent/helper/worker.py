@@ -1,6 +1,6 @@
-"""A process that stays, and carries out one task after the other for a process with one thread.
+"""Keeps a process that carries out one task after the other for a process with one thread.
 
-It is forked when nobody waits for that yet, so that later only the question and its answer take time.
+It is forked before any task waits for it, so that later only the question and its answer take time.
 """
 
 import os
@@ -17,11 +17,11 @@ from ebbtide_agent.helper.confining import confine
 from ebbtide_agent.helper.forking import Forked
 
 LARGEST: Final = 64 * 1024
-"""Bytes of a question, which wait in the socket; one that is larger is for somebody else."""
+"""Most bytes of a question, which waits in the socket; a larger one needs a process of its own."""
 
 
 class Worker:
-    """Such a process of an account. It is started at the first question if not before, and again if it is gone."""
+    """A worker process of an account. It starts at the first question if not before, and again if it is gone."""
 
     def __init__(self, account: Account | None) -> None:
         self.account = account
@@ -30,7 +30,7 @@ class Worker:
         self._busy = False
 
     def start(self) -> None:
-        """Fork it, so that it gets ready before anything is asked. Raises OSError."""
+        """Fork the process, so that it gets ready before anything is asked. Raises OSError."""
         self.end()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -43,9 +43,9 @@ class Worker:
         self._channel = ours
 
     def take(self, task: Callable[..., Any], arguments: tuple[Any, ...], out: int) -> bool:
-        """Whether it carries out the task now and tells the descriptor, which stays ours, what came of it.
+        """Have the worker carry out the task and write the answer to `out`; return whether it does so now.
 
-        Raises OSError if there can be no process.
+        The descriptor stays the caller's. Raises OSError if there can be no process.
         """
         question = pickle.dumps((task, arguments))
         if self._busy or len(question) > LARGEST:
@@ -58,11 +58,11 @@ class Worker:
         return True
 
     def has_answered(self) -> None:
-        """It has nothing to do any more."""
+        """Note that the worker has nothing to do any more."""
         self._busy = False
 
     def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill the process, whatever it does."""
         if self._process is not None and self._channel is not None:
             self._process.kill()
             self._process.close()
@@ -74,7 +74,7 @@ class Worker:
         if self._process is None or self._channel is None:
             return False
         with suppress(OSError):
-            self._process.signal(signal.SIGCONT)  # its user, or a swap, may have stopped all that it has here
+            self._process.signal(signal.SIGCONT)  # its user, or a swap, may have stopped the process
             return socket.send_fds(self._channel, [question], [out]) == len(question)
         return False
 
@@ -82,7 +82,7 @@ class Worker:
 def _serve(channel: socket.socket, account: Account | None, parent: int) -> None:
     confine(account, {channel.fileno()}, parent)
     while True:
-        # Who asks has all rights here; who answers is not believed like that.
+        # The process that asks has all rights here, so its pickle is trusted; the answer is not, and so is JSON.
         question, descriptors, _, _ = socket.recv_fds(channel, LARGEST, 1)
         if not question:
             return

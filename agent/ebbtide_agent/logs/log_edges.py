@@ -1,7 +1,7 @@
-"""Where in a log its last lines begin, or what was printed since some time.
+"""Finds where in a log its last lines begin, or what was printed since some time.
 
-Nothing that a job prints has a time. While it runs, its supervisor notes now and then how long the log is
-(`ebbtide_agent.supervisor.log_times`); so what is looked for is found up to some seconds too early, and never too late.
+What a job prints carries no time. While it runs, its supervisor records now and then how long the log is
+(`ebbtide_agent.supervisor.log_times`), so the place is found up to some seconds too early, and never too late.
 """
 
 import os
@@ -14,14 +14,14 @@ from ebbtide_agent.logs.log_file import first_data
 
 BLOCK: Final = 64 * 1024
 TAIL_BYTES: Final = 16 * 1024 * 1024
-"""Of the end of a log in which lines are looked for."""
+"""Bytes at the end of a log in which the last lines are looked for."""
 LINE_BYTES: Final = 4096
-"""Of a line that was being printed at that time; of a longer one the beginning is left out."""
+"""Bytes in which the beginning of the line is looked for that was being printed then; a longer line is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEdge:
-    """The last so many lines, or what was printed since that time, in Unix seconds; either is 0."""
+    """The last `tail` lines, or what was printed since `since`, in Unix seconds; one of the two is 0."""
 
     tail: int = 0
     since: float = 0.0
@@ -29,19 +29,19 @@ class LogEdge:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """An offset in a log, and of the last lines, how many follow."""
+    """An offset in a log, and how many lines follow, if the last lines were looked for."""
 
     offset: int
     lines: int = 0
 
 
 def times_path(log: Path) -> Path:
-    """Where it is noted how long the log was when."""
+    """Return the path of the file that records how long the log was at which time."""
     return log.with_name(f"{log.name}.times")
 
 
 def edge_of(log: Path, edge: LogEdge) -> Begin:
-    """Where that is; at the end of a log that does not exist. Blocks. Raises OSError."""
+    """Return where the edge is in the log; offset 0 if the log does not exist. Blocks. Raises OSError."""
     try:
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def edge_of(log: Path, edge: LogEdge) -> Begin:
 def _tail(descriptor: int, lines: int) -> Begin:
     size = os.fstat(descriptor).st_size
     begin = end = size
-    found = 0  # ends of lines behind `end`, but for that of the very last line
+    found = 0  # ends of lines behind `end`, except that of the very last line
     while end > max(0, size - TAIL_BYTES):
         start = (end - 1) // BLOCK * BLOCK
         if first_data(descriptor, start) > start:  # what was before is not kept
@@ -84,7 +84,7 @@ def _since(descriptor: int, log: Path, since: float) -> int:
 
 
 def _noted(path: Path) -> tuple[list[float], list[int]]:
-    """When it was looked how long the log was, and how long; a line that is not whole counts for nothing."""
+    """Return the recorded times and the log's length at each; a line that is not whole is left out."""
     times, sizes = list[float](), list[int]()
     try:
         text = path.read_text()

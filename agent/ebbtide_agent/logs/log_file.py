@@ -1,6 +1,6 @@
-"""Reads a log whose middle may have been given up (`ebbtide_agent.supervisor.log_cap`): the file has a hole there.
+"""Reads a log whose middle may have been dropped (`ebbtide_agent.supervisor.log_cap`), where the file has a hole.
 
-Offsets are those of all that was printed, whatever is still there.
+Offsets count all that was printed, including what is not there any more.
 """
 
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What comes next of a log, and the offset at which the rest begins."""
+    """The next part of a log, and the offset at which the rest begins."""
 
     data: bytes
     next: int
@@ -17,7 +17,7 @@ class Window:
 
 
 def read_window(descriptor: int, offset: int, max_bytes: int) -> Window:
-    """The log from `offset` on, up to where it ends or has a hole. Raises OSError."""
+    """Return at most `max_bytes` of the log from `offset` on, up to its end or a hole. Raises OSError."""
     while True:
         begin = first_data(descriptor, offset)
         if begin > offset:
@@ -25,7 +25,7 @@ def read_window(descriptor: int, offset: int, max_bytes: int) -> Window:
         data = os.pread(descriptor, min(max_bytes, _first_hole(descriptor, offset) - offset), offset)
         if not data or _first_hole(descriptor, offset) >= offset + len(data):
             return Window(data, offset + len(data))
-        # Part of it was given up while it was read.
+        # Part of the data was dropped while it was read.
 
 
 def _marker(count: int) -> bytes:
@@ -33,7 +33,7 @@ def _marker(count: int) -> bytes:
 
 
 def first_data(descriptor: int, offset: int) -> int:
-    """The first offset from here on with something in it; this one at the end of the file."""
+    """Return the first offset from here on with data in the file; this offset if there is no more data."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError:  # there is none
@@ -41,8 +41,8 @@ def first_data(descriptor: int, offset: int) -> int:
 
 
 def _first_hole(descriptor: int, offset: int) -> int:
-    """The first offset from here on with nothing in it, which may be the end of the file."""
+    """Return the first offset from here on without data, which may be the end of the file."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_HOLE)
-    except OSError:  # it is behind the end
+    except OSError:  # the offset is behind the end
         return offset

@@ -1,4 +1,4 @@
-"""Windows of an attempt's log file, which may still grow, or not exist yet."""
+"""Reads windows of an attempt's log file, which may still grow, or not exist yet."""
 
 import asyncio
 import os
@@ -24,8 +24,10 @@ _PAUSE_GROWTH = 1.3
 async def read(
     path: Path, offset: int, max_bytes: int, wait_s: float, is_over: Callable[[], bool]
 ) -> agent_pb2.LogData:
-    """The log from `offset` on: at once if there is data or `is_over` says that no more will come, else when there is,
-    or empty after `wait_s`."""
+    """Return at most `max_bytes` of the log from `offset` on, as soon as there is data.
+
+    Return nothing if `is_over` says that no more will come, or after `wait_s` seconds without data.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     pause_s = _FIRST_PAUSE_S
@@ -38,7 +40,7 @@ async def read(
 
 
 async def find(path: Path, edge: LogEdge) -> agent_pb2.LogData:
-    """Where in the log that is, and without data what begins there."""
+    """Return where the edge is in the log, without the data that begins there."""
     try:
         begin = await in_thread(partial(edge_of, path, edge))
     except OSError as error:
@@ -47,10 +49,10 @@ async def find(path: Path, edge: LogEdge) -> agent_pb2.LogData:
 
 
 def _read(path: Path, offset: int, max_bytes: int, is_over: Callable[[], bool]) -> agent_pb2.LogData:
-    # Asked before reading: what was written before the end is then read, and what is read to the end is the end.
+    # Ask before reading: if the job is over by now, nothing is written any more, and the end that is read is final.
     over = is_over()
     try:
-        # The log is its job's: who has a lease on it must not have us wait for it.
+        # The log belongs to its job, which must not make the agent wait by a lease on it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except BlockingIOError:
         return agent_pb2.LogData()
