@@ -27,7 +27,7 @@ from ebbtide import regular, trees
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
 MANIFEST_BYTES = 64 * 1024 * 1024
-"""Largest manifest that is read; a larger file makes the checkpoint invalid."""
+"""Largest manifest that is read, in bytes; a larger file makes the checkpoint invalid."""
 
 _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")

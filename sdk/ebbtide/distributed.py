@@ -107,13 +107,14 @@ class ProcessGroup:
 
         These threads release an operation's tensors some time after its result is there, and need the interpreter for
         it. An interpreter that is shutting down kills the process for that (SIGABRT, "terminate called without an
-        active exception"). Without this wait, that happens to every fifth script that leaves right after a suspend, and
+        active exception"). Without this wait that happens to one in five scripts that leave right after a suspend, and
         now and then to one that ends right after its training, as under the Trainer.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self._references() > self._idle_references and time.monotonic() < deadline:
             time.sleep(0.001)
-        # The tensors of the script's own operations are not known here, but a thread that releases one runs.
+        # Tensors of the script's own operations are not known here. A thread that releases one runs, so wait until
+        # none runs any more.
         before: dict[str, str] | None = None
         now = _switches()
         while now != before and time.monotonic() < deadline:

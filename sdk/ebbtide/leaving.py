@@ -29,7 +29,7 @@ class Leave(SystemExit):
 
     @property
     def code(self) -> int:  # type: ignore[override]  # it is only ever read
-        """Return 85. If no frame has asked, the interpreter is asking, which then ends the process with this code."""
+        """Return 85. If no Python frame reads it, the interpreter does, and then ends the process with it."""
         if sys._getframe().f_back is None:
             atexit.register(self._leave)  # the handler that is registered last is called first
         return SUSPENDED

@@ -10,7 +10,7 @@ from ebbtide_agent.doctor.finding import Finding, ok, problem, warning
 from ebbtide_agent.link import joined
 
 WARNED_S: Final = 14 * 86_400.0
-"""Seconds before its end; an agent renews its certificate with a third of its life left, which is four months."""
+"""Seconds before its end from which on to warn; an agent renews it four months, a third of its life, before."""
 CHECK: Final = "certificate"
 JOIN: Final = "ebb node invite NODE on the master's machine, ebb agent join here"
 

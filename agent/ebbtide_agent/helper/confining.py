@@ -38,7 +38,7 @@ def confine(account: Account | None, kept: Collection[int], parent: int) -> None
 
 
 def detach(kept: Collection[int]) -> None:
-    """Drop all descriptors and signal handlers of the parent's, except the `kept` descriptors. Raises OSError."""
+    """Drop the parent's signal handlers, descriptors except the `kept` ones, directory and name. Raises OSError."""
     _forget_signals()
     _keep_only(kept)
     os.chdir("/")

@@ -82,7 +82,7 @@ class Worker:
 def _serve(channel: socket.socket, account: Account | None, parent: int) -> None:
     confine(account, {channel.fileno()}, parent)
     while True:
-        # The process that asks has all rights here, so its pickle is trusted; the answer is not, and so is JSON.
+        # The asking process has all rights here, so its pickle is trusted; the answer is not, so it is JSON.
         question, descriptors, _, _ = socket.recv_fds(channel, LARGEST, 1)
         if not question:
             return

@@ -3,7 +3,7 @@
 All shares of a GPU share it in one way at a time: as clients of an MPS server, or by time-slicing. If a server fails,
 all its clients are ended together, and go on from their last checkpoints. No client is blamed for a server that died.
 A fatal fault is blamed on the attempt that ended first, in the second before the fault was found, if it was the only
-client, was ended by a signal, or is first for the second time. Else it may well be a victim that noticed first.
+client, was ended by a signal, or its job is first for the second time. Else it may be a victim that noticed first.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class _Shared:
     control: MpsControl
     ways: dict[AttemptKey, Way] = field(default_factory=dict)
     daemon: MpsDaemon | None = None
-    failures: dict[AttemptKey, str] = field(default_factory=dict)  # the reason, of attempts that must resume
+    failures: dict[AttemptKey, str] = field(default_factory=dict)  # why each must resume from a checkpoint
     ends: list[_End] = field(default_factory=list)  # in their order
     silent: int = 0  # questions in a row that were not answered
     trouble: str = ""  # why nothing may be placed on it

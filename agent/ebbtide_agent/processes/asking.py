@@ -256,7 +256,7 @@ class Asking:
         return self._below({pid}, tree) & self._first - self._asked.keys()
 
     def _parents_to_end(self, tree: Tree) -> set[int]:
-        """Return the lowest kept processes below which no asked process lives; any kept ones if none lives anywhere.
+        """Return the lowest of the kept processes above asked ones that have all left; of all kept ones if none lives.
 
         A process above asked ones that is not kept, but would die by the signal, has nothing to do any more, and is
         returned too. So are kept processes if an asked shell waits for nothing else: it runs its trap when they end.
@@ -272,7 +272,7 @@ class Asking:
         return ending - self._above(ending)
 
     def _ask_others(self, tree: Tree, now: float) -> StopStep:
-        """Ask the rest, since all that could save have left; launchers end by themselves, others need not go on."""
+        """End the rest, which has no reason to go on after all that could save; launchers end by themselves, soon."""
         self._alone_since = min(self._alone_since, now)
         launchers = tree.keys() & self._above(self._asked)
         others = tree.keys() - launchers - self._below(launchers, tree) - self._asked.keys()

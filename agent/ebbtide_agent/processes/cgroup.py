@@ -116,7 +116,7 @@ def jobs_group() -> Path | None:
 
 
 def own_group(proc: Path) -> Path | None:
-    """Return where the v2 group of the process whose /proc directory this is is mounted, in hybrid hierarchies too."""
+    """Return the directory of the v2 group of the process with this /proc directory, in hybrid hierarchies too."""
     try:
         groups, mountinfo = ((proc / name).read_text().splitlines() for name in ("cgroup", "mountinfo"))
     except OSError:

@@ -1,7 +1,7 @@
-"""Reads /proc: enough to tell a process from a later one with the same pid, and only files that do not block.
+"""Reads enough of /proc to tell a process from a later one with the same pid; only `proportional_bytes` may block.
 
 /proc/PID/cmdline and environ are not read here, because they take the process's memory lock and hang with a process
-whose GPU driver hangs. Of the functions here only `proportional_bytes` takes that lock.
+whose GPU driver hangs.
 """
 
 import os
