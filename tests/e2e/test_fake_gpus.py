@@ -37,7 +37,7 @@ def test_what_breaks_is_shown_what_runs_goes_on_and_all_heals(idle_cluster: Clus
     cluster.up("2xT4")
     job = cluster.submit("--", "python", "-c", HOLD)
     wait_for("it holds memory", lambda: "CUDA out of memory" in cluster.log(job))
-    before = cluster.show(job)
+    before = cluster.wait_for_state(job, "RUNNING")
     used = [gpu["uuid"] for gpu in gpus(cluster)].index(before["gpu_uuids"][0])
     lost = 1 - used
 

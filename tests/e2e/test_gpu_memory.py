@@ -53,8 +53,8 @@ def run_out_of_memory_beside_a_large_job(cluster: Cluster, done: Path, never: Pa
     wait_for("the large job has its memory", lambda: "holds 25" in cluster.log(large))
     job = cluster.submit("--gpus", "1/4", "--name", "unlucky", *takes(20, done))
     wait_for("it runs on a whole GPU", lambda: cluster.log(job).endswith("holds 20 of 40\n"))
-    shown = cluster.show(job)
-    assert (shown["state"], shown["attempt"], shown["restarts"]) == ("RUNNING", 2, 1)
+    shown = cluster.wait_for_state(job, "RUNNING")
+    assert (shown["attempt"], shown["restarts"]) == (2, 1)
     assert shown["attempts"][0]["outcome"].startswith("out of GPU memory (10 GiB); it is run again, this once,")
     assert (shown["gpus"]["allocated"], shown["gpu_mem_bytes"]) == (1, 11 * GIB)
     assert "11GiB: it ran out of 10 GiB in attempt 1" in cluster.ebb("show", job).out

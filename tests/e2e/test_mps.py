@@ -42,14 +42,14 @@ def test_the_failure_of_a_server_interrupts_its_clients_and_charges_nobody(
     jobs = [cluster.submit("--gpus", "1/4", "--", "python", "-S", "-c", COMPUTE) for _ in range(2)]
     for job in jobs:
         wait_for("it is a client", lambda job=job: "connected" in cluster.log(job))
-        assert cluster.show(job)["attempts"][0]["sharing"] == "mps"
+        assert cluster.wait_for_state(job, "RUNNING")["attempts"][0]["sharing"] == "mps"
     assert "mps, GPU memory limited by MPS" in cluster.ebb("show", jobs[0]).out
     before = record(cluster)
     os.kill(before["servers"][0]["pid"], signal.SIGKILL)  # type: ignore[index]
     for job in jobs:
         wait_for("it is a client again", lambda job=job: cluster.log(job).count("connected") == 2)
-        shown = cluster.show(job)
-        assert (shown["state"], shown["attempt"], shown["restarts"], shown["retries"]) == ("RUNNING", 2, 1, 0)
+        shown = cluster.wait_for_state(job, "RUNNING")
+        assert (shown["attempt"], shown["restarts"], shown["retries"]) == (2, 1, 0)
         assert "failed (its server died); it goes on from its last checkpoint" in shown["attempts"][0]["outcome"]
     assert record(cluster) != before
 
