@@ -62,6 +62,32 @@ def test_what_must_not_be_interrupted_is_not_and_the_rest_is() -> None:
         assert ended(process) == (130, "half changed\ninterrupted\n", "")
 
 
+AS_A_POOL_STARTS = """
+import concurrent.futures.process as pools, functools, signal
+from ebbtide_sim.experiments.running import run_each
+
+start = pools._ExecutorManagerThread.start
+
+def interrupted(thread):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    start(thread)
+
+pools._ExecutorManagerThread.start = interrupted
+print("ready", flush=True)
+try:
+    with interrupts.heard(ends=True):
+        list(run_each([functools.partial(time.sleep, 60)] * 4, 2))
+except BaseException as ending:
+    print(type(ending).__name__, flush=True)
+"""
+
+
+def test_a_pool_of_processes_that_is_interrupted_as_it_starts_ends_by_the_interrupt() -> None:
+    with a_program(AS_A_POOL_STARTS) as process:
+        assert ended(process) == (0, "KeyboardInterrupt\n", "")
+
+
 NEVER_BACK = """
 work = library("grpc._channel", '''
 def work():

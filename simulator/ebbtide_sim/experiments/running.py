@@ -43,9 +43,9 @@ def run_each(calls: Sequence[Callable[[], T]], jobs: int) -> Iterator[tuple[int,
     """
     others = {*active_children()}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        with _without_interrupts():
-            places = {pool.submit(call): place for place, call in enumerate(calls)}
         try:
+            with _without_interrupts():
+                places = {pool.submit(call): place for place, call in enumerate(calls)}
             for future in as_completed(places):
                 yield places[future], future.result()
         except BaseException:
