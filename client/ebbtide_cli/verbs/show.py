@@ -46,15 +46,15 @@ Fields = Iterator[tuple[str, str]]
 )
 @id_argument
 @click.option(
-    "--sort", metavar="NAME", help="Of an array: order tasks by this metric, param or 'loss', the least first."
+    "--sort", metavar="NAME", help="Sort an array's tasks by this metric, param or 'loss', the smallest first."
 )
-@click.option("--reverse", is_flag=True, help="The most first.")
+@click.option("--reverse", is_flag=True, help="Sort the largest first.")
 @json_option
 @master_option
 def command(job_id: str, sort: str | None, reverse: bool, as_json: bool, master: str | None) -> None:
-    """Show everything on one job, or array: state, request, allocation, checkpoint, attempts, suspensions.
+    """Show everything about a job or array: state, request, allocation, checkpoint, attempts, suspensions.
 
-    Of an array, each task with what it reported last: its loss, and its metrics.
+    Each task of an array is shown with its last reported loss and metrics.
     """
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
