@@ -90,7 +90,7 @@ def _ask_first(question: str, yes: bool, verb: str) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"node {verb}: nobody is there to be asked: say --yes", USAGE)
+        raise Failure(f"node {verb}: there is no terminal to ask on: add --yes", USAGE)
     if not click.confirm(question, default=False):
         raise Failure("nothing was done")
 

@@ -58,9 +58,7 @@ def revoke(name: str, as_json: bool, master: str | None) -> None:
     if as_json:
         print_json({"node": name, "revoked": True})
     else:
-        print(
-            f"The certificate of node {name} is good for nothing any more ('ebb node invite {name}' lets it in again)."
-        )
+        print(f"The certificate of node {name} is not valid any more ('ebb node invite {name}' lets it in again).")
 
 
 @click.command(epilog=examples("ebb node remove ws3"))

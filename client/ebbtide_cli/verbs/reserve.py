@@ -138,5 +138,5 @@ def _print(facts: dict[str, Any], points: int, endless: bool) -> None:
     ends = f" (longer ones are needed by fewer than {TAIL:g} of the runs)" if endless else ""
     print(f"Ask for {', '.join(f'{reserved:.4g}' for reserved in facts['sequence'])}{ends}")
     cost, sampled = facts["expected_cost"], facts["monte_carlo"]
-    print(f"Expected cost: {cost:.4g}, {facts['normalised_cost']:.3f} times that of one who knows the run time")
+    print(f"Expected cost: {cost:.4g}, {facts['normalised_cost']:.3f} times the cost with a known run time")
     print(f"On {points} drawn runs: {sampled['mean']:.4g} ± {sampled['stderr']:.2g}")

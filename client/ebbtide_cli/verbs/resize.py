@@ -31,7 +31,9 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
         before = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)).spec
         accepted = ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
         if gpus.low == gpus.high and (had := _range_of(before)).low < had.high:
-            complain(f"job {job_id} had {had} GPUs and now has {gpus} until told otherwise: --gpus {had} undoes it")
+            complain(
+                f"job {job_id} had {had} GPUs and now has {gpus} until it is changed again: --gpus {had} undoes it"
+            )
         return accepted
 
     def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:

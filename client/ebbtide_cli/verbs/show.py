@@ -136,7 +136,7 @@ def _state(job: client_pb2.Job) -> Fields:
     counts = f"preempted {job.preemptions}, resized {job.resizes}, restarted {job.restarts} times"
     yield "history", f"attempt {job.attempt}, {counts}" if job.attempt else ""
     if job.preemptible and not finished(job):
-        untried = f"no: 'ebb drill {job.job_id}' tells whether it can suspend"
+        untried = f"no: 'ebb drill {job.job_id}' tests whether it can suspend"
         yield "proved", "yes: it can suspend" if job.proved else untried
     yield "measured", _measured(job)
     yield "checkpoint", _checkpoint(job.checkpoint) if job.HasField("checkpoint") else ""

@@ -114,7 +114,7 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
         untried = "not proved yet that it can" + (f": ebb drill {reply.job_id}, once it runs" if reply.job_id else "")
-        complain(f"best-effort: may have to save and step aside for others, and comes back by itself; {untried}")
+        complain(f"best-effort: it may be suspended for other jobs, and resumes by itself; {untried}")
     return reply.job_id
 
 
