@@ -18,8 +18,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def afterwards_options(command: Command) -> Command:
     """Give ``command`` the options ``--then`` and ``--desktop``."""
-    then = click.option("--then", metavar="COMMAND", help="Run it in a shell afterwards, with EBB_JOBS and EBB_STATES.")
-    desktop = click.option("--desktop", is_flag=True, help="Say it on this desktop (notify-send).")
+    then = click.option(
+        "--then",
+        metavar="COMMAND",
+        help="Run this shell command afterwards; EBB_JOBS and EBB_STATES say which jobs ended, and how.",
+    )
+    desktop = click.option("--desktop", is_flag=True, help="Show a notification on this desktop (notify-send).")
     return then(desktop(command))
 
 

@@ -11,13 +11,13 @@ from ebbtide_cli.jobs import finished
 
 NOTABLE_CPU_S: Final = 1.0
 """CPU seconds that a script may compute again without a mention."""
-SAVED_UNSEEN: Final = "it saved, and it reports no steps that would tell where it went on: see its log"
-UNSEEN: Final = "nothing shows that it saved, and it reports no steps that would tell where it went on: see its log"
+SAVED_UNSEEN: Final = "it saved, and it reports no steps that would show where it continued: see its log"
+UNSEEN: Final = "nothing shows that it saved, and it reports no steps that would show where it continued: see its log"
 ADVICE: Final = {
-    SAVED_UNSEEN: "Unknown is whether the script went on from what it saved, because it reports no steps. To have it "
-    "known, report them with ebbtide.job() (docs/job-contract.md#with-the-sdk), or compare the lines of its log.",
-    UNSEEN: "Unknown is whether the script saved by itself, because a file of its own is nothing that Ebbtide sees. To "
-    "have it known, save with ebbtide.job() (docs/job-contract.md#with-the-sdk), or in a handler that writes into "
+    SAVED_UNSEEN: "It is unknown whether the script continued from what it saved, because it reports no steps. To make "
+    "it known, report them with ebbtide.job() (docs/job-contract.md#with-the-sdk), or compare the lines of its log.",
+    UNSEEN: "It is unknown whether the script saved by itself, because Ebbtide does not see files of its own. To "
+    "make it known, save with ebbtide.job() (docs/job-contract.md#with-the-sdk), or in a handler that writes into "
     "EBB_CHECKPOINT_DIR (docs/job-contract.md#without-the-sdk).",
 }
 """For each reason why the verdict is unknown: what is unknown, why, and what the user can do about that."""

@@ -122,7 +122,7 @@ class _Following:
         running = sum(states[state] for state in _ON_GPUS if state in states)
         if running > MOST_FOLLOWED and not self._noted:
             self._noted = True
-            words = "what others print comes once one of those has ended or is suspended"
+            words = "others follow when one of those has ended or is suspended"
             complain(f"{running} tasks run, and {MOST_FOLLOWED} are followed at a time: {words}")
 
     async def _keep_looking(self, stub: Any) -> None:

@@ -18,7 +18,7 @@ Send = Callable[[ClientServiceStub, str], client_pb2.Job]
 Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
 """Whether the request has taken effect, given the job now and the job as it was when the master accepted that."""
 
-wait_option: Final = click.option("--wait", is_flag=True, help="Return only once it has taken effect.")
+wait_option: Final = click.option("--wait", is_flag=True, help="Wait until the request has taken effect.")
 
 
 def grant(

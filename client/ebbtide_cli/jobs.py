@@ -7,7 +7,7 @@ from ebbtide_cli.text import format_count, printable
 from ebbtide_cli.values import format_duration
 
 SAVED_WORDS = {
-    job_pb2.CHECKPOINTED_UNKNOWN: "nobody knows whether it saved",
+    job_pb2.CHECKPOINTED_UNKNOWN: "it is unknown whether it saved",
     job_pb2.CHECKPOINTED_YES: "saved",
     job_pb2.CHECKPOINTED_NO: "not saved",
 }

@@ -11,8 +11,15 @@ from ebbtide_cli.verb import argument_type
 TIME_AGO: Final = argument_type("time", lambda text: parse_time(text, time.time(), ago=True))
 
 tail_option: Final = click.option(
-    "-n", "--tail", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Of what is there now, only the last N."
+    "-n",
+    "--tail",
+    metavar="N",
+    type=click.IntRange(1, 2**31 - 1),
+    help="Show only the last N lines or events that exist now.",
 )
 since_option: Final = click.option(
-    "--since", metavar="TIME", type=TIME_AGO, help="Nothing from before: 10m ago, 09:00 today, or '2026-11-23 09:00'."
+    "--since",
+    metavar="TIME",
+    type=TIME_AGO,
+    help="Show only what is newer than this: 10m (ago), 09:00 (today), or '2026-11-23 09:00'.",
 )

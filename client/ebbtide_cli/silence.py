@@ -14,7 +14,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.text import plural, printable
 from ebbtide_cli.verb import DURATION, examples, json_option, master_option, node_argument
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command("confirm-dead", epilog=examples("ebb node confirm-dead ws3", "ebb node confirm-dead ws3 --yes"))
@@ -23,10 +23,10 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @master_option
 def confirm_dead(name: str, yes: bool, as_json: bool, master: str | None) -> None:
-    """Say that a silent node is dead: switched off, or cut off from storage and network for good.
+    """Declare a silent node dead: it is switched off, or cut off from storage and network for good.
 
-    Its jobs go on elsewhere from their last checkpoints, at once. If it does run on, two copies of them run: nothing
-    else keeps them apart. What comes back with it later is ended there.
+    Its jobs resume on other nodes from their last checkpoints, at once. If the node does run on, two copies of these
+    jobs run, because nothing else keeps them apart. When the node comes back, its copies are ended.
     """
     _ask_first(f"Node {name}: is it certain that nothing runs there any more?", yes, "confirm-dead")
     with connected(master) as stub:
@@ -40,13 +40,21 @@ def confirm_dead(name: str, yes: bool, as_json: bool, master: str | None) -> Non
 @click.command("end-stray", epilog=examples("ebb node end-stray ws3 17.2", "ebb node end-stray ws3 17.2 --grace 0s"))
 @node_argument
 @click.argument("attempt", metavar="JOB.ATTEMPT")
-@click.option("--grace", metavar="TIME", type=DURATION, default="3m", show_default=True, help="To checkpoint.")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    type=DURATION,
+    default="3m",
+    show_default=True,
+    help="Time that the job has to checkpoint.",
+)
 @json_option
 @master_option
 def end_stray(name: str, attempt: str, grace: float, as_json: bool, master: str | None) -> None:
-    """End an attempt on a node that the master's journal does not have ('ebb nodes' lists them).
+    """End an attempt that runs on a node but is missing in the master's journal ('ebb nodes' lists these attempts).
 
-    That is so after an older journal was restored. Until then its GPUs are given to nobody, and its job does not start.
+    Such attempts exist after an older journal was restored. Until the attempt has ended, its GPUs stay reserved for it
+    and its job does not start.
     """
     job, _, number = attempt.rpartition(".")
     if not (job and number.isdecimal() and len(number) < 10):
@@ -64,9 +72,10 @@ def end_stray(name: str, attempt: str, grace: float, as_json: bool, master: str 
 @json_option
 @master_option
 def believe_silence(as_json: bool, master: str | None) -> None:
-    """Say that nodes which fell silent together did so by themselves, and that the master is not cut off.
+    """Declare that nodes which fell silent together are really silent, and that the master is not cut off.
 
-    Until somebody says so, or half of them are back, it runs no fence hook for them and counts no lease as over.
+    Until somebody declares this, or half of the nodes are back, the master runs no fence hook for them and counts no
+    lease as over.
     """
     with connected(master) as stub:
         reply = ask(stub.BelieveSilence, client_pb2.BelieveSilenceRequest(user=user_name()))
@@ -81,7 +90,7 @@ def _ask_first(question: str, yes: bool, verb: str) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"node {verb}: nobody is there to be asked: say --yes", USAGE)
+        raise Failure(f"node {verb}: there is no terminal to ask on: add --yes", USAGE)
     if not click.confirm(question, default=False):
         raise Failure("nothing was done")
 

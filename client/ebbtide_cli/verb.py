@@ -22,37 +22,37 @@ VERBS: Final = {
     "Cluster": {
         "up": "Start a whole cluster on this machine",
         "down": "Suspend all jobs and stop the cluster of this machine",
-        "demo": "Watch real training step aside, come back and change size",
+        "demo": "Watch real training make room, resume and change size",
         "master": "Run the master in the foreground",
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
-        "node": "Let nodes join, take them out of service, put them back, or say that they are dead",
+        "node": "Let nodes join, drain them, put them back into service, or declare them dead",
         "top": "Watch GPUs, memory, jobs and the queue",
-        "reserve-gpus": "Keep GPUs for one user from one time to another",
+        "reserve-gpus": "Reserve GPUs for one user from one time to another",
         "reservations": "Show which GPUs are reserved for whom, and when",
         "events": "Show what happened in the cluster",
-        "usage": "Sum up GPU hours, and what became of them",
-        "completion": "Have the shell complete verbs, options and ids",
-        "doctor": "Check this node, and say what to do about what is wrong",
+        "usage": "Sum up GPU hours, and how much of them was lost or idle",
+        "completion": "Make the shell complete verbs, options and ids",
+        "doctor": "Check this node, and say what to do about each problem",
     },
     "People": {
-        "login": "Prove from now on who you are, to a master anywhere",
+        "login": "Log in to a master, on this or another machine",
         "logout": "Forget a login",
-        "whoami": "Say as whom the master knows you",
-        "user": "Say who may use the cluster, and what they may do",
-        "token": "Make, list and revoke what people log in with",
+        "whoami": "Show which user the master takes you for",
+        "user": "Manage who may use the cluster, and what they may do",
+        "token": "Create, list and revoke the tokens that people log in with",
     },
     "Jobs": {
         "submit": "Queue a job",
         "templates": "List named sets of options for 'ebb submit'",
         "ls": "List jobs",
-        "show": "Show everything on one job",
+        "show": "Show everything about one job",
         "explain": "Say why a job waits, and when it may start",
-        "story": "Show every event that one job went through",
+        "story": "Show every event of one job",
         "logs": "Print a job's output",
         "wait": "Wait until jobs have finished",
-        "notify": "Send a notification, to try where they go",
+        "notify": "Send a test notification",
     },
     "Interactive": {
         "run": "Queue a command and follow it to its end",
@@ -66,15 +66,15 @@ VERBS: Final = {
     "Studies": {
         "simulate": "Try policies on workloads, and re-run the papers' experiments",
         "replay": "Simulate a cluster's past under another policy",
-        "observe": "Record what runs on a node that nobody manages, for a simulation",
-        "reserve": "Compute how long to ask for if nobody knows how long a job runs",
+        "observe": "Record what runs on a node outside the cluster, for a simulation",
+        "reserve": "Compute how long to reserve for a job of unknown run time",
     },
     "Changes": {
-        "suspend": "Checkpoint jobs and free their GPUs until they are resumed",
-        "resume": "Let suspended jobs go on",
-        "drill": "Suspend and resume a job on purpose, to see whether it can be trusted to",
+        "suspend": "Checkpoint jobs and free their GPUs until 'ebb resume'",
+        "resume": "Resume suspended jobs",
+        "drill": "Suspend and resume a job, to test whether it saves and continues",
         "resize": "Give jobs another number of GPUs",
-        "requeue": "Put jobs back into the queue, or run them once more",
+        "requeue": "Put jobs back into the queue, or submit them again",
         "set": "Give jobs another priority or weight, and arrays other limits",
         "cancel": "End jobs for good",
         "rm": "Remove finished jobs, with their logs and checkpoints",
@@ -204,8 +204,10 @@ master_option: Final = click.option(
     "--master",
     metavar="HOST:PORT|unix:HOME,...",
     is_eager=True,
-    help="Master to talk to, and those that stand by for it "
-    "(default: EBB_MASTER, else the one in EBB_HOME, else, unless that is set, the last login).",
+    help=(
+        "Address of the master, and of its standbys (default: EBB_MASTER, else the master in EBB_HOME; "
+        "if EBB_HOME is not set, the last login)."
+    ),
 )
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 id_argument: Final = click.argument("job_id", metavar="ID", type=JOB_ID, shell_complete=job_ids)
@@ -235,7 +237,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> 
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=examples("ebb up", "ebb submit --gpus 2 -- python train.py", "ebb ls", "ebb <verb> --help"),
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
 @click.pass_context
 def ebb(ctx: click.Context) -> None:
     """Share GPUs: jobs that suspend, resume and change size."""

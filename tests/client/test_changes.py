@@ -58,7 +58,7 @@ def test_a_resize_says_that_it_fixes_a_range_and_how_to_undo_it(ebb, master):
     master.jobs["18"].spec.gpus_max.CopyFrom(share(1))
     result = ebb("resize", "17", "18", "--gpus", "2")
     assert (result.code, result.out) == (0, "job 17 RUNNING\njob 18 RUNNING\n")
-    assert result.complaint == "job 17 had 1-4 GPUs and now has 2 until told otherwise: --gpus 1-4 undoes it"
+    assert result.complaint == "job 17 had 1-4 GPUs and now has 2 until it is changed again: --gpus 1-4 undoes it"
     assert ebb("resize", "17", "--gpus", "2-3").err == ""
 
 
@@ -142,7 +142,7 @@ LOST = "steps 110-340 will be repeated"
         (suspended(job_pb2.CHECKPOINTED_YES), 0, "saved"),
         (suspended(job_pb2.CHECKPOINTED_YES, LOST), 0, f"saved: {LOST}"),
         (suspended(job_pb2.CHECKPOINTED_NO, LOST, "see its log"), 4, f"not saved: {LOST} (see its log)"),
-        (suspended(job_pb2.CHECKPOINTED_UNKNOWN, "", "why"), 0, "nobody knows whether it saved (why)"),
+        (suspended(job_pb2.CHECKPOINTED_UNKNOWN, "", "why"), 0, "it is unknown whether it saved (why)"),
     ],
 )  # fmt: skip
 def test_suspend_with_wait_tells_what_was_lost_and_ends_with_4_if_anything_was_for_certain(

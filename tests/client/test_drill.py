@@ -158,7 +158,7 @@ def test_the_help_has_an_example(ebb):
 def test_a_person_who_submits_is_told_what_best_effort_means_and_a_script_is_not(ebb, master):
     assert ebb("submit", "--", "true").err == ""
     told = without_styles(run_on_terminal("submit", "--", "true", streams=("stderr",)).out)
-    assert "best-effort: may have to save and step aside for others" in told
+    assert "best-effort: it may be suspended for other jobs" in told
     assert "ebb drill 17" in told
     assert len(told.strip().splitlines()) == 1
     for options in (["--te"], ["--suspend", "none"]):

@@ -67,7 +67,7 @@ def test_when_it_starts_and_what_if_are_told_in_words(ebb, master):
         **WAITING,
         forecast=FORECAST,
         what_if=client_pb2.Forecast(
-            basis="once those that it preempts have stepped aside",
+            basis="once the jobs that it preempts are suspended",
             after=["4"],
             preempts=["4"],
             start_at=time.time() + 10,

@@ -10,7 +10,7 @@ NODE = client_pb2.Node(name="ws3")
 
 
 def test_nobody_is_taken_at_a_word_that_was_not_said() -> None:
-    with pytest.raises(Failure, match=r"^node confirm-dead: nobody is there to be asked: say --yes$") as failure:
+    with pytest.raises(Failure, match=r"^node confirm-dead: there is no terminal to ask on: add --yes$") as failure:
         run(["node", "confirm-dead", "ws3"])
     assert failure.value.code == USAGE
 

@@ -50,7 +50,7 @@ def test_the_failure_of_a_server_interrupts_its_clients_and_charges_nobody(
         wait_for("it is a client again", lambda job=job: cluster.log(job).count("connected") == 2)
         shown = cluster.wait_for_state(job, "RUNNING")
         assert (shown["attempt"], shown["restarts"], shown["retries"]) == (2, 1, 0)
-        assert "failed (its server died); it goes on from its last checkpoint" in shown["attempts"][0]["outcome"]
+        assert "failed (its server died); it resumes from its last checkpoint" in shown["attempts"][0]["outcome"]
     assert record(cluster) != before
 
     def told() -> tuple[bool, bool]:

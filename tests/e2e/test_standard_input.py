@@ -224,7 +224,7 @@ def test_half_of_the_input_is_never_taken_for_all_of_it_when_ebb_run_is_killed(
         job = last_job(cluster)
         run.process.kill()
     shown = cluster.wait_for_state(job, "FAILED", "COMPLETED", seconds=150)
-    lost = "failed: its standard input was lost after 5 bytes, before its end: nobody has sent any for 90 s"
+    lost = "failed: its standard input was lost after 5 bytes, before its end: none was sent for 90 s"
     assert (shown["state"], shown["reason"], len(shown["attempts"])) == ("FAILED", lost, 1)
     assert not (tmp_path / "end").exists()
 

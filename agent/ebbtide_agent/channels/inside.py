@@ -116,7 +116,7 @@ async def connect(path: Path) -> socket.socket:
         await asyncio.get_running_loop().sock_connect(connection, f"/proc/self/fd/{directory}/{path.name}")
     except OSError:
         connection.close()
-        raise ChannelError("nobody listens there: the attempt ends, or began with an older version") from None
+        raise ChannelError("no process listens there: the attempt is ending, or an older version started it") from None
     finally:
         os.close(directory)
     return connection

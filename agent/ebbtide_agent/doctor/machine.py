@@ -83,7 +83,9 @@ def judge_shared_memory(size: int, free: int, path: str, advice: str) -> Finding
     if size < LEAST_SHM_BYTES:
         return warning("shared memory", f"{text}: workers of a DataLoader die of a bus error when it is full", advice)
     if free < LEAST_SHM_BYTES // 2:
-        return warning("shared memory", f"{text}: somebody left files there", f"ls -lS {path}, and remove what is dead")
+        return warning(
+            "shared memory", f"{text}: other programs left files there", f"ls -lS {path}, and remove what is dead"
+        )
     return ok("shared memory", text)
 
 

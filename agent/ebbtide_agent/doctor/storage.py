@@ -115,7 +115,9 @@ def _judge_locks(folder: Path) -> Iterator[Finding]:
         with suppress(BlockingIOError):
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield problem(
-                "checkpoints", f"{folder.parent}: flock keeps nobody out", "mount it with locks (NFS: without nolock)"
+                "checkpoints",
+                f"{folder.parent}: flock locks nothing there",
+                "mount it with locks (NFS: without nolock)",
             )
     except OSError as error:
         text = f"{folder.parent}: no file locks: {error.strerror}"

@@ -69,7 +69,7 @@ class Telemetry:
         """Return one reading of every GPU. Raises GpusChanged if there is a GPU that the last inventory lacked."""
         readings, owners = await self._look()
         if not readings.keys() <= self._reported:
-            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._reported)} were told")
+            raise GpusChanged(f"{len(readings)} GPUs are here, {len(self._reported)} were reported")
         if all(reading.processes is not None for reading in readings.values()):
             self._attribution.keep_only(listed_pids(readings))
         for listen in self.listeners:

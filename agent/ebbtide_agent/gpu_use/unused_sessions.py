@@ -94,4 +94,4 @@ class Unused:
         since = time.time() - unused_s if news else 0.0
         self._sessions.note_unused(*key, since, max(0.0, left_s) if news else 0.0)
         if news == "warned":
-            self._traffic.warn(*key, f"job {key[0]} is unused: it is ended in {left_s:.0f} s unless somebody uses it")
+            self._traffic.warn(*key, f"job {key[0]} is unused: it is ended in {left_s:.0f} s unless it is used")

@@ -274,7 +274,7 @@ class GpuSharing:
 
     async def _way(self, gpu: _Shared, intent: Intent) -> Way:
         if intent.swaps and gpu.clients():
-            raise NotShared("jobs on its GPU compute through an MPS server, and the driver swaps nobody beside one")
+            raise NotShared("jobs on its GPU use an MPS server, and the driver swaps no process while one runs")
         if intent.swaps or intent.account is not None or Way.TIME_SLICING in gpu.ways.values():
             return Way.TIME_SLICING
         if gpu.daemon is None and not await self._start_daemon(gpu):

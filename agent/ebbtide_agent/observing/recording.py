@@ -215,7 +215,7 @@ def opened(path: Path, gpus: tuple[Gpu, ...], min_s: float, anonymous: bool) -> 
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CannotRecord(f"{path}: somebody else records into it") from None
+            raise CannotRecord(f"{path}: another process records into it") from None
         try:
             yield Recording(path, gpus, min_s, anonymous)
         finally:

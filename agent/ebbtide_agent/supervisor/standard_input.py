@@ -99,7 +99,7 @@ class StandardInput:
             self._finish()
             return ""
         lost = f"its standard input was lost after {self._taken} bytes, before its end"
-        return f"{lost}: nobody has sent any for {self._lost_s:g} s"
+        return f"{lost}: none was sent for {self._lost_s:g} s"
 
     def close(self) -> None:
         """Close everything, when no process of the attempt is left."""

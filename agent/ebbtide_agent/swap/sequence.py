@@ -200,7 +200,7 @@ class Sequence:
         if mem_bytes is None:
             raise _Stop(f"the driver does not say how much GPU memory process {pids[0]} holds")
         if (state := self._driver.state(pids[0])) is not ProcessState.RUNNING:
-            raise _Stop(f"process {pids[0]} is {state.name} already, by somebody else")
+            raise _Stop(f"process {pids[0]} is {state.name} already, because of another process")
         self._swapped = Swapped(process, mem_bytes, mem_bytes + min(MARGIN_BYTES, look.free_bytes))
         return process
 

@@ -73,7 +73,7 @@ def _placed(member: tarfile.TarInfo, targets: Sequence[Path]) -> tuple[Path, lis
     """Return the target of a member, and the parts of its name below the target."""
     index, _, rest = member.name.partition("/")
     if not index.isdecimal() or int(index) >= len(targets):
-        raise NotAnArchive(f"the archive has a tree {index[:40]!r} that nobody asked for")
+        raise NotAnArchive(f"the archive has a tree {index[:40]!r} that was not asked for")
     return targets[int(index)], rest.split("/") if rest else []
 
 

@@ -39,7 +39,7 @@ def claims(jobs: Jobs, weights: dict[str, Path], losses: dict[str, float]) -> li
 def _about_preemption(long: client_pb2.Job, urgent: client_pb2.Job) -> Iterator[DemoClaim]:
     first = long.suspensions[0] if long.suspensions else client_pb2.Suspension()
     yield DemoClaim(
-        "the long run stepped aside for the urgent job, and for nobody else",
+        "the long run was suspended for the urgent job, and for no other",
         long.preemptions == 1 and first.reason == f"preempted by job {urgent.job_id}",
         f"preempted {long.preemptions} time(s): {first.reason or 'no suspension'}",
     )

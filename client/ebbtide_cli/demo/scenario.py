@@ -59,7 +59,7 @@ class Story:
         self._submit(self._digits("long", long_steps))
         self._submit(self._elastic("elastic", elastic_steps))
         self.board.wait_until("the long run trains", lambda jobs: _step(jobs, "long") > ENOUGH_TO_LOSE)
-        self.tell("An urgent job comes. No GPU is free: somebody has to step aside.")
+        self.tell("An urgent job arrives. No GPU is free, so a running job has to make room.")
         self._submit(self._urgent())
         self.board.wait_until("the urgent job runs", lambda jobs: _started(jobs, "urgent"))
         self.tell("The long run has checkpointed and stepped aside; the urgent job has its GPU.")
@@ -84,7 +84,7 @@ class Story:
         Starts take most of the time, and the kernel decides how the two runs share the cores. So both first start
         together and are measured: three starts follow each other until the long run is back.
         """
-        self.tell("Two short runs warm up, and tell how fast this machine is.")
+        self.tell("Two short runs warm up, and measure how fast this machine is.")
         long, elastic = self._paces(
             self._digits("warm-up", WARM_UP_STEPS), self._elastic("warm-up DDP", WARM_UP_STEPS, gpus=self.gpu_count - 1)
         )

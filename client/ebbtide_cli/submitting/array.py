@@ -18,16 +18,22 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "--array",
         metavar="INDICES[%N]",
         type=ARRAY,
-        help="One job for each index, with EBB_ARRAY_INDEX; %N: so many at a time. 0-9, 0,3,7-9, 0-9%2.",
+        help=(
+            "Submit one task for each index, which is in EBB_ARRAY_INDEX: 0-9, or 0,3,7-9; 0-9%2 runs at "
+            "most 2 at a time."
+        ),
     ),
     click.option(
         "--max-concurrent",
         metavar="N",
         type=click.IntRange(1, limits.MAX_ARRAY_TASKS),
-        help="Tasks of the array at a time.",
+        help="Number of the array's tasks that may run at a time.",
     ),
     click.option(
-        "--max-slots", metavar="N", type=click.IntRange(1, limits.MAX_GPUS), help="GPUs of the array at a time."
+        "--max-slots",
+        metavar="N",
+        type=click.IntRange(1, limits.MAX_GPUS),
+        help="Number of GPUs that the array's tasks may hold at a time.",
     ),
 )
 

@@ -22,12 +22,12 @@ _ISOLATED: Final = re.compile(r"-[a-zA-Z]*[IE][a-zA-Z]*")
 _IMPORT: Final = re.compile(rb"^[ \t]*(import|from)[ \t]+ebbtide\b", re.MULTILINE)
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--venv", metavar="DIR", help="Run in this virtual environment; only a node that has it starts it."),
-    click.option("--conda", metavar="NAME|DIR", help="The same with an environment of conda."),
+    click.option("--venv", metavar="DIR", help="Run in this virtual environment, on a node that has it."),
+    click.option("--conda", metavar="NAME|DIR", help="Run in this conda environment, on a node that has it."),
     click.option(
         "--sdk/--no-sdk",
         default=True,
-        help="Where no ebbtide is installed, have 'import ebbtide' find the node's (default: yes).",
+        help="Let 'import ebbtide' find the node's SDK if the job's Python has none (default: yes).",
     ),
 )
 

@@ -13,8 +13,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--asha",
         metavar="SETTINGS",
-        help="Successive halving over the tasks, by what they report: min-steps=100,max-steps=1600 and, if need be, "
-        "metric=loss,mode=min,eta=4.",
+        help=(
+            "Stop the worse tasks early by successive halving over what they report: "
+            "min-steps=100,max-steps=1600 and, if needed, metric=loss,mode=min,eta=4."
+        ),
     ),
 )
 KEYS: Final = ("metric", "mode", "eta", "min-steps", "max-steps")

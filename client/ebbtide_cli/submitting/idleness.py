@@ -7,5 +7,7 @@ import click
 from ebbtide_cli.submitting.topic import Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--idle-ok", is_flag=True, help="Do not warn of it, or suspend it, when it leaves its GPUs unused."),
+    click.option(
+        "--idle-ok", is_flag=True, help="Do not warn about the job, nor suspend it, when it leaves its GPUs unused."
+    ),
 )

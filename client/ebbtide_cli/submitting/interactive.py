@@ -38,8 +38,10 @@ idle_option: Final = click.option(
     "--idle",
     metavar="TIME|never",
     type=IDLE,
-    help="End it when unused for so long (default: 8h, unless the cluster's "
-    "configuration says otherwise); it is warned first.",
+    help=(
+        "End the session, after a warning, when it was unused for this long (default: 8h, unless the "
+        "cluster is configured otherwise)."
+    ),
 )
 
 

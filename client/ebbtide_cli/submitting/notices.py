@@ -16,7 +16,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="EVENT[,EVENT]=TARGET",
         type=NOTICE,
         multiple=True,
-        help="Send a notification: started, suspended, unsaved, resumed, completed, failed, cancelled, ended, held, "
-        "log, idle; to mailto:ADDRESS, https://HOOK, or a name of the master's configuration.",
+        help=(
+            "Send a notification of these events (started, suspended, unsaved, resumed, completed, failed, "
+            "cancelled, ended, held, log, idle) to mailto:ADDRESS, https://HOOK, or a target named in the "
+            "master's configuration."
+        ),
     ),
 )

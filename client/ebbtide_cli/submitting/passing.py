@@ -38,8 +38,12 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MOST_TOLD: Final = 6
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--env", "variables", metavar="K=V|K", multiple=True, help="Set a variable, or copy it from here."),
-    click.option("--env-all", is_flag=True, help="Copy all variables from here, but for those of this terminal."),
+    click.option(
+        "--env", "variables", metavar="K=V|K", multiple=True, help="Set an environment variable, or copy it from here."
+    ),
+    click.option(
+        "--env-all", is_flag=True, help="Copy all environment variables from here, except this terminal's own."
+    ),
 )
 
 

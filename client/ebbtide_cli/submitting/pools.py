@@ -8,6 +8,6 @@ from ebbtide_cli.submitting.topic import Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
-        "--pool", metavar="NAME", default="", help="Nodes that it goes to (default: as the master is set up)."
+        "--pool", metavar="NAME", default="", help="Pool of nodes to run in (default: as the master is configured)."
     ),
 )

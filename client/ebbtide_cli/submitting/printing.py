@@ -15,16 +15,21 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "--output",
         metavar="FILE",
         default="",
-        help="Append what it prints to this file on its node, too; %j stands for its id, %x for its name, %N for the "
-        "node, %A and %a for the array and the index in it. slurm: the name that Slurm gives it.",
+        help=(
+            "Append the output to this file on the job's node, too; %j stands for the job's id, %x for its "
+            "name, %N for the node, %A and %a for the array and the index in it. slurm: use Slurm's name for "
+            "it."
+        ),
     ),
-    click.option("--prefix-ranks", is_flag=True, help="Begin each line of the output with its rank (--launch ddp)."),
+    click.option(
+        "--prefix-ranks", is_flag=True, help="Begin each line of output with the rank that printed it (--launch ddp)."
+    ),
     click.option(
         "--on-log",
         "log_rules",
         metavar="REGEX=ACTION",
         type=LOG_RULE,
         multiple=True,
-        help="What follows from a line that it prints: notify, no-retry, exclude-gpu, exclude-node, or ignore.",
+        help="Act on output lines that match: notify, no-retry, exclude-gpu, exclude-node, or ignore.",
     ),
 )

@@ -13,30 +13,37 @@ from ebbtide_cli.verb import CPUS, GPUS, NODES, SIZE
 NO_GPU: Final = GpuRange.exactly(0)
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--gpus", metavar="N|N-M|1/n|1/n-M", type=GPUS, help="GPUs in all, or a range (default: 1 per node)."),
+    click.option(
+        "--gpus",
+        metavar="N|N-M|1/n|1/n-M",
+        type=GPUS,
+        help="Number of GPUs in all, or a range of it (default: 1 per node).",
+    ),
     click.option(
         "--nodes",
         metavar="N|1-M",
         type=NODES,
         default="1",
-        help="Exactly so many nodes, each with the same number of the GPUs; all of them start, or none (default: 1). "
-        "With 1-M, one node if it has room, else GPUs wherever they are free, on M nodes or fewer.",
+        help=(
+            "N: run on exactly N nodes with equally many GPUs each, which all start together (default: 1). "
+            "1-M: run on one node if it has enough free GPUs, else on up to M nodes."
+        ),
     ),
-    click.option("--cpu-only", is_flag=True, help="No GPU at all."),
+    click.option("--cpu-only", is_flag=True, help="Run without a GPU."),
     click.option(
         "--gpu-mem",
         "gpu_mem_bytes",
         metavar="SIZE",
         type=SIZE,
-        help="Memory of each GPU (default: what earlier runs used of a shared one, else its share).",
+        help="Memory of each GPU (default on a shared GPU: what earlier runs used, else the share's part).",
     ),
-    click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node; it gets no more."),
+    click.option("--cpus", metavar="N", type=CPUS, default=None, help="CPUs per node, which the job cannot exceed."),
     click.option(
         "--mem",
         "mem_bytes",
         metavar="SIZE",
         type=SIZE,
-        help="Host memory per node, e.g. 16GiB; who uses more is ended.",
+        help="Host memory per node, e.g. 16GiB; a job that uses more is ended.",
     ),
 )
 

@@ -12,16 +12,19 @@ from ebbtide_cli.submitting.checks import default_name, digests, working_directo
 from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--name", help="What lists call it (default: the script's name)."),
-    click.option("--workdir", metavar="DIR", help="Working directory (default: this one)."),
+    click.option("--name", help="Name of the job in lists (default: the script's name)."),
+    click.option("--workdir", metavar="DIR", help="Working directory of the job (default: this one)."),
     click.option(
         "--launch",
         type=EnumChoice(LaunchMode),
         default="single",
-        help="One process (default), or one per GPU with torch.distributed's environment.",
+        help="Start one process (default), or one per GPU with torch.distributed's environment variables.",
     ),
     click.option(
-        "--retries", type=click.IntRange(0, limits.MAX_RETRIES), default=0, help="Starts again after failures."
+        "--retries",
+        type=click.IntRange(0, limits.MAX_RETRIES),
+        default=0,
+        help="Number of times that the job is started again after it failed.",
     ),
 )
 

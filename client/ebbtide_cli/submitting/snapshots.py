@@ -20,10 +20,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--snapshot/--no-snapshot",
         default=None,
-        help="Run in a copy of the working directory as it is now, on whatever node; without what .gitignore and "
-        ".ebbignore name (default if the master is on another machine).",
+        help=(
+            "Run in a copy of the working directory as it is now, on any node, without what .gitignore and "
+            ".ebbignore name (default if the master is on another machine)."
+        ),
     ),
-    click.option("--snapshot-limit", metavar="SIZE", type=SIZE, help="Refuse a larger one (default: 200MiB)."),
+    click.option(
+        "--snapshot-limit", metavar="SIZE", type=SIZE, help="Refuse a copy that is larger than this (default: 200MiB)."
+    ),
 )
 
 

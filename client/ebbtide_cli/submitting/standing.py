@@ -9,16 +9,25 @@ from ebbtide_core.model.types import JobClass
 from ebbtide_cli.submitting.topic import Given, Option
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    click.option("--te/--be", "urgent", help="Trial-and-error: start now. Best-effort (default): may be preempted."),
+    click.option(
+        "--te/--be",
+        "urgent",
+        help=(
+            "Class of the job: trial-and-error, which should start at once, or best-effort (default), which "
+            "may be preempted."
+        ),
+    ),
     click.option(
         "--priority",
         type=click.IntRange(limits.MIN_PRIORITY, limits.MAX_PRIORITY),
         default=limits.DEFAULT_PRIORITY,
         show_default=True,
-        help="Lower is more urgent.",
+        help="Priority; a lower number is more urgent.",
     ),
-    click.option("--weight", type=float, default=1.0, help="Of its demand under fair-share (default: 1)."),
-    click.option("--group", metavar="NAME", default="", help="Whose jobs have one share under fair-share."),
+    click.option("--weight", type=float, default=1.0, help="Weight under fair-share (default: 1)."),
+    click.option(
+        "--group", metavar="NAME", default="", help="Group of jobs that have one share together under fair-share."
+    ),
 )
 
 

@@ -15,58 +15,79 @@ TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse
 
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
-        "--grace", "grace_s", metavar="TIME", type=DURATION, help="To checkpoint after the stop signal (default: 3m)."
+        "--grace",
+        "grace_s",
+        metavar="TIME",
+        type=DURATION,
+        help="Grace period: time to checkpoint after the stop signal (default: 3m).",
     ),
     click.option(
         "--time",
         "time_limit",
         metavar="TIME|auto",
         type=TIME,
-        help="Limit of running time, e.g. 2h; auto: reservations by what earlier runs took.",
+        help=("Limit of the running time, e.g. 2h; auto: reservations as long as earlier runs of the script suggest."),
     ),
     click.option(
         "--suspend",
         type=EnumChoice(SuspendMode),
         default="checkpoint",
-        help="How it steps aside: it checkpoints (default); the driver swaps its GPU memory to host memory, for a "
-        "script that cannot save; or it never does and is not preempted.",
+        help=(
+            "How the job is suspended: by a checkpoint (default); by a swap of its GPU memory to host "
+            "memory, for a script that cannot save; or not at all (none)."
+        ),
     ),
     click.option(
         "--exit0",
         "exit_zero",
         type=EnumChoice(ExitZero),
         default="suspended",
-        help="What exit 0 after a stop signal means if nothing else tells (default: suspended).",
+        help="What exit code 0 after the stop signal means, if the job did not say (default: suspended).",
     ),
-    click.option("--signal", metavar="NAME", default="SIGTERM", show_default=True, help="Sent to make it stop."),
+    click.option(
+        "--signal",
+        metavar="NAME",
+        default="SIGTERM",
+        show_default=True,
+        help="Stop signal, which asks the job to checkpoint.",
+    ),
     click.option(
         "--signal-target",
         type=EnumChoice(SignalTarget),
         default="auto",
-        help="Who gets it: the topmost processes that handle it (default), what was launched, or every process.",
+        help=(
+            "Processes that get the stop signal: the topmost ones that handle it (auto, default), the "
+            "launched one (leader), or all."
+        ),
     ),
     click.option(
         "--resume-args",
         metavar="ARGS",
         default="",
-        help="Appended to the command when it resumes, e.g. '--from {checkpoint}'; {output} stands for EBB_OUTPUT_DIR.",
+        help=(
+            "Arguments that are appended to the command when the job resumes, e.g. '--from {checkpoint}'; "
+            "{output} stands for EBB_OUTPUT_DIR."
+        ),
     ),
     click.option(
         "--move-checkpoints",
         is_flag=True,
-        help="Where it cannot read its checkpoint, copy it there first (default: wait for a node that can).",
+        help="Copy the checkpoint to a node that cannot read it (default: wait for a node that can).",
     ),
     click.option(
         "--failover-after",
         "failover_after_s",
         metavar="TIME",
         type=DURATION,
-        help="Where its node is silent for so long, end it there and go on elsewhere (default: wait for the node).",
+        help=(
+            "If the node is silent for this long, end the job there and resume it on another node (default: "
+            "wait for the node)."
+        ),
     ),
     click.option(
         "--warm/--no-warm",
         default=True,
-        help="Have its next process's imports done before it resumes, where that changes nothing else (default: yes).",
+        help=("Do the next process's imports before the job resumes, where that changes nothing else (default: yes)."),
     ),
 )
 

@@ -29,17 +29,26 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="NAME=V,V,…",
         type=PARAM,
         multiple=True,
-        help="A task for each value, and each combination of several params: {NAME} in the command, EBB_PARAM_NAME.",
+        help=(
+            "Submit a task for each value, or each combination if several params are given; the value is "
+            "{NAME} in the command, and in EBB_PARAM_NAME."
+        ),
     ),
     click.option(
         "--param-file",
         metavar="FILE.csv",
         type=click.Path(exists=True, dir_okay=False),
-        help="A task for each row; the first one has the names.",
+        help="Submit a task for each row of this file; its first row has the names.",
     ),
-    click.option("--sample", metavar="N", type=click.IntRange(1), help="So many of the combinations, by chance."),
     click.option(
-        "--seed", metavar="N", type=int, default=0, help="Of that chance: the same one, the same combinations."
+        "--sample", metavar="N", type=click.IntRange(1), help="Submit only N of the combinations, drawn at random."
+    ),
+    click.option(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="Random seed for --sample; the same seed draws the same combinations.",
     ),
 )
 

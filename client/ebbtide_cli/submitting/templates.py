@@ -21,7 +21,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "templates",
         metavar="NAME",
         multiple=True,
-        help="Options from a file, before all others: 'ebb templates' lists them.",
+        help="Take options from this template; options given here override it ('ebb templates' lists them).",
     ),
 )
 

@@ -20,9 +20,18 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="[ok:|not-ok:]ID",
         type=AFTER,
         multiple=True,
-        help="Start once that job, or array, has ended, or has ended so; @ is the last one that you submitted.",
+        help=(
+            "Start after this job or array has ended (ok: successfully, not-ok: not so); @ is the one that "
+            "you submitted last."
+        ),
     ),
-    click.option("--begin", "begin_at", metavar="TIME", type=BEGIN, help="Not before 18:00, 2026-11-23T09:00 or +2h."),
+    click.option(
+        "--begin",
+        "begin_at",
+        metavar="TIME",
+        type=BEGIN,
+        help="Do not start before this time: 18:00, 2026-11-23T09:00, or +2h.",
+    ),
 )
 
 

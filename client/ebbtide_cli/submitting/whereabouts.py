@@ -15,34 +15,39 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="K=V",
         multiple=True,
         type=SETTING,
-        help="Only nodes with this label (several: all of them; K=V1|V2: either value).",
+        help="Run only on nodes with this label; K=V1|V2 accepts either value; repeated: all must hold.",
     ),
-    click.option(
-        "--tolerate", metavar="NAME", multiple=True, help="Nodes with this taint will do, too (several: each of them)."
-    ),
-    click.option("--on", metavar="NODE", multiple=True, help="Only this node (several: any of them)."),
-    click.option("--exclude", metavar="NODE", multiple=True, help="Not this node (several)."),
+    click.option("--tolerate", metavar="NAME", multiple=True, help="Accept nodes with this taint; may be repeated."),
+    click.option("--on", metavar="NODE", multiple=True, help="Run only on this node; repeated: on any of them."),
+    click.option("--exclude", metavar="NODE", multiple=True, help="Do not run on this node; may be repeated."),
     click.option(
         "--gpu-type",
         metavar="MODEL",
         multiple=True,
-        help="Only GPUs whose model has these words, such as a100 or 'rtx 4090' (several: any of them).",
+        help="Use only GPUs whose model has these words, such as a100 or 'rtx 4090'; repeated: any of them.",
     ),
-    click.option("--compute-capability", metavar="X.Y", default="", help="Only GPUs with at least this, such as 8.0."),
+    click.option(
+        "--compute-capability",
+        metavar="X.Y",
+        default="",
+        help="Use only GPUs with at least this compute capability, such as 8.0.",
+    ),
     click.option(
         "--gpu-total-mem",
         metavar="SIZE",
         type=SIZE,
-        help="Only GPUs with so much memory in all, whatever the job gets of it (that is --gpu-mem).",
+        help="Use only GPUs that have this much memory in all; --gpu-mem says how much of it the job gets.",
     ),
     click.option(
-        "--mixed-gpus", is_flag=True, help="Its GPUs may be of several models (default: all of one, on all nodes)."
+        "--mixed-gpus", is_flag=True, help="Accept GPUs of different models (default: all of one model, on all nodes)."
     ),
     click.option(
         "--require-path",
         metavar="PATH",
         multiple=True,
-        help="Only nodes where this exists; each finds out when the job is to start there (several: all of them).",
+        help=(
+            "Run only on nodes where this path exists, which a node checks before the start; repeated: all must exist."
+        ),
     ),
 )
 

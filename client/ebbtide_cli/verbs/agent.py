@@ -30,43 +30,59 @@ from ebbtide_cli.verbs.agent_join import join
         "ebb agent --checkpoint-root /nfs/ebbtide --interface eth1 --ports 20000-20999",
     ),
 )
-@click.option("--name", default="", help="Name of the node (default: the host's).")
+@click.option("--name", default="", help="Name of the node (default: the host's name).")
 @click.option(
-    "--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), none, or e.g. 4xRTX4090."
+    "--gpus",
+    metavar="PROFILE",
+    default="auto",
+    show_default=True,
+    help="GPUs to offer: auto (the real ones), none, or fake ones such as 4xRTX4090.",
 )
 @click.option(
     "--master",
     metavar="HOST:PORT|unix:HOME,...",
-    help="Master to attach to, and those that stand by for it "
-    "(default: EBB_MASTER, else the joined one, else that in EBB_HOME).",
+    help=(
+        "Address of the master, and of its standbys (default: EBB_MASTER, else the joined master, else "
+        "the one in EBB_HOME)."
+    ),
 )
-@click.option("--checkpoint-root", metavar="DIR", type=click.Path(path_type=Path), help="(default: in EBB_HOME)")
+@click.option(
+    "--checkpoint-root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Directory for checkpoints (default: in EBB_HOME).",
+)
 @click.option("--cpus", metavar="N", type=CPUS, help="CPUs to offer (default: all).")
 @click.option("--mem", metavar="SIZE", type=SIZE, help="Host memory to offer (default: all).")
 @click.option(
-    "--interface", metavar="NAME", default="", help="Network that jobs on several nodes use (default: the master's)."
+    "--interface",
+    metavar="NAME",
+    default="",
+    help="Network that jobs on several nodes use (default: the one that leads to the master).",
 )
-@click.option("--ports", metavar="N-M", default="", help="Where their ranks may meet (default: 20000-31999).")
+@click.option(
+    "--ports", metavar="N-M", default="", help="Ports on which the ranks of such jobs may meet (default: 20000-31999)."
+)
 @click.option(
     "--warm",
     metavar="N",
     type=click.IntRange(0, 64),
     default=2,
     show_default=True,
-    help="Interpreters to hold ready for jobs that will go on here (0: none).",
+    help="Number of Python interpreters that are kept ready for jobs that will resume here (0: none).",
 )
 @click.option(
     "--mps",
     metavar="auto|off|PROGRAM",
     default="auto",
     show_default=True,
-    help="Whether jobs on shares of a GPU compute through NVIDIA's MPS (auto: if it is installed).",
+    help="Whether jobs on shares of a GPU use NVIDIA's MPS (auto: if it is installed).",
 )
-@click.option("--pool", metavar="NAME", default="default", show_default=True, help="Of nodes that it belongs to.")
+@click.option("--pool", metavar="NAME", default="default", show_default=True, help="Pool that this node belongs to.")
 @click.option(
     "--share-with-foreign",
     is_flag=True,
-    help="Offer shares of GPUs that others compute on, beside what these use (default: not offered while they do).",
+    help=("Offer what is left of GPUs that processes outside the cluster use (default: such a GPU is not offered)."),
 )
 @click.option(
     "--label",
@@ -74,23 +90,26 @@ from ebbtide_cli.verbs.agent_join import join
     metavar="K=V",
     multiple=True,
     type=SETTING,
-    help="What jobs can select this node by (several).",
+    help="Label that jobs can select this node by; may be repeated.",
 )
 @click.option(
     "--taint",
     "taints",
     metavar="NAME",
     multiple=True,
-    help="Keep all jobs away that were not submitted with --tolerate NAME (several).",
+    help="Refuse jobs that were not submitted with --tolerate NAME; may be repeated.",
 )
 @click.option(
-    "--keep", metavar="TIME", type=DURATION, help="Remove what finished jobs left after this (default: never)."
+    "--keep",
+    metavar="TIME",
+    type=DURATION,
+    help="Remove logs and checkpoints this long after their job finished (default: never).",
 )
 @click.option(
     "--checkpoint-quota",
     metavar="SIZE",
     type=SIZE,
-    help="Remove checkpoints of finished jobs, the oldest first, until all fit into this (default: never).",
+    help=("Remove the oldest checkpoints of finished jobs while all checkpoints take more than this (default: never)."),
 )
 @click.option(
     "--min-uid",
@@ -98,13 +117,13 @@ from ebbtide_cli.verbs.agent_join import join
     type=click.IntRange(0),
     default=1000,
     show_default=True,
-    help="As root, run no jobs of accounts below it (0: of all, root among them).",
+    help="Lowest uid whose jobs an agent of root runs (0: every uid, root's too).",
 )
 @click.option(
     "--on-foreign",
     metavar="COMMAND",
     default="",
-    help="Run this, without a shell, for each process that appears on a GPU and is of no job (EBB_FOREIGN_PID, …).",
+    help="Run this, without a shell, for each process on a GPU that belongs to no job (EBB_FOREIGN_PID, …).",
 )
 @click.pass_context
 def command(
@@ -130,7 +149,8 @@ def command(
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it.
 
-    As root it runs jobs as the accounts of those who submitted them, else only those of its own account.
+    As root, the agent runs each job as the account of the user who submitted it; as another account, it runs only that
+    account's jobs.
     """
     if context.invoked_subcommand is not None:
         return OK

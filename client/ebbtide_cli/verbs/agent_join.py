@@ -15,13 +15,13 @@ from ebbtide_cli.verb import examples, json_option
     epilog=examples("ebb node invite ws2 | ebb agent join --name ws2", "ebb agent join ebbi_eyJhZGRyZXNzIjoi --json")
 )
 @click.argument("invitation", metavar="[INVITATION]", required=False)
-@click.option("--name", default="", help="Name of the node (default: the host's).")
+@click.option("--name", default="", help="Name of the node (default: the host's name).")
 @json_option
 def join(invitation: str | None, name: str, as_json: bool) -> None:
-    """Join the cluster that an invitation is to, once; from then on 'ebb agent' attaches to it.
+    """Join the cluster that issued an invitation, once; from then on 'ebb agent' connects to that cluster.
 
-    The invitation is read from standard input unless it is given; what is given there other users of this machine may
-    see. The node's key is made here and stays here, in EBB_HOME/nodes/NAME/tls.
+    Without an argument, the invitation is read from standard input; other users of this machine can see an argument.
+    The node's private key is made here, and never leaves EBB_HOME/nodes/NAME/tls.
     """
     from ebbtide_agent.link.joining import JoinError
     from ebbtide_agent.link.joining import join as join_cluster

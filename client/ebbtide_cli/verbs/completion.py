@@ -17,7 +17,7 @@ from ebbtide_cli.verb import examples
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print the code that makes a shell complete verbs, options and the ids of jobs."""
+    """Print the code that makes a shell complete verbs, options and job ids."""
     # Not at the top: the list of verbs would be imported while it imports this one.
     verbs: click.Command = import_module("ebbtide_cli.verb").ebb
     click.echo(shells()[shell](verbs, {}, "ebb", VARIABLE).source())

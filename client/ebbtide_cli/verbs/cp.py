@@ -53,14 +53,14 @@ class JobPath:
 )
 @click.argument("sources", metavar="ID:PATH...", nargs=-1, required=True)
 @click.argument("dest", metavar="DEST")
-@click.option("--node", default="", metavar="NAME", help="From this node of the job (default: its first).")
+@click.option("--node", default="", metavar="NAME", help="Node of the job to copy from (default: its first).")
 @json_option
 @master_option
 def command(sources: tuple[str, ...], dest: str, node: str, as_json: bool, master: str | None) -> int:
-    """Copy files and directories of a job, running or finished, from its node to here ("-": one file to stdout).
+    """Copy files and directories of a running or finished job from its node to here ("-": one file to stdout).
 
     PATH is relative to the job's working directory; {output} stands for its EBB_OUTPUT_DIR and {checkpoints} for its
-    checkpoints. Nothing else of the node can be read. Links are copied as links if they stay within what is copied.
+    checkpoints. Other files of the node cannot be read. A link that stays within what is copied is copied as a link.
     """
     wanted = [_source(master, text) for text in sources]
     if dest == STDOUT:

@@ -30,14 +30,22 @@ LARGEST_SEED = 2**31 - 1
 
 
 @click.command(epilog=examples("ebb demo", "ebb demo --seed 7", "ebb demo --gpus 4xRTX4090"))
-@click.option("--gpus", metavar="PROFILE", help="Fake GPUs such as 4xRTX4090 (default: real ones if there are enough).")
-@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="Of the training (default: a random one, printed).")
-@click.option("--keep", is_flag=True, help="Leave logs, checkpoints and weights behind, and say where.")
-@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write the final picture there, too.")
+@click.option(
+    "--gpus", metavar="PROFILE", help="Fake GPUs such as 4xRTX4090 (default: real ones, if there are enough)."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    help="Random seed of the training (default: a random one, which is printed).",
+)
+@click.option("--keep", is_flag=True, help="Keep logs, checkpoints and weights, and print where they are.")
+@click.option(
+    "--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write the final picture to this file, too."
+)
 def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None) -> int:
-    """Watch real training step aside for an urgent job, come back and change size, and see the proof.
+    """Watch real training make room for an urgent job, resume and change size, and see the proof.
 
-    Runs a cluster of its own and leaves nothing behind. Exits with 1 if any claim does not hold.
+    The demo runs a cluster of its own and leaves nothing behind. It exits with 1 if any claim does not hold.
     """
     missing = [name for name in ("torch", "sklearn", "numpy") if find_spec(name) is None]
     if missing:

@@ -46,17 +46,29 @@ class Word:
     )
 )
 @click.option(
-    "--node", metavar="NAME", default="", help="Node of this machine (default: that of 'ebb up', the host's)."
+    "--node",
+    metavar="NAME",
+    default="",
+    help="Node of this machine to check (default: the one of 'ebb up', named like the host).",
 )
-@click.option("--gpus", metavar="PROFILE", help="auto (real ones), none, or e.g. 4xRTX4090 (default: as for 'ebb up').")
-@click.option("--checkpoint-root", metavar="DIR", type=click.Path(path_type=Path), help="(default: in EBB_HOME)")
-@click.option("--ports", metavar="N-M", default="", help="Where ranks may meet (default: 20000-31999).")
+@click.option(
+    "--gpus",
+    metavar="PROFILE",
+    help=("GPUs to check: auto (the real ones), none, or fake ones such as 4xRTX4090 (default: as for 'ebb up')."),
+)
+@click.option(
+    "--checkpoint-root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Directory for checkpoints (default: in EBB_HOME).",
+)
+@click.option("--ports", metavar="N-M", default="", help="Ports on which ranks may meet (default: 20000-31999).")
 @master_option
 @json_option
 def command(
     node: str, gpus: str | None, checkpoint_root: Path | None, ports: str, master: str | None, as_json: bool
 ) -> int:
-    """Check this node: driver, GPUs, MPS, control groups, ports, clock, disks, PyTorch; and say what to do.
+    """Check this node (driver, GPUs, MPS, control groups, ports, clock, disks, PyTorch), and say what to do.
 
     It changes nothing, needs no master, and exits with 1 if there is a problem.
     """

@@ -42,14 +42,19 @@ PARTS: Final = {
 
 @click.command(epilog=examples("ebb drill 17", "ebb drill --timeout 20m 17", "ebb drill --json 17 | jq .verdict"))
 @id_argument
-@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up then (default: its grace period and 5m).")
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    type=DURATION,
+    help="Give up after this time (default: the job's grace period and 5m).",
+)
 @json_option
 @master_option
 def command(job_id: str, timeout: float | None, as_json: bool, master: str | None) -> int:
-    """Suspend a running job and resume it at once, on purpose: does it really save, and go on where it was?
+    """Suspend a running job and resume it at once, to test whether it saves, and continues from where it was.
 
-    Nobody else gets its GPUs meanwhile unless a policy has them taken from it. It comes back by itself, also after
-    Ctrl-C. Exit code 0 if it can be trusted, 1 if not, or if nothing shows that it can.
+    The job keeps its place unless a policy preempts it, and it resumes by itself, also after Ctrl-C. Exit code 0 if the
+    test shows that suspension works, 1 if it does not, or shows nothing.
     """
     began = time.monotonic()
     with connected(master) as stub:

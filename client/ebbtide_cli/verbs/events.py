@@ -15,7 +15,7 @@ from ebbtide_cli.verb import examples, json_option, master_option
 
 
 @click.command(epilog=examples("ebb events", "ebb events --since 10m", "ebb events --tail 20 --follow --json"))
-@click.option("-f", "--follow", is_flag=True, help="Go on with new ones as they come.")
+@click.option("-f", "--follow", is_flag=True, help="Print new events as they happen.")
 @tail_option
 @since_option
 @json_option

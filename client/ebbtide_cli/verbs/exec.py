@@ -20,17 +20,21 @@ HUNG_UP = 129
     options_metavar="[OPTIONS]",
     epilog=examples("ebb exec 17", "ebb exec 17 -- nvidia-smi", "ebb exec 17 -- tar cf - runs | tar xf -"),
 )
-@click.option("--node", default="", metavar="NAME", help="On this node of the job (default: its first).")
-@click.option("--tty/--no-tty", default=None, help="With a terminal (default: if this is one, in and out).")
+@click.option("--node", default="", metavar="NAME", help="Node of the job (default: its first).")
+@click.option(
+    "--tty/--no-tty",
+    default=None,
+    help="Give the command a terminal (default: if standard input and output are one here).",
+)
 @id_argument
 @click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @master_option
 def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, master: str | None) -> int:
-    """Start a shell, or CMD, inside a running job: on its GPUs, in its environment and directory.
+    """Start a shell, or CMD, inside a running job: on its GPUs, in its environment and working directory.
 
-    It ends with the job, and the job does not care how it ends. Without a terminal its input, output and errors are
-    passed on byte for byte. With one, "~." at the beginning of a line hangs up. Exit code: that of CMD, 125 if it
-    could not be started.
+    The command ends with the job; how the command ends does not affect the job. Without a terminal, input, output and
+    errors are passed on byte for byte. With a terminal, "~." at the beginning of a line hangs up. The exit code is that
+    of CMD, or 125 if CMD could not be started.
     """
     terminal = has_terminal() if tty is None else tty
     if terminal and not has_terminal():

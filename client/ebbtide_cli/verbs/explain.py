@@ -36,10 +36,10 @@ CHANGES: Final = ("priority", "weight", "pool", "gpus")
 @json_option
 @master_option
 def command(job_id: str, changes: tuple[tuple[str, str], ...], as_json: bool, master: str | None) -> None:
-    """Say why a job waits: what it needs, who stands before it, what each node has, and when it starts.
+    """Say why a job waits: what it needs, which jobs are before it, what each node has, and when it may start.
 
-    That is found out by letting a copy of the cluster go on under the same policy: running jobs end as their
-    progress, earlier runs or time limits tell, and nobody submits anything.
+    The start is forecast on a copy of the cluster under the same policy: running jobs end as their progress, earlier
+    runs or time limits suggest, and no new jobs are submitted.
     """
     request = _request(job_id, changes)
     with connected(master) as stub:

@@ -24,7 +24,9 @@ T = TypeVar("T")
 EVERY: Final = "all"
 MEMORY: Final = "nvmlDeviceGetMemoryInfo"
 
-node_option: Final = click.option("--node", metavar="NAME", default="", help="Which node, if several have fake GPUs.")
+node_option: Final = click.option(
+    "--node", metavar="NAME", default="", help="Node to change, if several have fake GPUs."
+)
 gpu_argument: Final = click.argument("gpu", metavar="GPU")
 
 
@@ -39,9 +41,10 @@ gpu_argument: Final = click.argument("gpu", metavar="GPU")
     ),
 )
 def command() -> None:
-    """Break the fake GPUs of a node of this machine, as real ones break, and heal them.
+    """Break the fake GPUs of a node on this machine, as real ones break, and heal them.
 
-    A GPU is named by its number or its UUID. All takes effect at once, while jobs run, and lasts until it is undone.
+    A GPU is named by its number or its UUID. Every fault takes effect at once, while jobs run, and lasts until it is
+    undone.
     """
 
 
@@ -49,7 +52,7 @@ def command() -> None:
 @gpu_argument
 @node_option
 def lose(gpu: str, node: str) -> None:
-    """A GPU falls off the bus."""
+    """Make a GPU fall off the bus."""
     faults = _faults(node)
     uuid = _uuid(faults, gpu)
     _tell(lambda: faults.lose(uuid), f"{uuid} is lost: 'ebb fake return {gpu}' brings it back")
@@ -59,7 +62,7 @@ def lose(gpu: str, node: str) -> None:
 @gpu_argument
 @node_option
 def bring_back(gpu: str, node: str) -> None:
-    """A lost GPU comes back, with nothing said against it."""
+    """Bring a lost GPU back, without its faults."""
     faults = _faults(node)
     uuid = _uuid(faults, gpu)
     _tell(lambda: faults.restore(uuid), f"{uuid} is back")
@@ -70,7 +73,7 @@ def bring_back(gpu: str, node: str) -> None:
 @click.argument("number", metavar="N", type=click.IntRange(1, 1000))
 @node_option
 def xid(gpu: str, number: int, node: str) -> None:
-    """The driver reports an error of a GPU: 79 is of the GPU itself, 31 of an application."""
+    """Make the driver report an error of a GPU: 79 is a fault of the GPU, 31 one of an application."""
     from ebbtide_agent.gpu.xids import words
 
     faults = _faults(node)
@@ -80,10 +83,10 @@ def xid(gpu: str, number: int, node: str) -> None:
 
 @command.command("no-memory", epilog=examples("ebb fake no-memory 0", "ebb fake no-memory 0 --off"))
 @gpu_argument
-@click.option("--off", is_flag=True, help="It is available again.")
+@click.option("--off", is_flag=True, help="Make it available again.")
 @node_option
 def no_memory(gpu: str, off: bool, node: str) -> None:
-    """What the processes on a GPU hold is not available, as in some containers."""
+    """Hide how much memory each process uses on a GPU, as in some containers."""
     faults = _faults(node)
     uuid = _uuid(faults, gpu)
     what = "is available again" if off else "is not available"
@@ -94,7 +97,7 @@ def no_memory(gpu: str, off: bool, node: str) -> None:
 @click.argument("call", metavar="[CALL]", default=MEMORY)
 @node_option
 def hang(call: str, node: str) -> None:
-    """A function of NVML never returns, that for memory unless another is named."""
+    """Make a function of NVML never return; by default the one that reads memory."""
     faults = _faults(node)
     name = _call(call)
     _tell(lambda: faults.hang(name), f"{name} hangs: 'ebb fake heal' ends it")
@@ -105,7 +108,7 @@ def hang(call: str, node: str) -> None:
 @click.argument("delay", metavar="DURATION", type=DURATION)
 @node_option
 def late_release(gpu: str, delay: float, node: str) -> None:
-    """A GPU's memory stays for so long after a process ended; 0s: no more."""
+    """Keep a GPU's memory for this long after a process ended; 0s: no longer."""
     faults = _faults(node)
     uuid = _uuid(faults, gpu)
     _tell(lambda: faults.release_late(uuid, delay), f"{uuid} gives memory back after {format_duration(delay)}")
@@ -117,7 +120,7 @@ def late_release(gpu: str, delay: float, node: str) -> None:
 @click.argument("code", metavar="CODE", type=click.IntRange(0, 999))
 @node_option
 def error(gpu: str, call: str, code: int, node: str) -> None:
-    """A function of NVML answers with a code for a GPU, or for "all"; 0: it works again."""
+    """Make a function of NVML return an error code for a GPU, or for "all"; 0 makes it work again."""
     faults = _faults(node)
     uuid = "*" if gpu == EVERY else _uuid(faults, gpu)
     answers = f"answers {code}" if code else "works"
@@ -127,7 +130,7 @@ def error(gpu: str, call: str, code: int, node: str) -> None:
 @command.command(epilog=examples("ebb fake permute"))
 @node_option
 def permute(node: str) -> None:
-    """The driver numbers its GPUs the other way round after its next start, as after a reboot."""
+    """Reverse the driver's numbers of the GPUs at its next start, as a reboot can."""
     faults = _faults(node)
     _tell(faults.permute, "The driver will number its GPUs the other way round: restart the node's agent")
 
@@ -135,17 +138,19 @@ def permute(node: str) -> None:
 @command.command(epilog=examples("ebb fake heal"))
 @node_option
 def heal(node: str) -> None:
-    """Nothing goes wrong any more."""
+    """Undo all faults."""
     _tell(_faults(node).heal, "Nothing goes wrong any more")
 
 
 @command.command(epilog=examples("ebb fake foreign 0 10GiB", "ebb fake foreign 1 512MiB --for 60s"))
 @gpu_argument
 @click.argument("size", metavar="SIZE", type=SIZE)
-@click.option("--for", "seconds", metavar="DURATION", type=DURATION, help="End then (default: with Ctrl-C).")
+@click.option(
+    "--for", "seconds", metavar="DURATION", type=DURATION, help="End the process after this time (default: at Ctrl-C)."
+)
 @node_option
 def foreign(gpu: str, size: int, seconds: float | None, node: str) -> int:
-    """Be a process that Ebbtide did not start, and hold memory on a GPU until Ctrl-C or the time."""
+    """Act as a process from outside the cluster: hold memory on a GPU until Ctrl-C or for a time."""
     from ebbtide_agent.gpu import fake_state
     from ebbtide_agent.gpu.fake import FakeNvml
     from ebbtide_agent.processes.procfs import read_stat
@@ -171,7 +176,7 @@ def foreign(gpu: str, size: int, seconds: float | None, node: str) -> int:
 @node_option
 @json_option
 def status(node: str, as_json: bool) -> None:
-    """Show a node's fake GPUs, and what goes wrong with them."""
+    """Show a node's fake GPUs and their faults."""
     faults = _faults(node)
     in_force = _attempt(faults.read)
     devices = _attempt(faults.devices)

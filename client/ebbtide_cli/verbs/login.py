@@ -35,10 +35,10 @@ TOKEN_PREFIX: Final = "ebb_"
 @click.argument("where", metavar="[HOST:PORT|unix:HOME]", required=False)
 @json_option
 def command(where: str | None, as_json: bool) -> None:
-    """Log in with what an admin gave you: a line that is asked for, or read from standard input.
+    """Log in with an invitation or a token from an admin; it is read from the terminal or standard input.
 
-    It is an invitation, which also says where the master is, or, for a master of this account, a token. From then on
-    'ebb' talks to that master, if neither --master, EBB_MASTER nor a cluster of this machine's own says otherwise.
+    An invitation also says where the master is; a token alone is for a master of this account. From then on 'ebb' uses
+    that master, unless --master, EBB_MASTER or a cluster of this machine's own takes precedence.
     """
     invitation = _invited(_line(), where)
     address = parse_address(invitation.address, "HOST:PORT")

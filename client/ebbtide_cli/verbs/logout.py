@@ -12,7 +12,9 @@ from ebbtide_cli.verb import examples
 
 @click.command(epilog=examples("ebb logout", "ebb logout login.lab.example:7077 --revoke"))
 @click.argument("where", metavar="[HOST:PORT]", required=False)
-@click.option("--revoke", is_flag=True, help="Have the master take the token for nothing, wherever else it is.")
+@click.option(
+    "--revoke", is_flag=True, help="Revoke the token at the master, so that copies of it are worth nothing either."
+)
 def command(where: str | None, revoke: bool) -> None:
     """Forget the login at a master (default: the last one)."""
     address = str(parse_address(where, "HOST:PORT")) if where else last_login()

@@ -32,13 +32,21 @@ from ebbtide_cli.watching import detaching
     )
 )
 @id_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on as the job, or array, prints; Ctrl-C detaches.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output as it comes; Ctrl-C detaches.")
 @tail_option
 @since_option
-@click.option("--attempt", type=click.IntRange(1, 2**31 - 1), help="Only this attempt (default: all).")
-@click.option("--node", default="", metavar="NAME", help="What was printed there (default: on the job's first node).")
-@click.option("--rank", type=click.IntRange(0, 2**31 - 1), help="Only what this rank printed (default: all of a node).")
-@click.option("--tidy", is_flag=True, help="Of lines that are written over and over (progress bars), only the last.")
+@click.option(
+    "--attempt", type=click.IntRange(1, 2**31 - 1), help="Print the output of this attempt only (default: of all)."
+)
+@click.option(
+    "--node", default="", metavar="NAME", help="Print the output on this node of the job (default: on its first)."
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(0, 2**31 - 1),
+    help="Print the output of this rank only (default: of all ranks on the node).",
+)
+@click.option("--tidy", is_flag=True, help="Print only the last state of lines that are overwritten (progress bars).")
 @master_option
 def command(
     job_id: str,
@@ -51,12 +59,12 @@ def command(
     tidy: bool,
     master: str | None,
 ) -> int:
-    """Print a job's output, or one after the other what the tasks of an array printed, each line with its task's id.
+    """Print a job's output, or the output of an array's tasks one after the other, each line with its task's id.
 
-    With -f the lines of an array's tasks come as they are printed, until all tasks have ended. 16 tasks are followed at
-    a time; what others print comes, from its beginning, once one of those has ended or is suspended.
+    With -f, the lines of an array's tasks are printed as they come, until all tasks have ended. 16 tasks are followed
+    at a time; the next task's output is printed, from its beginning, when one of those has ended or is suspended.
 
-    It is printed byte for byte, but to a terminal nothing that this would obey, colours excepted. A line on stderr
+    Output is printed byte for byte, except that a terminal gets no control sequences but colours. A line on stderr
     marks where a new attempt begins. A job's lines have no times: --since may begin some seconds too early, never late.
     """
     request = client_pb2.ReadLogsRequest(

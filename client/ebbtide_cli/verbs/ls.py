@@ -44,13 +44,20 @@ STATE = argument_type("state", _state)
         "ebb ls", "ebb ls --mine --all --limit 20", "ebb ls --state failed --user ada", "ebb ls --all --json"
     )
 )
-@click.option("-a", "--all", "finished_too", is_flag=True, help="Show finished jobs too.")
-@click.option("--mine", is_flag=True, help="Only your own.")
-@click.option("--user", "of_user", metavar="NAME", help="Only this user's.")
+@click.option("-a", "--all", "finished_too", is_flag=True, help="Show finished jobs, too.")
+@click.option("--mine", is_flag=True, help="Show only your own jobs.")
+@click.option("--user", "of_user", metavar="NAME", help="Show only this user's jobs.")
 @click.option(
-    "--state", "states", metavar="STATE", type=STATE, multiple=True, help="Only those in it, e.g. running or failed."
+    "--state",
+    "states",
+    metavar="STATE",
+    type=STATE,
+    multiple=True,
+    help="Show only jobs in this state, e.g. running or failed.",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Of these, the last N submitted.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Show only the N jobs that were submitted last."
+)
 @click.option("--tasks", is_flag=True, help="Show each task of an array (--json always does).")
 @json_option
 @master_option
@@ -64,9 +71,9 @@ def command(
     as_json: bool,
     master: str | None,
 ) -> None:
-    """List jobs with their progress; an array is one line, and is there if any of its tasks is asked for.
+    """List jobs with their progress; an array is one line, and is listed if any of its tasks matches.
 
-    Who asks for a state in which jobs are finished need not say --all.
+    --state with a state of finished jobs includes them without --all.
     """
     if mine and of_user is not None:
         raise Failure("ls: --mine: not together with --user", USAGE)

@@ -25,21 +25,28 @@ from ebbtide_cli.verbs.master_reload import reload
     ),
 )
 @click.option("--host", help="Address to listen on with TLS (default: 127.0.0.1 if there is an authority, else none).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Of clients, with TLS (default: init's).")
-@click.option("--agent-port", type=click.IntRange(0, 65535), help="Of agents, with TLS (default: the next one).")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port for clients, with TLS (default: the one of 'ebb master init')."
+)
+@click.option("--agent-port", type=click.IntRange(0, 65535), help="Port for agents, with TLS (default: the next one).")
 @click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
-@click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
+@click.option(
+    "--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="Option of the policy."
+)
 @click.option(
     "--metrics-port",
     metavar="N",
     type=click.IntRange(0, 65535),
-    help="Of metrics for Prometheus, on loopback (default: what the configuration says, else none).",
+    help="Port on loopback for Prometheus to read metrics from (default: as configured, else none).",
 )
 @click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Pools and more, as docs/operations.md says (default: ebbtide.toml in EBB_HOME, if it is there).",
+    help=(
+        "Configuration file with pools and more; see docs/operations.md (default: ebbtide.toml in "
+        "EBB_HOME, if there is one)."
+    ),
 )
 @click.option(
     "--store",
@@ -62,7 +69,7 @@ def command(
 ) -> int:
     """Run the master in the foreground, with its state in EBB_HOME, until SIGTERM.
 
-    It serves its own account on a socket in EBB_HOME; others over TLS, once there is an authority for certificates:
+    It serves its own account on a socket in EBB_HOME, and others over TLS once there is a certificate authority:
     'ebb master init' makes one, and so does the first start with a port or a host.
     """
     if context.invoked_subcommand is not None:

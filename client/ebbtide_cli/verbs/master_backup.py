@@ -23,9 +23,9 @@ path_type = click.Path(path_type=Path)
 @click.command(epilog=examples("ebb master check", "ebb master check --json"))
 @json_option
 def check(as_json: bool) -> int:
-    """Read all of the journal in EBB_HOME, and say whether it is sound; a master may run meanwhile.
+    """Read the whole journal in EBB_HOME and report whether it is sound; a master may run meanwhile.
 
-    Exit code 1 if it is not. Of a line that cannot be read, the next start of a master sets the job aside.
+    Exit code 1 if it is damaged. The next start of a master sets jobs with unreadable lines aside.
     """
     from ebbtide_master.backup.backups import backups, newest_verified
     from ebbtide_master.backup.backups import check as look
@@ -46,11 +46,13 @@ def check(as_json: bool) -> int:
 
 
 @click.command(epilog=examples("ebb master backup", "ebb master backup --to /mnt/safe/ebbtide-today"))
-@click.option("--to", metavar="DIR", type=path_type, help="Where, instead of EBB_HOME/backups.")
-@click.option("--keep", metavar="N", type=click.IntRange(1), help="Remove all but the newest N of EBB_HOME/backups.")
+@click.option("--to", metavar="DIR", type=path_type, help="Directory to write to, instead of EBB_HOME/backups.")
+@click.option(
+    "--keep", metavar="N", type=click.IntRange(1), help="Remove all but the newest N backups in EBB_HOME/backups."
+)
 @json_option
 def backup(to: Path | None, keep: int | None, as_json: bool) -> None:
-    """Copy the journal in EBB_HOME, and who may use it, and read the copy as a whole; a master may run meanwhile."""
+    """Copy the journal in EBB_HOME and its users, then verify the copy; a master may run meanwhile."""
     from ebbtide_master.backup.backups import take
 
     with _failing():
@@ -67,8 +69,8 @@ def backup(to: Path | None, keep: int | None, as_json: bool) -> None:
 def restore(backup: Path, as_json: bool) -> None:
     """Put a backup back into EBB_HOME, where no master may run.
 
-    What is there is kept beside it. Jobs submitted since the backup are not known any more: what runs of them is set
-    aside, and their ids are not given out again.
+    The present state is kept beside it. Jobs submitted since the backup are unknown afterwards: their running attempts
+    are set aside, and their ids are not given out again.
     """
     from ebbtide_master.backup.restoring import restore as put_back
 
@@ -86,13 +88,20 @@ def restore(backup: Path, as_json: bool) -> None:
 
 
 @click.command(epilog=examples("ebb master compact", "ebb master compact --keep 365d"))
-@click.option("--keep", metavar="TIME", type=DURATION, default="90d", show_default=True, help="Keep who ended since.")
+@click.option(
+    "--keep",
+    metavar="TIME",
+    type=DURATION,
+    default="90d",
+    show_default=True,
+    help="Keep jobs that ended less than this time ago.",
+)
 @json_option
 def compact(keep: float, as_json: bool) -> None:
     """Forget jobs that ended long ago, so that masters start sooner; no master may run in EBB_HOME.
 
-    A backup is taken first. What is known of scripts stays. Tasks of arrays, and jobs of which others speak that are
-    kept, are not forgotten.
+    A backup is taken first. The history of scripts stays. Tasks of arrays, and jobs that a kept job refers to, are not
+    forgotten.
     """
     from ebbtide_master.backup.compacting import compact as forget
 

@@ -13,15 +13,23 @@ from ebbtide_cli.verb import examples, json_option
 @click.command(
     epilog=examples("ebb master init", "ebb master init --host login.lab.example --host 192.0.2.7 --port 7077 --json")
 )
-@click.option("--host", "hosts", metavar="NAME", multiple=True, help="By which others reach this machine (several).")
-@click.option("--port", type=click.IntRange(1, 65534), help="Of clients; agents use the next one (default: 7077).")
-@click.option("--store", metavar="URL", default="", help="PostgreSQL database with the journal, as for 'ebb master'.")
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Name or address by which other machines reach this one; may be repeated.",
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65534), help="Port for clients; agents use the next one (default: 7077)."
+)
+@click.option("--store", metavar="URL", default="", help="PostgreSQL database for the journal, as for 'ebb master'.")
 @json_option
 def init(hosts: tuple[str, ...], port: int | None, store: str, as_json: bool) -> None:
-    """Make what the master needs to serve other machines; run again, it keeps what is there.
+    """Make what the master needs to serve other machines; run again, it keeps what exists.
 
-    That is an authority for certificates, a certificate for this machine's names and addresses, and an invitation that
-    makes its reader an admin. All is in EBB_HOME/tls, readable by this account alone.
+    It makes a certificate authority, a certificate for this machine's names and addresses, and an invitation whose
+    first user becomes an admin. All of it is in EBB_HOME/tls, readable by this account alone.
     """
     from ebbtide_master.config.table import ConfigError
     from ebbtide_master.initialise import initialise

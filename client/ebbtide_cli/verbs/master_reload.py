@@ -12,9 +12,9 @@ from ebbtide_cli.verb import examples, json_option, master_option
 @json_option
 @master_option
 def reload(as_json: bool, master: str | None) -> None:
-    """Have the master read its configuration again, as SIGHUP does (for admins).
+    """Make the master read its configuration again, as SIGHUP does (for admins).
 
-    A mistake in it is told, and changes nothing. Pools, and what is only read at a start, are named; they wait for one.
+    A mistake in the file is reported, and changes nothing. Pools, and settings that need a restart, are listed.
     """
     with connected(master) as stub:
         reply = ask(stub.Reload, user_pb2.ReloadRequest())

@@ -31,9 +31,9 @@ from ebbtide_cli.verbs.node_membership import invite, remove, revoke
     ),
 )
 def command() -> None:
-    """Let machines join, take nodes out of service and put them back, and say what is known of silent ones.
+    """Let machines join, drain nodes and put them back into service, and declare silent ones dead.
 
-    'ebb nodes' lists them.
+    'ebb nodes' lists the nodes.
     """
 
 
@@ -44,11 +44,13 @@ command.add_command(remove)
 
 @command.command(epilog=examples("ebb node drain ws3", "ebb node drain ws3 --deadline 2h --reason 'new driver' --wait"))
 @node_argument
-@click.option("--deadline", metavar="TIME", type=DURATION, help="By when jobs are to have left, e.g. 2h from now.")
-@click.option("--now", is_flag=True, help="Jobs are to leave at once, with their grace periods.")
-@click.option("--force", is_flag=True, help="End jobs by then that cannot go on elsewhere.")
-@click.option("--reason", metavar="TEXT", default="", help="What 'ebb nodes' and 'ebb explain' say.")
-@click.option("--wait", is_flag=True, help="Return only once nothing runs there.")
+@click.option(
+    "--deadline", metavar="TIME", type=DURATION, help="Time by which jobs have to leave the node, e.g. 2h from now."
+)
+@click.option("--now", is_flag=True, help="Make jobs leave at once, with their grace periods.")
+@click.option("--force", is_flag=True, help="End jobs that cannot continue on another node by then.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason that 'ebb nodes' and 'ebb explain' show.")
+@click.option("--wait", is_flag=True, help="Wait until no job runs on the node.")
 @json_option
 @master_option
 def drain(
@@ -61,10 +63,10 @@ def drain(
     as_json: bool,
     master: str | None,
 ) -> None:
-    """Start nothing new on a node, until 'ebb node resume'.
+    """Start no new jobs on a node until 'ebb node resume', also after restarts.
 
-    That outlives restarts. Jobs that run there go on to their end. With a deadline, each is suspended as long before it
-    as its grace period is, and goes on elsewhere; those that cannot are named, and stay, unless --force ends them.
+    Running jobs continue to their end. With a deadline, each job is suspended its grace period before that, and resumes
+    on another node. Jobs that cannot are listed, and stay, unless --force ends them.
     """
     if now and deadline is not None:
         raise Failure("node drain: --now: not together with --deadline", USAGE)

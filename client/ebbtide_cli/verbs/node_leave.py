@@ -19,13 +19,15 @@ POLL_S: Final = 0.1
 
 
 @click.command("leave", epilog=examples("ebb node leave", "ebb node leave --within 5m", "ebb node leave --stay"))
-@click.option("--within", metavar="TIME", type=DURATION, help="Wait for the jobs for so long (default: 10m).")
-@click.option("--stay", is_flag=True, help="Take it back: the machine does not go down.")
+@click.option(
+    "--within", metavar="TIME", type=DURATION, help="Wait at most this long for the jobs to leave (default: 10m)."
+)
+@click.option("--stay", is_flag=True, help="Undo it: the machine does not go down.")
 def command(within: float | None, stay: bool) -> None:
-    """Let all jobs of this machine checkpoint and leave, and start none, until its agent is started again.
+    """Let all jobs of this machine checkpoint and leave, and start none until its agent is started again.
 
-    For a reboot, on the machine itself, as the account that the agent runs as: no token is needed. Each job gets its
-    grace period, and goes on elsewhere or when the node is back. Returns once no job is left here.
+    Use it before a reboot, on the machine itself, as the agent's account; it needs no token. Each job gets its grace
+    period, and resumes on another node, or here when the node is back. The command returns when no job is left here.
     """
     home = Home.current()
     agents = home.agents()

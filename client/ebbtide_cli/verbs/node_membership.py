@@ -16,13 +16,20 @@ from ebbtide_cli.verb import DURATION, examples, json_option, master_option
 
 @click.command(epilog=examples("ebb node invite", "ebb node invite ws2 --expires 1d", "ebb node invite ws2 --json"))
 @click.argument("name", metavar="[NODE]", required=False, default="")
-@click.option("--expires", metavar="TIME", type=DURATION, default="1h", show_default=True, help="When it ends.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    help="Time after which the invitation ends.",
+)
 @json_option
 @master_option
 def invite(name: str, expires: float, as_json: bool, master: str | None) -> None:
-    """Print an invitation with which one machine may join, once ('ebb agent join' reads it there).
+    """Print an invitation that lets one machine join, once ('ebb agent join' reads it there).
 
-    With a name it is for that node only, which may have a certificate already: the new one replaces it.
+    With a name, it is for that node only. If the node has a certificate already, the new one replaces it.
     """
     with connected(master) as stub:
         reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=name, expires_s=expires))
@@ -42,18 +49,16 @@ def invite(name: str, expires: float, as_json: bool, master: str | None) -> None
 @json_option
 @master_option
 def revoke(name: str, as_json: bool, master: str | None) -> None:
-    """Take a node's certificate back: it is refused from now on, and its stream ends.
+    """Revoke a node's certificate: the master refuses the node from now on, and closes its connection.
 
-    Jobs that run there go on, and the master does not start them elsewhere while it cannot know that they ended.
+    Jobs that run there continue, and the master does not start them elsewhere while it cannot know that they ended.
     """
     with connected(master) as stub:
         ask(stub.RevokeNode, client_pb2.RevokeNodeRequest(node=name))
     if as_json:
         print_json({"node": name, "revoked": True})
     else:
-        print(
-            f"The certificate of node {name} is good for nothing any more ('ebb node invite {name}' lets it in again)."
-        )
+        print(f"The certificate of node {name} is not valid any more ('ebb node invite {name}' lets it in again).")
 
 
 @click.command(epilog=examples("ebb node remove ws3"))
@@ -61,9 +66,9 @@ def revoke(name: str, as_json: bool, master: str | None) -> None:
 @json_option
 @master_option
 def remove(name: str, as_json: bool, master: str | None) -> None:
-    """Have a dead node listed no more. Refused as long as something may run there, or an unfinished job needs it.
+    """Remove a dead node from the list; refused while something may run there or an unfinished job needs it.
 
-    If its agent comes back, with a certificate that is still good, it is a node again ('ebb node revoke' keeps it out).
+    If its agent connects again with a valid certificate, the node is back ('ebb node revoke' keeps it out).
     """
     with connected(master) as stub:
         ask(stub.RemoveNode, client_pb2.NodeRequest(node=name, user=user_name()))

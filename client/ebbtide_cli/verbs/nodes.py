@@ -23,7 +23,7 @@ TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCES
 @json_option
 @master_option
 def command(as_json: bool, master: str | None) -> None:
-    """Show every node with its GPUs: memory, utilisation, share allocated, jobs, and processes that are not ours."""
+    """Show every node with its GPUs: memory, utilisation, allocated share, jobs, and foreign processes."""
     with connected(master) as stub:
         reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
     nodes = reply.nodes

@@ -22,16 +22,16 @@ from ebbtide_cli.verb import examples, master_option
 )
 @click.argument("argv", metavar="[-- ARGS...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--lab/--classic", default=True, help="JupyterLab (default), or Jupyter Notebook.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
-@click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: any free one).")
+@click.option("--stop", is_flag=True, help="Cancel the job at Ctrl-C.")
 @idle_option
 @job_options
 @master_option
 def command(argv: tuple[str, ...], lab: bool, port: int, stop: bool, master: str | None, **given: Any) -> None:
     """Start Jupyter on a node with GPUs of its own (default: 1), and open a tunnel to it; print the URL.
 
-    It is the `jupyter` of the job's PATH, in the directory of here; ARGS are passed on to it. Nobody preempts it.
-    Ctrl-C closes the tunnel; the notebook runs on until it is cancelled, or unused for --idle.
+    It runs the `jupyter` on the job's PATH, in this directory, with ARGS. It is not preempted. Ctrl-C closes the
+    tunnel; the notebook runs until it is cancelled, or unused for --idle.
     """
     token = secrets.token_urlsafe(32)
     given["variables"] = (*given["variables"], f"JUPYTER_TOKEN={token}")

@@ -14,7 +14,7 @@ from ebbtide_cli.verb import Verbs, examples, json_option, master_option
 
 @click.group(cls=Verbs, epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))
 def command() -> None:
-    """Send a notification, to try where those of 'ebb submit --notify' go."""
+    """Send a test notification, as 'ebb submit --notify' would."""
 
 
 @command.command(epilog=examples("ebb notify test team", "ebb notify test --json mailto:ada@example.org"))
@@ -22,9 +22,9 @@ def command() -> None:
 @json_option
 @master_option
 def test(target: str, as_json: bool, master: str | None) -> int:
-    """Send a notification to TARGET at once, and say whether it was taken.
+    """Send a notification to TARGET at once, and report whether it was accepted.
 
-    TARGET is mailto:ADDRESS, https://HOOK, or a name of the master's configuration. Exit code 1 if it was not taken.
+    TARGET is mailto:ADDRESS, https://HOOK, or a name from the master's configuration. Exit code 1 if it was refused.
     """
     with connected(master) as stub:
         reply = ask(stub.TestNotice, client_pb2.NoticeTest(target=target, user=user_name()))

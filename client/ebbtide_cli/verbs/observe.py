@@ -50,15 +50,30 @@ class SteadyClock:
         "ebb simulate --workload lab.csv --nodes 1x4 --policy fitgpp",
     )
 )
-@click.option("--out", metavar="FILE", required=True, type=click.Path(path_type=Path), help="CSV to write jobs to.")
-@click.option("--every", metavar="TIME", type=DURATION, default="15s", show_default=True, help="Between two looks.")
-@click.option("--for", "for_s", metavar="TIME", type=DURATION, help="How long (default: until Ctrl-C).")
+@click.option(
+    "--out", metavar="FILE", required=True, type=click.Path(path_type=Path), help="CSV file to write jobs to."
+)
+@click.option(
+    "--every", metavar="TIME", type=DURATION, default="15s", show_default=True, help="Time between two samples."
+)
+@click.option("--for", "for_s", metavar="TIME", type=DURATION, help="Time to record for (default: until Ctrl-C).")
 @click.option("--min", "min_s", metavar="TIME", type=DURATION, default="300s", show_default=True,
-              help="Leave out what was on a GPU for less.")  # fmt: skip
-@click.option("--commands", is_flag=True, help="Note whole command lines, not only the program's name.")
-@click.option("--anonymous", is_flag=True, help="Note a number for each user instead of the name.")
-@click.option("--gpus", metavar="PROFILE", default="auto", show_default=True, help="auto (real ones), or fake ones.")
-@click.option("--node", metavar="NAME", default="", help="Of fake GPUs: whose (default: that of 'ebb up', the host's).")
+              help="Leave out processes that used a GPU for less than this.")  # fmt: skip
+@click.option("--commands", is_flag=True, help="Record whole command lines, not only the program's name.")
+@click.option("--anonymous", is_flag=True, help="Record a number for each user instead of the name.")
+@click.option(
+    "--gpus",
+    metavar="PROFILE",
+    default="auto",
+    show_default=True,
+    help="GPUs to watch: auto (the real ones), or fake ones.",
+)
+@click.option(
+    "--node",
+    metavar="NAME",
+    default="",
+    help="Node whose fake GPUs to watch (default: the one of 'ebb up', named like the host).",
+)
 @json_option
 def command(
     out: Path,
@@ -71,9 +86,9 @@ def command(
     node: str,
     as_json: bool,
 ) -> None:
-    """Record which processes are on this node's GPUs as jobs that 'ebb simulate' can replay; change nothing.
+    """Record the processes on this node's GPUs as jobs that 'ebb simulate' can replay; it changes nothing.
 
-    Needs neither a master nor an agent. Stopped and started again with the same FILE it goes on where it was.
+    It needs neither a master nor an agent. Stopped and started again with the same FILE, it continues the recording.
     """
     from ebbtide_agent.observing.observe import ObservationPlan, observe
     from ebbtide_agent.observing.recording import CannotRecord, opened, replay_command

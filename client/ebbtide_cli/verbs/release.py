@@ -14,7 +14,7 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let held jobs start, whoever holds them; nodes that one was excluded from since its submit will do again."""
+    """Let held jobs start, whoever held them, and let them use the nodes that they were excluded from."""
     return grant(
         master,
         job_ids,

@@ -18,12 +18,19 @@ from ebbtide_cli.verbs.simulate import print_notes, print_reports, replaced, sim
         "ebb replay --export last-week.jsonl --policy fitgpp --policy-option s=8 --json",
     )
 )
-@click.option("--journal", metavar="FILE", help="Of a master (default: the one in EBB_HOME); it is only read.")
-@click.option("--export", metavar="FILE", help="Instead of a journal, what --export-to wrote.")
-@click.option("--export-to", metavar="FILE", help="Write the journal as JSON lines, and simulate nothing.")
-@click.option("--policy", "policies", metavar="NAME", multiple=True, help="To try; may be given several times.")
-@click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="For the policies.")
-@click.option("--restart-cost", metavar="TIME", type=DURATION, help="Of a relaunch (default: the median measured).")
+@click.option(
+    "--journal", metavar="FILE", help="Journal of a master, which is only read (default: the one in EBB_HOME)."
+)
+@click.option("--export", metavar="FILE", help="File that --export-to wrote, instead of a journal.")
+@click.option("--export-to", metavar="FILE", help="Write the journal to this file as JSON lines, without a simulation.")
+@click.option("--policy", "policies", metavar="NAME", multiple=True, help="Policy to simulate; may be repeated.")
+@click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="Option of the policies.")
+@click.option(
+    "--restart-cost",
+    metavar="TIME",
+    type=DURATION,
+    help="Seconds that a relaunch costs (default: the measured median).",
+)
 @json_option
 def command(
     journal: str | None,
@@ -34,9 +41,9 @@ def command(
     restart_cost: float | None,
     as_json: bool,
 ) -> None:
-    """Take a cluster's journal, and simulate its jobs on its nodes under other policies, beside what happened.
+    """Simulate a cluster's past under other policies: the jobs of its journal on its nodes, beside what happened.
 
-    Jobs come when they came, compute as long as they computed, and step aside as fast as they did.
+    Jobs arrive when they did, compute as long as they did, and checkpoint as fast as they did.
     """
     with simulator_errors():
         from ebbtide_sim.engine import SimulatedWorld

@@ -16,13 +16,13 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 
 @click.command(epilog=examples("ebb requeue 17", "ebb requeue --failed 18"))
 @ids_argument
-@click.option("--failed", is_flag=True, help="Of an array, only the tasks that failed, with the same indices.")
+@click.option("--failed", is_flag=True, help="Requeue only the failed tasks of an array, with the same indices.")
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], failed: bool, as_json: bool, master: str | None) -> int:
-    """Put jobs back into the queue: one that runs steps aside first, one that is over is submitted again.
+    """Put jobs back into the queue: a running job is suspended first, a finished one is submitted again.
 
-    What is submitted again has a new id, which is printed. Stepping aside costs none of its retries.
+    A job that is submitted again has a new id, which is printed. Requeuing costs a job none of its retries.
     """
     code, jobs = OK, list[client_pb2.Job]()
     for job_id in dict.fromkeys(job_ids):

@@ -17,11 +17,11 @@ CELLS: Final = 48
 
 
 @click.command(epilog=examples("ebb reservations", "ebb reservations --timeline", "ebb reservations --json"))
-@click.option("--timeline", is_flag=True, help="Draw a line for each GPU, from now to the end of the last one.")
+@click.option("--timeline", is_flag=True, help="Draw a line for each GPU, from now to the end of the last reservation.")
 @json_option
 @master_option
 def command(timeline: bool, as_json: bool, master: str | None) -> None:
-    """List reservations of GPUs that are not over; 'ebb reserve-gpus' makes and cancels them."""
+    """List current and future reservations of GPUs; 'ebb reserve-gpus' makes and cancels them."""
     with connected(master) as stub:
         reply = ask(stub.ListReservations, booking_pb2.ListReservationsRequest())
     if as_json:

@@ -28,9 +28,11 @@ TAIL = 1e-6
     )
 )
 @click.option("--dist", metavar="NAME:NUMBERS",
-              help="exponential:RATE, weibull:SCALE,SHAPE, gamma:SHAPE,RATE, lognormal:MU,SIGMA, truncnormal:MU,SIGMA, "
-              "pareto:SCALE,SHAPE, uniform:LOW,HIGH, beta:A,B, boundedpareto:LOW,HIGH,SHAPE, or history:FILE with a "
-              "run time per line.")  # fmt: skip
+              help=(
+                  "Distribution of run times: exponential:RATE, weibull:SCALE,SHAPE, gamma:SHAPE,RATE, "
+                  "lognormal:MU,SIGMA, truncnormal:MU,SIGMA, pareto:SCALE,SHAPE, uniform:LOW,HIGH, beta:A,B, "
+                  "boundedpareto:LOW,HIGH,SHAPE, or history:FILE with a run time per line."
+              ))  # fmt: skip
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="equal-probability", show_default=True)
 @click.option("--alpha", type=float, default=1.0, show_default=True, help="Cost per second reserved.")
 @click.option("--beta", type=float, default=0.0, show_default=True, help="Cost per second used.")
@@ -38,11 +40,11 @@ TAIL = 1e-6
 @click.option(
     "--fit",
     metavar="FILE",
-    help="Alpha and gamma from how long jobs waited in a master's journal, or its export; times in seconds.",
+    help=("Fit alpha and gamma to how long jobs waited in this master's journal, or its export; times in seconds."),
 )
 @click.option("--n", "points", type=click.IntRange(1, 10_000), default=1000, show_default=True,
-              help="Points of a discretised distribution, and runs of the Monte-Carlo estimate.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the Monte-Carlo estimate.")
+              help="Number of points of a discretised distribution, and of Monte-Carlo runs.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, help="Random seed of the Monte-Carlo estimate.")
 @json_option
 @click.pass_context
 def command(
@@ -57,13 +59,13 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Print the reservations to ask for, one after the other, and what that is expected to cost.
+    """Print the sequence of reservations to ask for, and its expected cost.
 
-    A reservation of t for a run of x costs alpha·t + beta·min(t, x) + gamma. The expected cost is exact; normalised, it
-    is over the cost of one who knows the run time in advance.
+    A reservation of t for a run of x costs alpha·t + beta·min(t, x) + gamma. The expected cost is exact; the normalised
+    one is divided by the cost with a run time that is known in advance.
 
-    With --fit, waiting time is taken to be alpha·t + gamma seconds; with --beta 1, the cost is then the time from the
-    first request to the end of the job. Without --dist, only the fit is printed.
+    With --fit, waiting is modelled as alpha·t + gamma seconds; with --beta 1, the cost is then the time from the first
+    request to the end of the job. Without --dist, only the fit is printed.
     """
     if dist is None and fit is None:
         raise Failure("--dist: is needed, or --fit", USAGE)
@@ -136,5 +138,5 @@ def _print(facts: dict[str, Any], points: int, endless: bool) -> None:
     ends = f" (longer ones are needed by fewer than {TAIL:g} of the runs)" if endless else ""
     print(f"Ask for {', '.join(f'{reserved:.4g}' for reserved in facts['sequence'])}{ends}")
     cost, sampled = facts["expected_cost"], facts["monte_carlo"]
-    print(f"Expected cost: {cost:.4g}, {facts['normalised_cost']:.3f} times that of one who knows the run time")
+    print(f"Expected cost: {cost:.4g}, {facts['normalised_cost']:.3f} times the cost with a known run time")
     print(f"On {points} drawn runs: {sampled['mean']:.4g} ± {sampled['stderr']:.2g}")

@@ -22,16 +22,24 @@ from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
         "ebb reserve-gpus --cancel 3",
     )
 )
-@click.option("--gpus", metavar="N", type=click.IntRange(1), help="How many whole GPUs (needed, as is --for).")
-@click.option("--node", metavar="NAME", default="", help="All of this node (default: any, as few nodes as possible).")
-@click.option("--gpu-type", metavar="TEXT", default="", help="Only GPUs with this as a word of their model, e.g. a100.")
 @click.option(
-    "--start", metavar="TIME", default="now", show_default=True, help="18:00, '2026-11-23 09:00', or in how long: 2h."
+    "--gpus", metavar="N", type=click.IntRange(1), help="Number of whole GPUs to reserve (required, like --for)."
 )
-@click.option("--for", "length", metavar="TIME", type=DURATION, help="How long, e.g. 4h.")
-@click.option("--user", metavar="NAME", default="", help="Whose jobs get them (default: yours).")
-@click.option("--note", metavar="TEXT", default="", help="What for, for others to read.")
-@click.option("--cancel", metavar="ID", default="", help="Keep the GPUs of this reservation no longer.")
+@click.option(
+    "--node", metavar="NAME", default="", help="Node to reserve all GPUs on (default: any nodes, as few as possible)."
+)
+@click.option("--gpu-type", metavar="TEXT", default="", help="Reserve only GPUs whose model has this word, e.g. a100.")
+@click.option(
+    "--start",
+    metavar="TIME",
+    default="now",
+    show_default=True,
+    help="Begin: 18:00, '2026-11-23 09:00', or 2h from now.",
+)
+@click.option("--for", "length", metavar="TIME", type=DURATION, help="Length of the reservation, e.g. 4h.")
+@click.option("--user", metavar="NAME", default="", help="User whose jobs may use the GPUs (default: you).")
+@click.option("--note", metavar="TEXT", default="", help="Purpose, which others can read.")
+@click.option("--cancel", metavar="ID", default="", help="Cancel this reservation.")
 @json_option
 @master_option
 def command(
@@ -46,10 +54,10 @@ def command(
     as_json: bool,
     master: str | None,
 ) -> None:
-    """Keep GPUs for one user's jobs from one time to another, or cancel that.
+    """Reserve GPUs for one user's jobs from one time to another, or cancel a reservation.
 
-    Which GPUs is decided now. Until the start, others' jobs may use them if they can be gone by then: those that can be
-    suspended are, with their grace period; others need a time limit. 'ebb reservations' lists what is reserved.
+    The GPUs are chosen now. Until the start, others' jobs may use them if they can leave in time: jobs that can be
+    suspended are, with their grace period; others need a time limit. 'ebb reservations' lists reservations.
     """
     if cancel:
         if gpus is not None or length is not None:

@@ -16,14 +16,14 @@ from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_o
 
 @click.command(epilog=examples("ebb resize 17 --gpus 4", "ebb resize 17 18 --gpus 1-8 --wait"))
 @ids_argument
-@click.option("--gpus", metavar="N|N-M|1/n", type=GPUS, required=True, help="The new number of GPUs.")
+@click.option("--gpus", metavar="N|N-M|1/n", type=GPUS, required=True, help="New number of GPUs, or a range of it.")
 @wait_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs checkpoint and go on with another number of GPUs.
+    """Let jobs checkpoint and resume with another number of GPUs.
 
-    One number fixes the size of a job that had a range; N-M gives it another range.
+    One number fixes the size of an elastic job; N-M gives it another range.
     """
     low, high = parts_to_share(parts(gpus.low)), parts_to_share(parts(gpus.high))
 
@@ -31,7 +31,9 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
         before = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)).spec
         accepted = ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
         if gpus.low == gpus.high and (had := _range_of(before)).low < had.high:
-            complain(f"job {job_id} had {had} GPUs and now has {gpus} until told otherwise: --gpus {had} undoes it")
+            complain(
+                f"job {job_id} had {had} GPUs and now has {gpus} until it is changed again: --gpus {had} undoes it"
+            )
         return accepted
 
     def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:

@@ -14,9 +14,9 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs that were suspended or held go on from their newest checkpoint as soon as there is room.
+    """Resume suspended jobs, and release held ones, from their newest checkpoint as soon as GPUs are free.
 
-    With --wait, return once they run again.
+    With --wait, return when they run again.
     """
     return grant(
         master,

@@ -15,11 +15,11 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
-    """Remove finished jobs, or arrays: their logs, their checkpoints, and that they are shown at all.
+    """Remove finished jobs or arrays, with their logs and checkpoints.
 
-    What they kept in EBB_OUTPUT_DIR stays, and so do the sums of 'ebb usage'. A node that is away removes what it has
-    when it is back. Refused while an unfinished job was submitted with --after that one, and for a job that was
-    requeued, as long as the new one is known.
+    Files in EBB_OUTPUT_DIR stay, and so do the sums of 'ebb usage'. A node that is away removes its part when it is
+    back. Refused while an unfinished job was submitted with --after the job, and for a requeued job as long as the new
+    one exists.
     """
     facts, code = [], OK
     for job_id in dict.fromkeys(job_ids):

@@ -44,12 +44,12 @@ _NO_STDIN = "the master's version gives jobs no standard input: upgrade it, or a
 @job_options
 @master_option
 def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
-    """Queue a command, print what it prints, and return its exit code (128+n for a signal, 125 for a failure of ours).
+    """Queue a command, print its output, and return its exit code (128+n for a signal, 125 for a failure of ours).
 
-    It is trial-and-error and not preempted, because somebody waits for it; with --be, or --suspend, it is as other
-    jobs are. What is piped or redirected in is its standard input. That is read once: the job then has no
-    second attempt (</dev/null: it has no input). Ctrl-C cancels it, a second one kills it, a third one leaves it alone.
-    A lost connection does not end it, once it has all of its input.
+    The job is trial-and-error and is not preempted, because somebody waits for it; with --be, or --suspend, it is like
+    other jobs. Piped or redirected input becomes its standard input. That can be read once, so the job then has no
+    second attempt (</dev/null: no input). Ctrl-C cancels the job, a second one kills it, a third one detaches.
+    A lost connection does not end the job once it has all of its input.
     """
     spec = interactive_spec(given, JobKind.COMMAND, argv)
     if reads := is_given():

@@ -25,22 +25,28 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
     )
 )
 @ids_argument
-@click.option("--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Lower is more urgent.")
-@click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Of its demand under fair-share.")
-@click.option("--pool", metavar="NAME", help="Nodes that it goes to; one that runs steps aside first.")
 @click.option(
-    "--max-concurrent", type=click.IntRange(0, MAX_ARRAY_TASKS), help="Of an array: tasks at a time; 0 for all."
+    "--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Priority; a lower number is more urgent."
+)
+@click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Weight under fair-share.")
+@click.option("--pool", metavar="NAME", help="Pool to move the job to; a running job is suspended first.")
+@click.option(
+    "--max-concurrent",
+    type=click.IntRange(0, MAX_ARRAY_TASKS),
+    help="Number of the array's tasks that may run at a time; 0 for all.",
 )
 @click.option(
-    "--max-slots", type=click.IntRange(0, MAX_GPUS), help="Of an array: GPUs at a time; 0 for as many as there are."
+    "--max-slots",
+    type=click.IntRange(0, MAX_GPUS),
+    help="Number of GPUs that the array's tasks may hold at a time; 0 for no limit.",
 )
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wanted: Any) -> int:
     """Give jobs another priority, weight or pool, and arrays other limits, whether they wait or run.
 
-    It counts from the next decision on. If it does nothing as things are, one line on stderr says why (with --json:
-    "effect").
+    The change counts from the next scheduling decision on. If it has no effect at present, a line on stderr says why
+    (with --json: "effect").
     """
     if all(value is None for value in wanted.values()):
         raise Failure(

@@ -30,16 +30,20 @@ from ebbtide_cli.verb import JOB_ID, examples, master_option
     ),
 )
 @click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--attach", metavar="ID", type=JOB_ID, help="Go back to a shell that was left; it may be open elsewhere.")
+@click.option(
+    "--attach",
+    metavar="ID",
+    type=JOB_ID,
+    help="Attach to a shell that is running already; it may be open elsewhere, too.",
+)
 @idle_option
 @job_options
 @master_option
 def command(argv: tuple[str, ...], attach: str | None, master: str | None, **given: Any) -> int:
     """Open a shell on a node with GPUs of its own (default: 1), and return its exit code.
 
-    It runs in the directory and with the environment of here, and nobody preempts it. "~." at the beginning of a line
-    leaves it; it goes on, as after a lost connection, and 'ebb shell --attach ID' comes back. Ctrl-C while it waits
-    for a GPU cancels it.
+    It runs in this directory and environment, and is not preempted. "~." at the beginning of a line detaches; the shell
+    runs on, as after a lost connection, and 'ebb shell --attach ID' returns to it. Ctrl-C cancels it while it waits.
     """
     if not has_terminal():
         raise Failure("shell: standard input and output are no terminal: 'ebb run' is for commands", USAGE)

@@ -46,15 +46,15 @@ Fields = Iterator[tuple[str, str]]
 )
 @id_argument
 @click.option(
-    "--sort", metavar="NAME", help="Of an array: order tasks by this metric, param or 'loss', the least first."
+    "--sort", metavar="NAME", help="Sort an array's tasks by this metric, param or 'loss', the smallest first."
 )
-@click.option("--reverse", is_flag=True, help="The most first.")
+@click.option("--reverse", is_flag=True, help="Sort the largest first.")
 @json_option
 @master_option
 def command(job_id: str, sort: str | None, reverse: bool, as_json: bool, master: str | None) -> None:
-    """Show everything on one job, or array: state, request, allocation, checkpoint, attempts, suspensions.
+    """Show everything about a job or array: state, request, allocation, checkpoint, attempts, suspensions.
 
-    Of an array, each task with what it reported last: its loss, and its metrics.
+    Each task of an array is shown with its last reported loss and metrics.
     """
     with connected(master) as stub:
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))
@@ -136,7 +136,7 @@ def _state(job: client_pb2.Job) -> Fields:
     counts = f"preempted {job.preemptions}, resized {job.resizes}, restarted {job.restarts} times"
     yield "history", f"attempt {job.attempt}, {counts}" if job.attempt else ""
     if job.preemptible and not finished(job):
-        untried = f"no: 'ebb drill {job.job_id}' tells whether it can suspend"
+        untried = f"no: 'ebb drill {job.job_id}' tests whether it can suspend"
         yield "proved", "yes: it can suspend" if job.proved else untried
     yield "measured", _measured(job)
     yield "checkpoint", _checkpoint(job.checkpoint) if job.HasField("checkpoint") else ""

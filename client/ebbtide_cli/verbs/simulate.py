@@ -47,33 +47,71 @@ AXIS = argument_type("name=values", _parse_axis)
     )
 )
 @click.argument("experiment", required=False, type=click.Choice(EXPERIMENTS))
-@click.option("--full", is_flag=True, help="The experiment at the paper's size.")
+@click.option("--full", is_flag=True, help="Run the experiment at the paper's size.")
 @click.option("--workload", metavar="FILE|NAME", default="bags", show_default=True,
-              help="SWF, CSV, Philly, openb, Pollux or Google trace; or bags, fitgpp, hybrid.")  # fmt: skip
-@click.option("--jobs-limit", "limit", metavar="N", type=click.IntRange(1, MAX_JOBS), help="Only its first N jobs.")
-@click.option("--arrival", type=click.Choice(("submit", "start")), default="submit", help="When a job of an SWF comes.")
-@click.option("--offline", is_flag=True, help="All jobs are there from the beginning.")
-@click.option("--elastic", metavar="MIN-MAX", default="", help="GPUs of every job, such as 1-8 or 1/4-4.")
-@click.option("--nodes", metavar="NxG", default="4x8", show_default=True, help="N nodes with G GPUs each.")
+              help=(
+                  "File with a trace (SWF, CSV, Philly, openb, Pollux or Google), or a generated workload: bags, "
+                  "fitgpp or hybrid."
+              ))  # fmt: skip
+@click.option(
+    "--jobs-limit", "limit", metavar="N", type=click.IntRange(1, MAX_JOBS), help="Simulate only the first N jobs."
+)
+@click.option(
+    "--arrival",
+    type=click.Choice(("submit", "start")),
+    default="submit",
+    help="Time of an SWF job that counts as its arrival.",
+)
+@click.option("--offline", is_flag=True, help="Submit all jobs at the beginning.")
+@click.option(
+    "--elastic",
+    metavar="MIN-MAX",
+    default="",
+    help="Make every job elastic over this range of GPUs, such as 1-8 or 1/4-4.",
+)
+@click.option("--nodes", metavar="NxG", default="4x8", show_default=True, help="Cluster of N nodes with G GPUs each.")
 @click.option("--node-cpus", metavar="N", type=click.FloatRange(0, 65536), default=32.0, help="CPUs of each node.")
 @click.option("--node-mem", metavar="SIZE", type=SIZE, default="256GiB", help="Memory of each node.")
 @click.option("--gpu-mem", metavar="SIZE", type=SIZE, default="80GiB", help="Memory of each GPU.")
-@click.option("--cluster", metavar="FILE", default="", help="CSV of different nodes, instead of --nodes.")
+@click.option(
+    "--cluster", metavar="FILE", default="", help="CSV file with the nodes, instead of --nodes, if they differ."
+)
 @click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
-@click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
-@click.option("--speedup", metavar="NAME|FILE", default="linear", help="Speed by GPUs: linear, dl-sublinear, a CSV.")
+@click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="Option of the policy.")
+@click.option(
+    "--speedup",
+    metavar="NAME|FILE",
+    default="linear",
+    help="Speed of a job by its number of GPUs: linear, dl-sublinear, or a CSV file.",
+)
 @click.option("--times", type=click.Choice(("exact", "requested")), default="exact",
-              help="What policies know of run times: the truth, or what users asked for.")  # fmt: skip
-@click.option("--restart-cost", metavar="TIME", type=DURATION, default="0s", help="From a relaunch to computing again.")
-@click.option("--not-resumable", is_flag=True, help="Who is preempted starts again from nothing.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="For whatever is drawn at random.")
-@click.option("--sweep", "axes", metavar="NAME=V,V", type=AXIS, multiple=True, help="Run every combination.")
-@click.option("--metric", default="slowdown.all.p95", show_default=True, help="Of the report, for a sweep's plot.")
-@click.option("--jobs", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
-@click.option("--engine", type=click.Choice(("processes", "dask")), default="processes", help="Where sweeps run.")
-@click.option("--scheduler", metavar="HOST:PORT", help="Of the Dask cluster.")
-@click.option("--events", metavar="FILE", type=click.Path(dir_okay=False), help="What happened, as JSON lines.")
-@click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="A picture (PNG).")
+              help="Run times that policies know: the real ones, or those that users asked for.")  # fmt: skip
+@click.option(
+    "--restart-cost",
+    metavar="TIME",
+    type=DURATION,
+    default="0s",
+    help="Seconds from a relaunch until the job computes again.",
+)
+@click.option("--not-resumable", is_flag=True, help="Make preempted jobs start again from the beginning.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Random seed of everything that is drawn.")
+@click.option(
+    "--sweep", "axes", metavar="NAME=V,V", type=AXIS, multiple=True, help="Run every combination of these values."
+)
+@click.option(
+    "--metric", default="slowdown.all.p95", show_default=True, help="Figure of the report that a sweep's plot shows."
+)
+@click.option(
+    "--jobs", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of processes."
+)
+@click.option(
+    "--engine", type=click.Choice(("processes", "dask")), default="processes", help="What runs a sweep's simulations."
+)
+@click.option("--scheduler", metavar="HOST:PORT", help="Address of the Dask cluster's scheduler.")
+@click.option(
+    "--events", metavar="FILE", type=click.Path(dir_okay=False), help="File to write every event to, as JSON lines."
+)
+@click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="File to draw a picture to (PNG).")
 @json_option
 def command(
     experiment: str | None,
@@ -88,9 +126,9 @@ def command(
     as_json: bool,
     **setting: Any,
 ) -> int:
-    """Run a workload under a policy in the simulator, which drives the master's own scheduling code.
+    """Simulate a workload under a policy, with the master's own scheduling code.
 
-    With the name of an EXPERIMENT, run that of the paper instead, and show the paper's figures beside ours.
+    With the name of an EXPERIMENT, repeat that experiment of a paper, and show the paper's figures beside ours.
     """
     with simulator_errors():
         if experiment is not None:

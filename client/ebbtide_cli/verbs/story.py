@@ -22,13 +22,15 @@ CHECKPOINT: Final = "CheckpointPublished"
 
 @click.command(epilog=examples("ebb story 17", "ebb story --tail 20 17", "ebb story --all 17", "ebb story --json 17"))
 @id_argument
-@click.option("--all", "each", is_flag=True, help="Show each checkpoint, also of many in a row (--json always does).")
+@click.option(
+    "--all", "each", is_flag=True, help="Show every checkpoint, also when there are many in a row (--json always does)."
+)
 @tail_option
 @since_option
 @json_option
 @master_option
 def command(job_id: str, each: bool, tail: int | None, since: float | None, as_json: bool, master: str | None) -> None:
-    """Print what one job went through: when, how long after the first, and what. Checkpoints in a row are one line."""
+    """Print every event of one job with its time, and the time since the first; checkpoints in a row are one line."""
     with connected(master) as stub:
         events = ask(stub.ShowStory, client_pb2.JobRequest(job_id=job_id)).events
         job = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id))

@@ -59,15 +59,15 @@ from ebbtide_cli.watching import wait_for
 )
 @click.argument("argv", metavar="CMD...", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 @job_options
-@click.option("--hold", is_flag=True, help="Queue it, but do not start it before 'ebb release'.")
-@click.option("--wait", is_flag=True, help="Wait for its end and return its exit code.")
-@click.option("--dry-run", is_flag=True, help="Check everything, queue nothing.")
+@click.option("--hold", is_flag=True, help="Queue the job, but do not start it before 'ebb release'.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended, and exit with its exit code.")
+@click.option("--dry-run", is_flag=True, help="Check everything, but queue no job.")
 @json_option
 @master_option
 def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | None, **given: Any) -> int:
-    """Queue a job; print its id. Options stand before the command.
+    """Queue a job and print its id. Options stand before the command.
 
-    A script that is given without -- may hold options in #EBB or #SBATCH lines, and runs as it is now.
+    A script that is given without -- may have options in #EBB or #SBATCH lines, and runs as it is now.
     """
     spec = job_spec(given)
     request = client_pb2.SubmitRequest(
@@ -114,7 +114,7 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
         untried = "not proved yet that it can" + (f": ebb drill {reply.job_id}, once it runs" if reply.job_id else "")
-        complain(f"best-effort: may have to save and step aside for others, and comes back by itself; {untried}")
+        complain(f"best-effort: it may be suspended for other jobs, and resumes by itself; {untried}")
     return reply.job_id
 
 

@@ -17,9 +17,9 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs checkpoint within their grace period and free their GPUs; they stay suspended until 'ebb resume'.
+    """Let jobs checkpoint within their grace period and free their GPUs until 'ebb resume'.
 
-    With --wait it is told whether each has saved; exit code 4 if one has not, so that work is lost.
+    With --wait, report whether each job has saved; exit code 4 if one has not, so that work is lost.
     """
     return grant(
         master,

@@ -14,9 +14,9 @@ TITLES = ("NAME", "OPTIONS", "DESCRIPTION", "FILE")
 @click.command(epilog=examples("ebb templates", "ebb templates --json"))
 @json_option
 def command(as_json: bool) -> None:
-    """List the templates that 'ebb submit --template NAME' knows: files NAME.toml, your own and those for all.
+    """List the templates for 'ebb submit --template NAME': files NAME.toml, your own and those for all users.
 
-    Each may have a description, and has a table [options], as in gpus = 2, time = "12h" or env = ["A=1", "B"].
+    A template may have a description, and has a table [options], as in gpus = 2, time = "12h" or env = ["A=1", "B"].
     """
     templates = [read_template(path) for path in known_templates().values()]
     if as_json:

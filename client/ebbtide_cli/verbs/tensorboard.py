@@ -22,16 +22,17 @@ _OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|@(?:~[0-9]{1,4})?(?:\.[0-9
     epilog=examples("ebb tensorboard runs", "ebb tensorboard 17 18", "ebb tensorboard 17:lightning_logs --port 6006")
 )
 @click.argument("logs", metavar="DIR|ID|ID:DIR...", nargs=-1, required=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine (default: any free one).")
-@click.option("--stop", is_flag=True, help="Ctrl-C ends the job, too.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: any free one).")
+@click.option("--stop", is_flag=True, help="Cancel the job at Ctrl-C.")
 @idle_option
 @job_options
 @master_option
 def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **given: Any) -> None:
     """Start TensorBoard as a job without a GPU, and open a tunnel to it; print the URL.
 
-    DIR is a directory that its node can read; ID is what job ID has as EBB_OUTPUT_DIR, ID:DIR a directory below its
-    working directory. Ctrl-C closes the tunnel; the TensorBoard runs on until it is cancelled, or unused for --idle.
+    DIR is a directory that its node can read; ID stands for the EBB_OUTPUT_DIR of job ID, and ID:DIR for a directory
+    below that job's working directory. Ctrl-C closes the tunnel; TensorBoard runs until it is cancelled, or unused for
+    --idle.
     """
     if given["templates"]:
         raise Failure("tensorboard: --template: is for jobs with a command", USAGE)

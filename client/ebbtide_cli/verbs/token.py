@@ -33,7 +33,7 @@ EXPIRES: Final = argument_type("time", lambda text: 0.0 if text == NEVER else pa
     ),
 )
 def command() -> None:
-    """Make, list and revoke tokens, which prove who somebody is ('ebb login'). Those of others are an admin's."""
+    """Create, list and revoke tokens, with which users log in ('ebb login'); only admins handle others' tokens."""
 
 
 @command.command(
@@ -43,22 +43,30 @@ def command() -> None:
         "ebb token create --user anna --invite login.lab.example:4711",
     )
 )
-@click.option("--user", metavar="NAME", default="", help="Whose it is (default: yours).")
+@click.option("--user", metavar="NAME", default="", help="User of the token (default: you).")
 @click.option(
-    "--expires", metavar="TIME|never", type=EXPIRES, default="90d", show_default=True, help="How long it holds."
+    "--expires",
+    metavar="TIME|never",
+    type=EXPIRES,
+    default="90d",
+    show_default=True,
+    help="Time for which the token is valid.",
 )
-@click.option("--label", metavar="TEXT", default="", help="What it is for; 'ebb token ls' shows it.")
+@click.option("--label", metavar="TEXT", default="", help="Purpose of the token, which 'ebb token ls' shows.")
 @click.option(
     "--invite",
     metavar="[HOST:PORT]",
     is_flag=False,
     flag_value=HERE,
-    help="Print an invitation: the token, and where to log in (default: where the master is from here).",
+    help=(
+        "Print an invitation, which has the token and the address to log in at (default: the master's "
+        "address from here)."
+    ),
 )
 @json_option
 @master_option
 def create(user: str, expires: float, label: str, invite: str | None, as_json: bool, master: str | None) -> None:
-    """Make a token and print it, this once. Whoever has it is that user: pass it on as a secret."""
+    """Create a token and print it, this once. Anybody who has it can act as its user: keep it secret."""
     address = find_master(master)
     where = _from_elsewhere(address) if invite == HERE else parse_address(invite, "--invite") if invite else None
     request = user_pb2.CreateTokenRequest(for_user=user, lifetime_s=expires, label=label)
@@ -88,12 +96,12 @@ def _from_elsewhere(address: Address) -> Address:
 
 
 @command.command(epilog=examples("ebb token ls", "ebb token ls --all --json"))
-@click.option("--user", metavar="NAME", default="", help="Whose (default: yours).")
-@click.option("--all", "everybody", is_flag=True, help="Everybody's.")
+@click.option("--user", metavar="NAME", default="", help="User whose tokens are shown (default: you).")
+@click.option("--all", "everybody", is_flag=True, help="Show the tokens of all users.")
 @json_option
 @master_option
 def ls(user: str, everybody: bool, as_json: bool, master: str | None) -> None:
-    """List tokens; what they are is told nobody again."""
+    """List tokens by their ids; the secrets are never shown again."""
     with connected(master) as stub:
         reply = ask(stub.ListTokens, user_pb2.ListTokensRequest(for_user=user, all=everybody))
     if as_json:
@@ -112,7 +120,7 @@ def ls(user: str, everybody: bool, as_json: bool, master: str | None) -> None:
 @json_option
 @master_option
 def revoke(id: str, as_json: bool, master: str | None) -> None:
-    """Take a token for nothing, from now on; what was opened with it is closed."""
+    """Revoke a token from now on, and close the connections that were opened with it."""
     with connected(master) as stub:
         gone = ask(stub.RevokeToken, user_pb2.RevokeTokenRequest(id=id))
     if as_json:

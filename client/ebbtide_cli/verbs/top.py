@@ -19,14 +19,16 @@ SHORTEST_S = 0.1
 
 
 @click.command(epilog=examples("ebb top", "ebb top --every 5s", "ebb top --once", "ebb top --json --once"))
-@click.option("--every", metavar="TIME", type=DURATION, default="1s", show_default=True, help="Between two frames.")
-@click.option("--once", is_flag=True, help="Print one frame and end.")
+@click.option(
+    "--every", metavar="TIME", type=DURATION, default="1s", show_default=True, help="Time between two frames."
+)
+@click.option("--once", is_flag=True, help="Print one frame, then exit.")
 @json_option
 @master_option
 def command(every: float, once: bool, as_json: bool, master: str | None) -> None:
     """Watch GPUs with the memory of each job and of foreign processes, jobs with their speed, and the queue.
 
-    q or Ctrl-C quits. Where the output is no terminal, frames follow each other; with --json one object per frame.
+    q or Ctrl-C quits. If the output is not a terminal, frames follow each other; with --json, one object per frame.
     """
     from ebbtide_cli.top.feed import Feed
 

@@ -14,15 +14,15 @@ PORT = click.IntRange(0, 65535)
 @click.command(epilog=examples("ebb tunnel 17 8000", "ebb tunnel --port 9000 17 8000", "ebb tunnel 17"))
 @id_argument
 @click.argument("remote", metavar="[PORT]", type=click.IntRange(1, 65535), required=False)
-@click.option("--port", type=PORT, default=0, help="Of this machine (default: any free one).")
-@click.option("--node", default="", metavar="NAME", help="On this node of the job (default: its first).")
+@click.option("--port", type=PORT, default=0, help="Port on this machine (default: any free one).")
+@click.option("--node", default="", metavar="NAME", help="Node of the job (default: its first).")
 @master_option
 def command(job_id: str, remote: int | None, port: int, node: str, master: str | None) -> None:
     """Forward a port of this machine to PORT of a job, over the connection to the master; print the address.
 
-    A process of the job has to listen on PORT of its node's loopback. Without PORT it is the one that a notebook or a
-    TensorBoard was given. Any number of connections at once. Ctrl-C closes the tunnel and leaves the job alone; it is
-    closed, too, when the job ends.
+    A process of the job must listen on PORT of its node's loopback. Without PORT, it is the port of a notebook or a
+    TensorBoard. Any number of connections may be open at once. Ctrl-C closes the tunnel and leaves the job alone; the
+    end of the job closes it, too.
     """
     run(master, job_id, node, remote or 0, port, "127.0.0.1:{port}" if remote else _url(master, job_id))
 

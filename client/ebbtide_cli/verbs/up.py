@@ -54,17 +54,29 @@ class UpRequest:
         "ebb up --interface eth1 --ports 20000-20999",
     )
 )
-@click.option("--gpus", metavar="PROFILE", help="auto (real GPUs if there are any, else fake ones), or e.g. 4xRTX4090.")
-@click.option("--node", metavar="NAME", help="Name of this node (default: the host's).")
-@click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
-@click.option("--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="For the policy.")
-@click.option("--interface", metavar="NAME", help="Network that jobs on several nodes use (default: the master's).")
-@click.option("--ports", metavar="N-M", help="Where their ranks may meet (default: 20000-31999).")
-@click.option("--mps", metavar="auto|off|PROGRAM", help="NVIDIA's MPS for jobs that share a GPU (default: auto).")
 @click.option(
-    "--keep", metavar="TIME", help="Remove logs and checkpoints of finished jobs after this (default: never)."
+    "--gpus",
+    metavar="PROFILE",
+    help="GPUs to offer: auto (real ones if there are any, else fake ones), or fake ones such as 4xRTX4090.",
 )
-@click.option("--foreground", is_flag=True, help="Stay; Ctrl-C or SIGTERM does what 'ebb down' does.")
+@click.option("--node", metavar="NAME", help="Name of this node (default: the host's name).")
+@click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
+@click.option(
+    "--policy-option", "policy_options", metavar="K=V", type=SETTING, multiple=True, help="Option of the policy."
+)
+@click.option(
+    "--interface",
+    metavar="NAME",
+    help="Network that jobs on several nodes use (default: the one that leads to the master).",
+)
+@click.option("--ports", metavar="N-M", help="Ports on which the ranks of such jobs may meet (default: 20000-31999).")
+@click.option(
+    "--mps", metavar="auto|off|PROGRAM", help="Whether jobs on shares of a GPU use NVIDIA's MPS (default: auto)."
+)
+@click.option(
+    "--keep", metavar="TIME", help="Remove logs and checkpoints this long after their job finished (default: never)."
+)
+@click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C or SIGTERM does what 'ebb down' does.")
 @json_option
 def command(
     gpus: str | None,
@@ -78,9 +90,9 @@ def command(
     foreground: bool,
     as_json: bool,
 ) -> int:
-    """Start master and agent on this machine and return when the cluster answers.
+    """Start master and agent on this machine, and return when the cluster answers.
 
-    Run again, it restarts whatever part has died, with the settings of the first time.
+    Run again, it restarts the part that has died, with the settings of the first time.
     """
     home = Home.current()
     wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep)

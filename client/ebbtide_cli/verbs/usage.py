@@ -27,31 +27,31 @@ COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WA
     metavar="TIME",
     default="7d",
     show_default=True,
-    help="18:00, '2026-11-23 09:00', or how long ago, e.g. 30d.",
+    help="Count from this time on: 18:00, '2026-11-23 09:00', or e.g. 30d (ago).",
 )
 @click.option(
     "--until",
     metavar="TIME",
     default="now",
     show_default=True,
-    help="18:00, '2026-11-23 09:00', or how long ago, e.g. 30d.",
+    help="Count up to this time: 18:00, '2026-11-23 09:00', or e.g. 30d (ago).",
 )
-@click.option("--user", metavar="NAME", default="", help="Only this user's jobs.")
+@click.option("--user", metavar="NAME", default="", help="Count only this user's jobs.")
 @click.option(
     "--by",
     type=click.Choice(DIMENSIONS),
     multiple=True,
     default=("user",),
-    help="A line for each user (default), pool, job or day; given twice, for each pair.",
+    help="Print a line for each user (default), pool, job or day; given twice, for each pair.",
 )
 @json_option
 @master_option
 def command(since: str, until: str, user: str, by: tuple[str, ...], as_json: bool, master: str | None) -> None:
-    """Sum up GPU hours: who had them, and how much of them was computing that was lost, leaving, or idle.
+    """Sum up GPU hours by user, and how much of them was lost, spent leaving, or idle.
 
     LOST is what was computed after the last checkpoint by attempts that failed, were killed or did not save. UNKNOWN is
-    the same of attempts of which nobody knows what they saved by themselves. LEAVING is from the request to stop until
-    the GPUs were free. IDLE is running without using any of the GPUs. WASTED is LOST, LEAVING and IDLE. WAITING and
+    the same of attempts that may have saved by themselves. LEAVING is the time from the request to stop until the GPUs
+    were free. IDLE is the running time in which no GPU was used. WASTED is LOST, LEAVING and IDLE. WAITING and
     SUSPENDED are hours of jobs.
     """
     dimensions = tuple(dict.fromkeys(by))

@@ -21,8 +21,12 @@ COLUMNS: Final = ("name", "account", "uid", "role")
 MAX_USERS: Final = 10_000
 
 name_argument = click.argument("name", metavar="NAME")
-account_option = click.option("--account", metavar="NAME", help="UNIX account of their jobs (default: of that name).")
-uid_option = click.option("--uid", type=click.IntRange(0, 2**32 - 2), help="Of that account, to be sure on every node.")
+account_option = click.option(
+    "--account", metavar="NAME", help="UNIX account that the user's jobs run as (default: the account of that name)."
+)
+uid_option = click.option(
+    "--uid", type=click.IntRange(0, 2**32 - 2), help="uid of that account, which every node then checks."
+)
 
 
 @click.group(
@@ -36,16 +40,18 @@ uid_option = click.option("--uid", type=click.IntRange(0, 2**32 - 2), help="Of t
     ),
 )
 def command() -> None:
-    """Say who may use the cluster (for admins).
+    """Manage who may use the cluster (for admins).
 
-    A user submits jobs and does anything to their own; an operator does so to everybody's, and takes nodes out of
-    service; an admin also says who is who. 'ebb token create' makes what they log in with.
+    A user submits jobs and controls their own; an operator controls everybody's jobs, and takes nodes out of service;
+    an admin also manages users. 'ebb token create' makes what they log in with.
     """
 
 
 @command.command(epilog=examples("ebb user add anna", "ebb user add ci --account builder --role operator"))
 @name_argument
-@click.option("--role", type=click.Choice(ROLES), default="user", show_default=True, help="What they may do.")
+@click.option(
+    "--role", type=click.Choice(ROLES), default="user", show_default=True, help="Role, which says what the user may do."
+)
 @account_option
 @uid_option
 @json_option
@@ -59,7 +65,7 @@ def add(name: str, role: str, account: str | None, uid: int | None, as_json: boo
 
 @command.command("set", epilog=examples("ebb user set anna --role operator", "ebb user set anna --account a.smith"))
 @name_argument
-@click.option("--role", type=click.Choice(ROLES), help="What they may do.")
+@click.option("--role", type=click.Choice(ROLES), help="Role, which says what the user may do.")
 @account_option
 @uid_option
 @json_option
@@ -93,9 +99,9 @@ def ls(as_json: bool, master: str | None) -> None:
 @json_option
 @master_option
 def remove(name: str, as_json: bool, master: str | None) -> None:
-    """Remove a user, and revoke their tokens; they are out at once.
+    """Remove a user and revoke their tokens, at once.
 
-    Jobs of theirs that run go on to their end. Those that wait are held: an operator may release or cancel them.
+    Their running jobs continue to their end. Their waiting jobs are held: an operator may release or cancel them.
     """
     with connected(master) as stub:
         reply = ask(stub.RemoveUser, user_pb2.RemoveUserRequest(name=name))
@@ -115,9 +121,11 @@ def remove(name: str, as_json: bool, master: str | None) -> None:
     ),
 )
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
-@click.option("--group", metavar="NAME", default="", help="Members of this group, as the master's machine knows them.")
-@click.option("--all-accounts", is_flag=True, help="All accounts of people (uid 1000 and up) on the master's machine.")
-@click.option("--dry-run", is_flag=True, help="Say who would be added or changed, and do nothing.")
+@click.option("--group", metavar="NAME", default="", help="Add the members of this group on the master's machine.")
+@click.option(
+    "--all-accounts", is_flag=True, help="Add all accounts of people (uid 1000 and up) on the master's machine."
+)
+@click.option("--dry-run", is_flag=True, help="Print who would be added or changed, but change nothing.")
 @json_option
 @master_option
 def import_(
@@ -125,7 +133,7 @@ def import_(
 ) -> None:
     """Add users from a CSV file (name,account,uid,role; a first line may say so), or from accounts.
 
-    Nobody is removed, and whoever is there already keeps their role; done again, it changes nothing.
+    No user is removed, and existing users keep their roles; run again, it changes nothing.
     """
     if (file is not None) + bool(group) + all_accounts != 1:
         raise Failure("user import: give a FILE, or --group, or --all-accounts", USAGE)

@@ -22,8 +22,8 @@ from ebbtide_cli.watching import in_time, wait_for
     )
 )
 @ids_argument
-@click.option("--any", "any_of_them", is_flag=True, help="Return as soon as one of them has finished.")
-@click.option("--timeout", metavar="TIME", type=DURATION, help="Give up after so long, with exit code 124.")
+@click.option("--any", "any_of_them", is_flag=True, help="Return as soon as one of the jobs has finished.")
+@click.option("--timeout", metavar="TIME", type=DURATION, help="Give up after this time, with exit code 124.")
 @afterwards_options
 @json_option
 @master_option
@@ -38,8 +38,8 @@ def command(
 ) -> int:
     """Wait until jobs have finished. Ctrl-C detaches and changes nothing.
 
-    Exit 0 if all of them completed, else the exit code of the first one, as they were given, that did not: 128 and the
-    signal if one ended it, 1 if it has none.
+    Exit code 0 if all of them completed, else that of the first one, in the order given, that did not: 128 plus the
+    signal if a signal ended it, 1 if it has no exit code.
     """
 
     def report(job: client_pb2.Job) -> None:

@@ -15,7 +15,7 @@ from ebbtide_cli.verb import examples, json_option, master_option
 @json_option
 @master_option
 def command(as_json: bool, master: str | None) -> None:
-    """Say as whom the master knows you, what you may do, and when your token expires."""
+    """Show which user the master takes you for, what you may do, and when your token expires."""
     address = find_master(master)
     with connected(address) as stub:
         found = ask(stub.WhoAmI, user_pb2.WhoAmIRequest())

@@ -171,7 +171,7 @@ class DistinctJobs:
 
     def leave_out_alike(self) -> None:
         """Leave out all further jobs with the same demand as the job that was returned last."""
-        assert self._last is not None, "nobody has had a turn yet, or it was said already"
+        assert self._last is not None, "no job has had its turn yet, or its demand is left out already"
         if self._heads is None:
             self._heads = self._queue.not_alike(self._last)
             heapify(self._heads)

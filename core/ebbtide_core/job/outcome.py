@@ -78,7 +78,7 @@ def _read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str
         return _read_fenced(exit, spec)
     if failure := exit.swap_failure or exit.mps_failure:
         ending = Ending.INTERRUPTED if cause is None else Ending.SUSPENDED
-        return gone or Outcome(ending, f"{failure}; it goes on from its last checkpoint", clean=False)
+        return gone or Outcome(ending, f"{failure}; it resumes from its last checkpoint", clean=False)
     if cause is StopCause.LOST_GPU or (cause is None and exit.lost_gpu):
         return _read_loss(exit, spec)
     if not exit.stop_requested or cause is None:

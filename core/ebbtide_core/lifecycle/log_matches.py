@@ -67,7 +67,7 @@ def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
     ):
         return
     named = ", ".join(sorted([*job.excluded, *job.excluded_gpus]))
-    yield JobHeld(job.id, HeldBy.SYSTEM, f"held: nowhere to go on but {named}, of which its log told a fault")
+    yield JobHeld(job.id, HeldBy.SYSTEM, f"held: it can only run on {named}, and its log showed a fault there")
 
 
 def _has_other(state: ClusterState, job: Job) -> bool:
@@ -86,7 +86,7 @@ def read_end(matches: Collection[LogMatched], outcome: Outcome) -> Outcome:
         return outcome
     for found in matches:
         if (what := _ELSEWHERE.get(found.match.action)) is not None:
-            reason = f"interrupted: {outcome.reason}: {found.match.line!r}; it goes on with another {what}"
+            reason = f"interrupted: {outcome.reason}: {found.match.line!r}; it resumes on another {what}"
             return Outcome(Ending.INTERRUPTED, reason, clean=False)
     for found in matches:
         if found.match.action is LogAction.NO_RETRY:

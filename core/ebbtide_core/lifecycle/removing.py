@@ -72,7 +72,7 @@ def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
     if any(attempt.freed is None for attempt in job.attempts):
         return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
     if job.id in state.set_aside:
-        return _conflict(f"job {job.id} is set aside, because the journal is damaged where it tells of it")
+        return _conflict(f"job {job.id} is set aside, because its part of the journal is damaged")
     if job.again_as is not None and job.again_as in state.jobs:
         return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
     return None

@@ -21,7 +21,7 @@ from ebbtide_core.state import ClusterState
 
 def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal | None:
     if not job.running:
-        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has nothing to give up")
+        return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has no GPUs to give up")
     return refusing.stop_of_live(state, job, event)
 
 

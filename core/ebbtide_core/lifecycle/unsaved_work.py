@@ -49,7 +49,7 @@ def in_words(event: WorkUnsaved) -> str:
             return f"not saved: {event.lost}{hint}"
         case Checkpointed.UNKNOWN:
             lost = f": {event.lost}" if event.lost else ""
-            return f"nobody knows whether it saved{lost}{hint}"
+            return f"it is unknown whether it saved{lost}{hint}"
 
 
 def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
@@ -100,7 +100,7 @@ def _hint_from_clues(exit: ExitFacts, spec: JobSpec) -> str:
                 above = "what stands above has kept the signal to itself"
                 return f"a process that catches {spec.signal} was not asked, for {above}: --signal-target all asks all"
             case Clue.LAUNCHER if _failed(exit):
-                ended = f"{describe_exit(exit)} is its launcher's, and hides how those below ended"
+                ended = f"{describe_exit(exit)} is its launcher's, and hides how the processes below it ended"
                 return f"{ended}: start them with --launch ddp, or 'import ebbtide' in them"
             case _:
                 pass

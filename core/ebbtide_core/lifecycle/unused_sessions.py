@@ -38,9 +38,7 @@ def _unused(state: ClusterState, event: SessionUnused) -> Iterator[Event]:
 def _say(event: SessionUnused) -> str:
     if not event.since:
         return "used again"
-    return (
-        f"unused: ended in {duration(event.left_s)} unless somebody uses it" if event.left_s > 0 else "unused too long"
-    )
+    return f"unused: ended in {duration(event.left_s)} unless it is used" if event.left_s > 0 else "unused too long"
 
 
 def duration(seconds: float) -> str:

@@ -102,7 +102,7 @@ def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Eve
     change = _after_overrun(state, job, event)
     yield change
     goes_on = "a GPU of its own" if change.gpus_min >= WHOLE else gib(change.mem_bytes)
-    yield stop(job, StopCause.OVERRAN, f"{why}; it goes on with {goes_on}")
+    yield stop(job, StopCause.OVERRAN, f"{why}; it resumes with {goes_on}")
 
 
 def _why_overran(event: e.MemoryOverran) -> str:

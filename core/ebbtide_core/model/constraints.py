@@ -146,7 +146,7 @@ def check_needs(needs: Needs, gpus_max: int) -> None:
             _check_name(option, node)
     for model in needs.gpu_types:
         if len(model) > limits.MAX_NAME_LENGTH or not _words(model):
-            raise SpecError("--gpu-type", f"{model[:40]!r} is no part of a model name such as a100")
+            raise SpecError("--gpu-type", f"{model[:40]!r} is not part of a model name such as a100")
     _check_gpu_needs(needs, gpus_max)
     for path in needs.require_paths:
         if not path.startswith("/") or len(path.encode(errors="replace")) > limits.MAX_PATH_BYTES or "\0" in path:

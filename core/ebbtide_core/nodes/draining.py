@@ -32,7 +32,7 @@ class Fate(Enum):
 
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
-    GOES_ON = "is suspended and goes on elsewhere"
+    GOES_ON = "is suspended and resumes elsewhere"
     WAITS = "is suspended and waits: no other node can take it now"
     ENDS = "is ended"
     STAYS = "stays: it cannot go on elsewhere"

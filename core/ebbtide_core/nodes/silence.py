@@ -169,12 +169,12 @@ def await_all(state: ClusterState) -> None:
 
 def _say_dead(event: e.NodeConfirmedDead) -> str:
     whose = " by the fence hook" if event.by_hook else by(event.user)
-    return f"confirmed dead{whose}: nothing of what was there runs any more"
+    return f"confirmed dead{whose}: none of its attempts runs any more"
 
 
 def _say_doubted(event: e.SilenceDoubted) -> str:
     silent = f"{len(event.nodes)} of {event.of} nodes"
-    return f"{silent} fell silent together: the master may be the one that is cut off, and makes nothing of it"
+    return f"{silent} fell silent together: the master may be cut off itself, and declares none of them lost"
 
 
 RULES: Final = (

@@ -273,7 +273,7 @@ def _say_end(event: e.StrayEndRequested) -> str:
 
 def _say_orphaned(event: e.AttemptOrphaned) -> str:
     what = f"attempt {event.attempt} has processes on node {event.node}, and its directory there is gone"
-    return f"{what}: how it ends cannot be told"
+    return f"{what}: how it will end cannot be known"
 
 
 RULES: Final = (

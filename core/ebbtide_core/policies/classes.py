@@ -20,7 +20,7 @@ Preempt = Callable[[Draft, Job], bool]
 """Makes room for a job and places it there; returns False, with nothing changed, if that is impossible."""
 
 _NOT_FOR_BEST_EFFORT: Final = Stay("only trial-and-error jobs preempt others")
-_TRIAL_AND_ERROR: Final = Stay("trial-and-error, which nobody preempts")
+_TRIAL_AND_ERROR: Final = Stay("trial-and-error, which is not preempted")
 
 
 def by_class(job: Job) -> QueueKey:

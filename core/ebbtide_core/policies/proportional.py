@@ -109,7 +109,7 @@ def in_proportion(snapshot: Snapshot, job: Job) -> str:
     """Return in words why ``job`` has its size."""
     estimate = snapshot.remaining(job)
     if estimate is None:
-        return "in proportion to its work, of which nothing is known"
+        return "in proportion to its work, which is unknown"
     return f"in proportion to the {hours(estimate.work_s)} that it has left, {estimate.source.value}"
 
 

@@ -17,7 +17,7 @@ class Stay:
     until: float | None = None
 
 
-NOBODY_STEPS_ASIDE: Final = Stay("this policy asks nobody to step aside")
+NOBODY_STEPS_ASIDE: Final = Stay("this policy suspends no job")
 NOT_PREEMPTIBLE: Final = Stay("not preemptible")
 STICKY: Final = Stay("it has a sticky slot")
 NOT_FOR_CPUS: Final = Stay("it has GPUs, which a job without GPUs does not preempt")

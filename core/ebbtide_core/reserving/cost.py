@@ -25,7 +25,7 @@ class CostModel:
             if not (isfinite(value) and value >= 0):
                 raise ReservationError(f"--{name}: {value} is not a number of at least 0")
         if not (self.alpha or self.beta or self.gamma):
-            raise ReservationError("--alpha, --beta, --gamma: are all 0, so nothing costs anything")
+            raise ReservationError("--alpha, --beta, --gamma: are all 0, so every sequence costs 0")
 
     def omniscient(self, distribution: Distribution) -> float:
         """Return the expected cost if the run time is known beforehand: (alpha + beta)·E[X] + gamma."""

@@ -259,7 +259,7 @@ def why_not_here(job: Job, node: Node) -> str:
     if why := why_not(needs, node.id, node.facts.labels, node.facts.taints):
         return why
     if job.excluded_gpus and node.gpus and node.gpus.keys() <= job.excluded_gpus:
-        return "its log told of a fault of its GPUs"
+        return "the job's log showed a fault of its GPUs"
     if job.gpus_min and node.gpus and not _suited(job, node):
         return f"no GPU meets {why_no_gpu(needs, next(iter(node.gpus.values())))}"
     return ""
@@ -276,5 +276,5 @@ def obstacle(job: Job, books: Books) -> str:
     if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
         return f" of one model on one node: those that it may use have {most} at most"
     left_out = [f"node {id} ({text})" for id, text in sorted(job.excluded_because.items())]
-    left_out += [f"GPU {id} (its log told of a fault)" for id in sorted(job.excluded_gpus)]
+    left_out += [f"GPU {id} (the job's log showed a fault)" for id in sorted(job.excluded_gpus)]
     return f", not of {', '.join(left_out[:NODES_NAMED])}" if left_out else ""

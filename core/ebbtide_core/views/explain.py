@@ -168,14 +168,14 @@ def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
     """Return the Unix time at which there is room, None if not known, and how that is known."""
     trial = Trial(pool.books)
     if trial.find(job, job.gpus_min) is not None:
-        return now, "there is room now: it waits for those ahead of it"
+        return now, "there is room now: it waits for the jobs ahead of it"
     expected = [_expected(pool, other) for other in pool.planned.values()]
     known = sorted(leave for leave in expected if leave is not None)
     gives = ((leave, leave.job.planned) for leave in known if leave.job.planned is not None)
     if (found := first_room(trial, job, gives)) is not None:
         last, _ = found
-        return max(now, last.time), f"once job {last.job.id} and those that end before it have ended"
+        return max(now, last.time), f"once job {last.job.id} and the jobs that end before it have ended"
     unknown = len(expected) - len(known)
     if unknown:
-        return None, f"not known: nothing tells when {unknown} of the {len(expected)} jobs that run will end"
+        return None, f"not known: no estimate says when {unknown} of the {len(expected)} jobs that run will end"
     return None, "not known: the nodes that are connected have no room for it even when nothing runs"

@@ -199,7 +199,7 @@ class _Ahead:
 
     def _basis(self, after: tuple[JobId, ...]) -> str:
         if self._preempted:
-            return "once those that it preempts have stepped aside"
+            return "once the jobs that it preempts are suspended"
         if not after:
             return f"once this is over: {self._booked}" if self._booked else "there is room"
         return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"
@@ -212,5 +212,5 @@ class _Ahead:
         running = [id for id in self._unknown if self._cluster.state.jobs[id].live is not None]
         if running:
             named = ", ".join(running[:4]) + (f" and {len(running) - 4} more" if len(running) > 4 else "")
-            return f"not known: nothing tells when job {named} ends"
+            return f"not known: no estimate says when job {named} ends"
         return f"not known: {job.reason}"

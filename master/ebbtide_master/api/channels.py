@@ -63,7 +63,7 @@ async def _wanted(stream: AsyncIterator[channel_pb2.ChannelInput]) -> channel_pb
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             first = await anext(stream)
     except (TimeoutError, StopAsyncIteration):
-        raise SpecError("channel", f"nothing was asked for within {OPEN_TIMEOUT_S:g} s") from None
+        raise SpecError("channel", f"no request came within {OPEN_TIMEOUT_S:g} s") from None
     want = first.open
     if first.WhichOneof("body") != "open" or want.WhichOneof("want") is None:
         raise SpecError("channel", "the first message must say what is wanted")

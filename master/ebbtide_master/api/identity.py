@@ -184,7 +184,7 @@ class IdentityService:
         """Raise `RefusedError` if ``role`` for ``user`` would leave the cluster without an admin."""
         admins = [one for one in self._identities.users() if one.role is Role.ADMIN]
         if admins == [user] and role is not Role.ADMIN:
-            raise _refused(RefusalKind.CONFLICT, f"{user.name} is the last admin: make somebody else one first")
+            raise _refused(RefusalKind.CONFLICT, f"{user.name} is the last admin: make another user an admin first")
 
     def _message(self, user: User) -> user_pb2.User:
         tokens = len(list(self._identities.tokens_of(user.name)))

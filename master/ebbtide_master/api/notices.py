@@ -47,7 +47,7 @@ def with_notices(spec: JobSpec, settings: NotifySettings) -> tuple[JobSpec, list
         except SpecError as error:
             if not spec.slurm:
                 raise
-            warnings.append(f"{error}: nobody is told")
+            warnings.append(f"{error}: no notification is sent")
     return replace(spec, notify=tuple(allowed)) if warnings else spec, warnings
 
 

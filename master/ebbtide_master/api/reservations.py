@@ -115,7 +115,7 @@ def _check(request: booking_pb2.ReserveGpusRequest, now: float) -> None:
     for option, text in (("--user", request.user), ("user", request.by), ("--note", request.note)):
         check_words(option, text, MAX_TEXT)
     if not request.user:
-        raise SpecError("--user", "is empty: GPUs are reserved for somebody")
+        raise SpecError("--user", "is empty: GPUs are reserved for a user")
     for option, text in (("--node", request.node), ("--gpu-type", request.gpu_type)):
         check_words(option, text, MAX_TEXT)
     if not 1 <= request.gpus <= limits.MAX_GPUS:

@@ -277,7 +277,7 @@ def _had_stdin(job: Job) -> Refusal:
 def _nothing_failed(cluster: Cluster, id: str) -> Refusal:
     if not jobs_named(cluster, id):
         return Refusal(RefusalKind.UNKNOWN, f"job {id} does not exist")
-    return Refusal(RefusalKind.CONFLICT, f"--failed: nothing of job {id} failed")
+    return Refusal(RefusalKind.CONFLICT, f"--failed: no task of job {id} failed")
 
 
 # --- the facts of a submit ---

@@ -179,7 +179,7 @@ async def _abort(name: str, context: Any, error: Exception) -> None:
         await context.abort(code, words, later)
     except grpc.aio.InternalError as failure:
         if not has_left(failure):
-            log.warning("method=%s: the caller could not be told that it failed: %s", name, failure)
+            log.warning("method=%s: the error could not be sent to the caller: %s", name, failure)
         raise asyncio.CancelledError from None
 
 

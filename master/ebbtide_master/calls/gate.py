@@ -66,7 +66,7 @@ class TokenGate:
         elif access is not None:
             needed = _AT_LEAST[access]
         else:
-            raise NotAllowedError(f"{method} is for nobody")
+            raise NotAllowedError(f"{method} may be called by nobody")
         if caller.role < needed:
             whose, is_one = f"{needed.name.lower()}s", caller.role.name.lower()
             raise NotAllowedError(f"{in_words(method)} is for {whose}: {caller.user} is {is_one}")

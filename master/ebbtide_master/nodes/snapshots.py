@@ -171,7 +171,7 @@ class _Receiver:
         if not self._unpack.eof or self._unpacked != self._snapshot.bytes:
             raise _damaged(f"{self._unpacked} of {self._snapshot.bytes} bytes came")
         if self._digest.hexdigest() != self._snapshot.digest:
-            raise _damaged("it has another digest: did files change meanwhile?")
+            raise _damaged("its digest differs: did files change during the upload?")
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -132,13 +132,13 @@ def fit_waiting(points: Sequence[ObservedWait]) -> WaitingTime:
     asked, waited = sum(point.requested_s for point in points) / n, sum(point.waited_s for point in points) / n
     spread = sum((point.requested_s - asked) ** 2 for point in points)
     if spread <= (1e-6 * asked) ** 2 * n:
-        raise FitError(f"all {n} starts asked for the same {asked:g} s, which does not tell alpha")
+        raise FitError(f"all {n} starts asked for the same {asked:g} s, which does not determine alpha")
     alpha = sum((point.requested_s - asked) * (point.waited_s - waited) for point in points) / spread
     gamma = waited - alpha * asked
     if gamma < 0:  # the constrained fit is then the one through the origin
         squares = sum(point.requested_s**2 for point in points)
         alpha, gamma = sum(point.requested_s * point.waited_s for point in points) / squares, 0.0
     if alpha <= 0:
-        raise FitError(f"who asked for more did not wait longer in {n} starts (alpha would be {alpha:.3g})")
+        raise FitError(f"longer requests did not wait longer in {n} starts (alpha would be {alpha:.3g})")
     off = sum((point.waited_s - alpha * point.requested_s - gamma) ** 2 for point in points)
     return WaitingTime(alpha, gamma, n, sqrt(off / n))

@@ -48,7 +48,7 @@ def test_it_is_warned_before_its_end_and_told_once_of_each():
         world.look(600.0)
         world.look(1.0)
     assert world.told == [(True, 596.0), (True, 0.0)]
-    assert world.warnings == ["job 7 is unused: it is ended in 596 s unless somebody uses it"]
+    assert world.warnings == ["job 7 is unused: it is ended in 596 s unless it is used"]
 
 
 def test_one_byte_or_a_busy_gpu_makes_it_used_again():

@@ -151,7 +151,7 @@ def test_an_input_that_nobody_feeds_is_lost_after_a_while_and_not_before(attempt
     attempt.step()
     gone = time.monotonic()
     assert attempt.input.failure(gone + LOST_S - 1.0) == ""
-    words = "its standard input was lost after 3 bytes, before its end: nobody has sent any for 5 s"
+    words = "its standard input was lost after 3 bytes, before its end: none was sent for 5 s"
     assert attempt.input.failure(gone + LOST_S) == words
     assert attempt.read(10) == b"abc"
     os.set_blocking(attempt.reader, False)

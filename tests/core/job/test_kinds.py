@@ -63,7 +63,7 @@ def test_a_session_that_nobody_uses_is_warned_and_then_ended():
     assert len(told(lab)) == 0
     lab.tell(e.SessionUnused(job.id, 1, 500.0, 600.0))
     lab.tell(e.SessionUnused(job.id, 1, 500.0, 600.0))
-    assert (job.state.name, job.reason) == ("RUNNING", "unused: ended in 10 min unless somebody uses it")
+    assert (job.state.name, job.reason) == ("RUNNING", "unused: ended in 10 min unless it is used")
     lab.tell(e.SessionUnused(job.id, 1, 0.0))
     assert job.reason == "running"
     lab.tell(e.SessionUnused(job.id, 1, 900.0, 600.0))
@@ -72,8 +72,8 @@ def test_a_session_that_nobody_uses_is_warned_and_then_ended():
     lab.end(job, ExitFacts(exit_code=0, stop_requested=True))
     assert (job.state.name, job.reason) == ("CANCELLED", "unused for 60 min")
     assert [narrate(event) for event in told(lab)] == [
-        "unused: ended in 10 min unless somebody uses it", "used again",
-        "unused: ended in 10 min unless somebody uses it", "unused too long",
+        "unused: ended in 10 min unless it is used", "used again",
+        "unused: ended in 10 min unless it is used", "unused too long",
     ]  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def test_how_the_command_ends_by_itself_or_for_its_user_is_read_as_ever(facts: d
 
 
 def test_a_lost_input_is_a_failure_in_words_and_no_fault_of_the_node() -> None:
-    lost = "its standard input was lost after 5 bytes, before its end: nobody has sent any for 90 s"
+    lost = "its standard input was lost after 5 bytes, before its end: none was sent for 90 s"
     lab = Lab(nodes="ab")
     for _ in range(6):
         job = lab.running(stdin=True, suspend=SuspendMode.NONE)

@@ -82,7 +82,7 @@ def test_a_job_that_has_nowhere_else_to_go_is_held_so_that_others_can_run():
     found(lab, job, LogAction.EXCLUDE_GPU, "uncorrectable ECC error")
     lab.end(job, FAILED)
     assert job.held_by is HeldBy.SYSTEM
-    assert job.reason == "held: nowhere to go on but a0, of which its log told a fault"
+    assert job.reason == "held: it can only run on a0, and its log showed a fault there"
     other = lab.submit()
     assert gpus_of(other) == {"a0"}
     lab.end(other, ExitFacts())
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_a_gpu_says_which_it_does_not_want():
     found(lab, job, LogAction.EXCLUDE_GPU, "uncorrectable ECC error")
     lab.end(job, FAILED)
     [id] = broken
-    assert job.reason == f"waiting for 1 GPU, not of GPU {id} (its log told of a fault)"
+    assert job.reason == f"waiting for 1 GPU, not of GPU {id} (the job's log showed a fault)"
     lab.tell(e.NodeLost(NodeId("a"), 1.0))
     assert explain(lab.cluster.state, job, lab.now).nodes[0].obstacle == "not connected"
 

@@ -148,7 +148,7 @@ def test_one_that_cannot_be_swapped_ends_and_goes_on_from_its_last_checkpoint(la
     lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, killed=True, swap_failure=failure))
     assert job.state is JobState.SUSPENDED
     assert job.suspensions[-1].note == failure
-    assert job.attempts[-1].outcome == f"{failure}; it goes on from its last checkpoint"
+    assert job.attempts[-1].outcome == f"{failure}; it resumes from its last checkpoint"
     assert job.failures == 0
     assert use(lab) == (1, 0.0, 0)
     lab.end(urgent, ExitFacts())

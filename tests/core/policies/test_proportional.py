@@ -152,7 +152,7 @@ def test_the_reason_says_what_is_known_of_the_work_and_from_where() -> None:
     declared = lab.running(1, 4, work_s=2 * HOUR)
     unknown = lab.submit(1, 4)
     assert "in proportion to the 2 GPU hours that it has left, declared by its submitter: 4 GPUs to" in declared.reason
-    assert unknown.reason == "in proportion to its work, of which nothing is known"
+    assert unknown.reason == "in proportion to its work, which is unknown"
     lab = malleable(4)
     reporting = lab.running(1, 4)
     lab.wait(HOUR)

@@ -39,7 +39,7 @@ def test_nothing_is_promised_if_nothing_tells_when_the_others_end(lab: Lab) -> N
     lab.running(4)
     waiting = explained(lab, lab.submit(1))
     assert waiting.room_at is None
-    assert waiting.basis == "not known: nothing tells when 1 of the 1 jobs that run will end"
+    assert waiting.basis == "not known: no estimate says when 1 of the 1 jobs that run will end"
 
 
 def test_progress_tells_how_long_another_job_still_runs(lab: Lab) -> None:
@@ -133,7 +133,7 @@ def test_classes_are_told(policy: str) -> None:
     lab.running(1, te=True)
     lab.running(1, suspend=SuspendMode.NONE)
     assert stays(lab, lab.submit(1, te=True)) == [
-        ("trial-and-error, which nobody preempts", ["1"], None),
+        ("trial-and-error, which is not preempted", ["1"], None),
         ("not preemptible", ["2"], None),
     ]
     assert stays(lab, lab.submit(1)) == [("only trial-and-error jobs preempt others", ["1", "2"], None)]
@@ -150,7 +150,7 @@ def test_priorities_are_told(policy: str) -> None:
 def test_a_policy_without_preemption_says_so() -> None:
     for lab in (Lab("fifo", gpus=1), Lab("priority", gpus=1, preemption="off")):
         lab.running(1)
-        assert stays(lab, lab.submit(1)) == [("this policy asks nobody to step aside", ["1"], None)]
+        assert stays(lab, lab.submit(1)) == [("this policy suspends no job", ["1"], None)]
 
 
 def test_as_often_preempted_as_the_policy_allows_is_told() -> None:

@@ -50,7 +50,7 @@ def test_a_job_that_may_run_for_ever_is_named(lab):
     running = lab.running(4)
     seen = foreseen(lab, lab.submit(1))
     assert seen.start is None
-    assert seen.basis == f"not known: nothing tells when job {running.id} ends"
+    assert seen.basis == f"not known: no estimate says when job {running.id} ends"
 
 
 def test_a_held_job_does_not_start_by_itself(lab):

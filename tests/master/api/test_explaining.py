@@ -32,7 +32,7 @@ async def test_a_job_that_nothing_is_known_of_has_no_known_start(tmp_path: Path)
     async with a_master(tmp_path) as master:
         running = await master.running(await master.agent("n1", 2), gpus=2)
         told = await explain(master, await master.submit(gpus=1), gpus_min=share(2))
-        assert told.forecast.basis == f"not known: nothing tells when job {running} ends"
+        assert told.forecast.basis == f"not known: no estimate says when job {running} ends"
         assert told.what_if.basis == told.forecast.basis
 
 

@@ -67,7 +67,7 @@ class TestUsers:
         async with people(tmp_path) as (_, found):
             ada = found["ada"]
             lower, remove = user_pb2.SetUserRequest(name="ada", role="user"), user_pb2.RemoveUserRequest(name="ada")
-            assert (await refused(ada.SetUser(lower)))[1] == "ada is the last admin: make somebody else one first"
+            assert (await refused(ada.SetUser(lower)))[1] == "ada is the last admin: make another user an admin first"
             assert (await refused(ada.RemoveUser(remove)))[0] == CONFLICT
             await ada.SetUser(user_pb2.SetUserRequest(name="olga", role="admin"))
             await ada.SetUser(lower)

@@ -40,7 +40,7 @@ async def test_a_snapshot_is_asked_for_brought_and_found(tmp_path):
         (b"not gzip at all", "it is not compressed as it should be"),
         (zlib.compress(ARCHIVE + b"more", wbits=31), "it is larger than it was said to be"),
         (PACKED + b"more", "it is larger than it was said to be"),
-        (zlib.compress(bytes(53_000), wbits=31), "it has another digest: did files change meanwhile?"),
+        (zlib.compress(bytes(53_000), wbits=31), "its digest differs: did files change during the upload?"),
     ],
 )
 async def test_what_is_not_what_it_is_said_to_be_is_not_kept(tmp_path, packed, words):

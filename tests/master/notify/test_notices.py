@@ -212,6 +212,6 @@ async def test_a_script_for_slurm_that_wants_mail_where_there_is_none_runs_witho
     async with a_master(tmp_path) as master:
         spec = make_spec(notify=[rule("mailto:ada@example.org", "ended")], slurm=True)
         reply = await master.ask.Submit(client_pb2.SubmitRequest(spec=spec, user="ann", hold=True))
-        words = "--notify: the master's configuration names no mail server ([notify.smtp]): nobody is told"
+        words = "--notify: the master's configuration names no mail server ([notify.smtp]): no notification is sent"
         assert list(reply.warnings) == [words]
         assert not (await master.show(reply.job_id)).spec.notify

@@ -149,7 +149,7 @@ class TestGoldenJournal:
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
         assert (job.spec.kind.value, job.attempts[0].unused_since) == ("shell", 1003.0)
-        assert job.reason == "unused: ended in 10 min unless somebody uses it"
+        assert job.reason == "unused: ended in 10 min unless it is used"
 
     def test_scripts_that_are_part_of_a_job_are_and_edited_ones_are_named(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))

@@ -74,7 +74,7 @@ OPTIONS: Final = (
     *_refused("gpus-per-socket", "sockets are not known here: write --gpus-per-node"),
     *_refused("tres-per-task tres-bind", "write --cpus-per-task and --gpus-per-task"),
     *_refused("gpu-freq power", "clocks and power of GPUs are not changed here"),
-    *_refused("uid", "a job runs as who submits it"),
+    *_refused("uid", "a job runs as the user who submits it"),
     *_refused("nodefile/F", "write the nodes: --nodelist"),
     *_refused("export-file", "write the variables: --export"),
     *_refused("container container-id", "containers are started by the script itself"),

@@ -55,7 +55,7 @@ def translate(name: str, script: str) -> Translated:
     lines = SbatchReading(read_lines(name, script))
     if "time" in lines.asked and re.search(r"^[^#]*\bscontrol\s+requeue\b", script, re.MULTILINE):
         # In Slurm, each run has the whole time; here, one limit counts for all runs together.
-        lines.note("time", "not used: the script requeues itself, and nothing but others' need ends its runs here")
+        lines.note("time", "not used: the script requeues itself, and only a preemption ends its runs here")
         del lines.asked["time"]
     for one in lines.asked.values():
         if one.option.refused:
