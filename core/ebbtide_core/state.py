@@ -411,7 +411,7 @@ class ClusterState:
         job.excluded -= {node}
         job.excluded_because.pop(node, None)
         del job.left_out_until[node]
-        job.launches_in_vain[node] = limits.MAX_LAUNCHES_IN_VAIN - 1
+        job.retries = job.retries.with_launches(node, limits.MAX_LAUNCHES_IN_VAIN - 1)
         if not job.left_out_until:
             self.left_out.discard(job.id)
 

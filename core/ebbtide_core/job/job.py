@@ -6,6 +6,7 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
+from ebbtide_core.job.facets import NO_RETRIES, Retries
 from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
@@ -219,10 +220,8 @@ class Job:
     move_failure: str = ""
     preemptions: int = 0
     resizes: int = 0
-    restarts: int = 0
-    failures: int = 0
+    retries: Retries = NO_RETRIES
     fruitless_suspensions: int = 0
-    requeues_in_row: int = 0
     suspended: bool = False
     returns: bool = False
     not_before: float = 0.0
@@ -245,8 +244,6 @@ class Job:
     excluded: frozenset[NodeId] = frozenset()
     excluded_because: dict[NodeId, str] = field(default_factory=dict)
     excluded_gpus: frozenset[GpuId] = frozenset()
-    launches_in_vain: dict[NodeId, int] = field(default_factory=dict)
-    vain_in_row: int = 0
     left_out_until: dict[NodeId, float] = field(default_factory=dict)
     task: Task | None = None
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)

@@ -94,8 +94,8 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
     job.move_failure = ""
-    job.launches_in_vain.clear()
-    job.vain_in_row = 0
+    if job.retries.launches_in_vain:
+        job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     attempt.edited = event.edited or attempt.edited
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)

@@ -117,20 +117,20 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
             end_job(state, job, JobState.CANCELLED, outcome.reason, now)
         case Ending.TIMED_OUT | Ending.EXPELLED:
             end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED if outcome.final or job.failures >= job.spec.retries:
+        case Ending.FAILED if outcome.final or job.retries.failures >= job.spec.retries:
             end_job(state, job, JobState.FAILED, outcome.reason, now)
         case Ending.FAILED:
-            job.failures += 1
-            job.restarts += 1
+            retries = job.retries
+            job.retries = replace(retries, restarts=retries.restarts + 1, failures=retries.failures + 1)
             job.suspended = False
-            _back_off(job, job.failures, now)
+            _back_off(job, job.retries.failures, now)
         case Ending.REQUEUED:
-            job.restarts += 1
+            in_row = 0 if attempt.published else job.retries.requeues_in_row + 1
+            job.retries = replace(job.retries, restarts=job.retries.restarts + 1, requeues_in_row=in_row)
             job.suspended = True
-            job.requeues_in_row = 0 if attempt.published else job.requeues_in_row + 1
-            _back_off(job, job.requeues_in_row, now)
+            _back_off(job, job.retries.requeues_in_row, now)
         case Ending.INTERRUPTED:
-            job.restarts += 1
+            job.retries = replace(job.retries, restarts=job.retries.restarts + 1)
             job.returns = True
             _count_fruitless(job, attempt, outcome)
         case Ending.SUSPENDED:
@@ -229,8 +229,8 @@ def _end_refused(
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
             job.returns = True
         case RefusalCause.NODE:
-            job.requeues_in_row += 1
-            _back_off(job, job.requeues_in_row, now)
+            job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
+            _back_off(job, job.retries.requeues_in_row, now)
             launch_backoff.note(job, refusal, now)
 
 

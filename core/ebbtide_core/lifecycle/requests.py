@@ -1,6 +1,7 @@
 """Applies users' requests about a job: hold, release, suspend, resume, resize, a new priority, a drill, or a cancel."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -41,7 +42,8 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     job.held_by = None
     if (job.excluded or job.excluded_gpus) and isinstance(event, e.ReleaseRequested):
         node_health.readmit(state, job)
-    job.fruitless_suspensions = job.requeues_in_row = 0
+    job.fruitless_suspensions = 0
+    job.retries = replace(job.retries, requeues_in_row=0)
     job.not_before = 0.0
     if job.live is None or job.off_gpu:
         job.reason = ITS_TURN

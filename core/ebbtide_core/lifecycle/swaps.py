@@ -83,8 +83,8 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
 
 def _put_off(job: Job, now: float) -> None:
     """Delay the next try to come back, longer each time, because the GPU has no room for the attempt."""
-    job.requeues_in_row += 1
-    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.requeues_in_row - 1)
+    job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
+    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.retries.requeues_in_row - 1)
     job.returns, job.not_before = True, now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S)
 
 
@@ -126,7 +126,7 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
     _keep(state, job, attempt, -attempt.swapped_bytes)
     attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
     job.proved = True
-    job.requeues_in_row = 0
+    job.retries = replace(job.retries, requeues_in_row=0)
 
 
 def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:

@@ -78,8 +78,7 @@ def readmit(state: ClusterState, job: Job) -> None:
     state.leave_queue(job)
     job.excluded, job.excluded_gpus = frozenset(), frozenset()
     job.excluded_because.clear()
-    job.launches_in_vain.clear()
-    job.vain_in_row = 0
+    job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     job.left_out_until.clear()
     state.left_out.discard(job.id)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from operator import attrgetter
 from typing import Final
 
 from ebbtide_core.events.codec import Json, encode
@@ -14,7 +15,8 @@ from ebbtide_core.state import ClusterState
 OF_A_JOB: Final = (
     "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",
     "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "progress", "checkpoint",
-    "checkpoint_root_id", "preemptions", "resizes", "restarts", "failures", "ran_s", "work_s", "restart_cost_s",
+    "checkpoint_root_id", "preemptions", "resizes", "retries.restarts", "retries.failures", "ran_s", "work_s",
+    "restart_cost_s",
 )  # fmt: skip
 """All facts of a job, except for the text of its reason, which a pass may change without an event."""
 
@@ -35,7 +37,7 @@ def _bytes(value: Json) -> bytes:
 
 def _job(job: Job) -> Json:
     return [
-        [_attempt(attempt) for attempt in job.attempts] if name == "attempts" else encode(getattr(job, name))
+        [_attempt(attempt) for attempt in job.attempts] if name == "attempts" else encode(attrgetter(name)(job))
         for name in OF_A_JOB
     ]
 

@@ -27,10 +27,10 @@ def test_it_is_tried_again_as_often_as_any_failure_and_no_more() -> None:
     job = lab.running(retries=1)
     lab.end(job, KILLED)
     lab.wait(1)
-    assert (job.failures, job.state) == (1, JobState.STARTING)
+    assert (job.retries.failures, job.state) == (1, JobState.STARTING)
     lab.start(job)
     lab.end(job, KILLED)
-    assert (job.failures, job.state) == (1, JobState.FAILED)
+    assert (job.retries.failures, job.state) == (1, JobState.FAILED)
 
 
 def test_who_completed_although_a_process_of_it_was_killed_has_completed() -> None:

@@ -213,7 +213,7 @@ def test_whoever_uses_too_much_is_suspended_and_goes_on_with_more_and_its_neighb
     lab.start(hungry)
     assert held(hungry) == (QUARTER, 22 * GIB)
     assert (hungry.gpu_mem_bytes, hungry.gpu_mem_from) == (22 * GIB, "it used 20 GiB in attempt 1")
-    assert (hungry.spec.gpu_mem_bytes, hungry.failures, hungry.preemptions) == (0, 0, 0)
+    assert (hungry.spec.gpu_mem_bytes, hungry.retries.failures, hungry.preemptions) == (0, 0, 0)
     assert (neighbour.state, len(neighbour.attempts), neighbour.attempts[-1].stop) == (JobState.RUNNING, 1, None)
     assert "attempt 1 uses 20 GiB of GPU memory, 10 GiB were given to it (GPU a0)" in told(lab)
     assert "needs 22 GiB of GPU memory: it used 20 GiB in attempt 1" in told(lab)
@@ -347,7 +347,7 @@ def test_who_runs_out_of_memory_beside_others_is_run_once_more_with_a_gpu_of_its
     [launch] = [command for command in commands if isinstance(command, Launch)]
     assert (launch.spec.gpus_min, launch.spec.gpus_max, launch.spec.gpu_mem_bytes) == (WHOLE, WHOLE, 0)
     lab.start(job)
-    assert (held(job), job.failures) == ((WHOLE, 40 * GIB), 0)
+    assert (held(job), job.retries.failures) == ((WHOLE, 40 * GIB), 0)
     assert (job.gpu_mem_bytes, job.gpu_mem_from) == (11 * GIB, "it ran out of 10 GiB in attempt 1")
     assert "attempt 1 ended: exit code 1, out of GPU memory" in told(lab)
     assert "needs 11 GiB of GPU memory and a GPU of its own: it ran out of 10 GiB in attempt 1" in told(lab)
@@ -368,7 +368,7 @@ def test_the_second_time_it_has_failed_and_retries_count_from_then_on() -> None:
         if job.state is JobState.STARTING:
             lab.start(job)
     assert (job.state, job.reason) == (JobState.FAILED, "out of GPU memory (40 GiB)")
-    assert (len(job.attempts), job.failures) == (3, 1)
+    assert (len(job.attempts), job.retries.failures) == (3, 1)
 
 
 def test_on_a_whole_gpu_it_has_failed_at_once() -> None:

@@ -160,7 +160,7 @@ def test_a_running_job_steps_aside_and_goes_on_in_the_other_pool() -> None:
     assert (job.pool, other.state) == ("default", JobState.PENDING)  # its GPUs are not proven free
     lab.free(job)
     assert (job.pool, gpus_of(job), gpus_of(other)) == ("big", {"b0", "b1"}, {"a0"})
-    assert (job.preemptions, job.failures) == (0, 0)
+    assert (job.preemptions, job.retries.failures) == (0, 0)
     assert [entry.reason for entry in job.suspensions] == ["stepping aside to go on in pool big"]
 
 

@@ -138,7 +138,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
-        assert (job.excluded, job.excluded_gpus, job.failures) == ({"b"}, {"a0"}, 0)
+        assert (job.excluded, job.excluded_gpus, job.retries.failures) == ({"b"}, {"a0"}, 0)
         assert job.reason == "failed with exit code 1: 'CUDA out of memory', not to be tried again"
         assert [rule.target for rule in job.spec.notify] == ["team"]
 
@@ -344,7 +344,13 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "ended": job.ended,
                 "exit_code": job.exit_code,
                 "checkpoint": job.checkpoint.step if job.checkpoint else None,
-                "counts": [job.preemptions, job.resizes, job.restarts, job.failures, job.fruitless_suspensions],
+                "counts": [
+                    job.preemptions,
+                    job.resizes,
+                    job.retries.restarts,
+                    job.retries.failures,
+                    job.fruitless_suspensions,
+                ],
                 "ran_s": job.ran_s,
                 "attempts": [[a.started, a.exited, a.freed, a.outcome] for a in job.attempts],
                 "suspensions": [[s.requested, s.exited, s.gpu_free, s.resumed] for s in job.suspensions],
