@@ -400,7 +400,7 @@ class ClusterState:
         while self._delayed and self._delayed[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
         for id in {job.id for job in due if job is not None} & self.left_out:
-            for node, until in list(self.jobs[id].left_out_until.items()):
+            for node, until in list(self.jobs[id].eligibility.left_out_until.items()):
                 if until <= now:
                     self.admit(self.jobs[id], node)
         self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
@@ -408,11 +408,9 @@ class ClusterState:
     def admit(self, job: Job, node: NodeId) -> None:
         """Open a left-out node to ``job`` again; after one more failed launch there it is left out again."""
         self.leave_queue(job)
-        job.excluded -= {node}
-        job.excluded_because.pop(node, None)
-        del job.left_out_until[node]
+        job.eligibility = job.eligibility.again_with(node)
         job.retries = job.retries.with_launches(node, limits.MAX_LAUNCHES_IN_VAIN - 1)
-        if not job.left_out_until:
+        if not job.eligibility.left_out_until:
             self.left_out.discard(job.id)
 
     def next_time(self) -> float | None:

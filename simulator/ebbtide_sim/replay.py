@@ -123,7 +123,7 @@ def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
     ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
     unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
     changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
-    needy = sum(job.constrained for job in ran)
+    needy = sum(job.eligibility.constrained for job in ran)
     pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
     notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
     notes += tuple(

@@ -268,7 +268,7 @@ def shape_of(job: Job) -> Hashable:
         job.checkpoint_root_id,
         spec.move_checkpoints and not job.move_failure,
         job.pinned_allocation,
-        job.constrained and (spec.needs, job.excluded, job.excluded_gpus),
+        job.eligibility.constrained and (spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus),
     )
 
 

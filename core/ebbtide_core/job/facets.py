@@ -4,12 +4,12 @@ A facet that seldom changes is immutable. All jobs share the one of which nothin
 it as a whole (`dataclasses.replace`). A facet that changes as a job runs belongs to that job alone, and is assigned to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Final
 
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import NodeId
+from ebbtide_core.model.types import GpuId, NodeId
 
 
 @frozen
@@ -38,3 +38,44 @@ class Retries:
 
 NO_RETRIES: Final = Retries()
 """Those of a job that was never started again."""
+
+
+@frozen
+class Eligibility:
+    """Which nodes and GPUs a job may use at all (see `ebbtide_core.resources.eligibility`)."""
+
+    constrained: bool = False
+    """Whether it may not use every node and GPU, because of what it needs or because of what is excluded."""
+    excluded: frozenset[NodeId] = frozenset()
+    """The nodes that are closed to it since its submit."""
+    excluded_because: Mapping[NodeId, str] = field(default_factory=dict)
+    """Why each of these nodes is closed to it."""
+    excluded_gpus: frozenset[GpuId] = frozenset()
+    """The GPUs that are closed to it, because its log told of a fault there."""
+    left_out_until: Mapping[NodeId, float] = field(default_factory=dict)
+    """Of the excluded nodes those that are only left out, after failed launches, until a Unix time."""
+
+    def without(self, node: NodeId, reason: str) -> "Eligibility":
+        """Return it with ``node`` closed for ``reason``."""
+        because = {**self.excluded_because, node: reason}
+        return replace(self, constrained=True, excluded=frozenset(because), excluded_because=because)
+
+    def without_gpus(self, gpus: Iterable[GpuId]) -> "Eligibility":
+        """Return it with the ``gpus`` closed."""
+        return replace(self, constrained=True, excluded_gpus=self.excluded_gpus.union(gpus))
+
+    def left_out(self, node: NodeId, until: float) -> "Eligibility":
+        """Return it with ``node``, which is closed, open again at Unix time ``until``."""
+        return replace(self, left_out_until={**self.left_out_until, node: until})
+
+    def again_with(self, node: NodeId) -> "Eligibility":
+        """Return it with ``node``, which was left out, open again."""
+        because = {other: reason for other, reason in self.excluded_because.items() if other != node}
+        until = {other: time for other, time in self.left_out_until.items() if other != node}
+        return replace(self, excluded=frozenset(because), excluded_because=because, left_out_until=until)
+
+
+ANYWHERE: Final = Eligibility()
+"""That of a job which may use every node and GPU."""
+CONSTRAINED: Final = Eligibility(constrained=True)
+"""That of a job which needs certain nodes or GPUs, and from which nothing is excluded."""

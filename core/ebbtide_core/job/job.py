@@ -6,7 +6,7 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.facets import NO_RETRIES, Retries
+from ebbtide_core.job.facets import ANYWHERE, NO_RETRIES, Eligibility, Retries
 from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
@@ -186,9 +186,6 @@ class Job:
     this one, or this one again as ``again_as``.
     ``rates`` is its recorded speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by steps, as a task
     under successive halving; None is not a number (see `ebbtide_core.lifecycle.successive_halving`).
-    ``constrained`` says that it cannot use every node (see `ebbtide_core.resources.eligibility`). The nodes
-    ``excluded`` are closed to it since its submit, each for the reason ``excluded_because``, and so are
-    ``excluded_gpus``.
     """
 
     id: JobId
@@ -240,11 +237,7 @@ class Job:
     rungs: dict[int, float | None] = field(default_factory=dict)
     pool: str = DEFAULT_POOL
     moves_to: str = ""
-    constrained: bool = False
-    excluded: frozenset[NodeId] = frozenset()
-    excluded_because: dict[NodeId, str] = field(default_factory=dict)
-    excluded_gpus: frozenset[GpuId] = frozenset()
-    left_out_until: dict[NodeId, float] = field(default_factory=dict)
+    eligibility: Eligibility = ANYWHERE
     task: Task | None = None
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
     again_of: JobId | None = None

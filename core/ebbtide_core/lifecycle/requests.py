@@ -40,7 +40,8 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     if job.held_by is not None:  # a job in the queue must keep its move_failure: the queue groups jobs by it
         job.move_failure = ""
     job.held_by = None
-    if (job.excluded or job.excluded_gpus) and isinstance(event, e.ReleaseRequested):
+    own = job.eligibility
+    if (own.excluded or own.excluded_gpus) and isinstance(event, e.ReleaseRequested):
         node_health.readmit(state, job)
     job.fruitless_suspensions = 0
     job.retries = replace(job.retries, requeues_in_row=0)

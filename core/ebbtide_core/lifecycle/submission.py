@@ -3,6 +3,7 @@
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.job.facets import CONSTRAINED
 from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import pool_membership, submission_checks, sweeps
 from ebbtide_core.model.constraints import NO_NEEDS
@@ -37,7 +38,8 @@ def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
     job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
-    job.constrained = spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS
+    if spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS:
+        job.eligibility = CONSTRAINED
     job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else ITS_TURN

@@ -41,7 +41,7 @@ def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
 def left_out(state: ClusterState, job: Job, node: NodeId, now: float) -> None:
     """Fold: note until when the job leaves out the node, if it does so because of failed launches."""
     if job.retries.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
-        job.left_out_until[node] = now + limits.LEFT_OUT_S
+        job.eligibility = job.eligibility.left_out(node, now + limits.LEFT_OUT_S)
         state.left_out.add(job.id)
         state.look_at(job, now + limits.LEFT_OUT_S)
 
@@ -50,7 +50,7 @@ def registered(state: ClusterState, node: NodeId, now: float) -> None:
     """Fold: let jobs go to the node again, because it may be a different machine now."""
     for id in sorted(state.left_out):
         job = state.jobs[id]
-        if node in job.left_out_until:
+        if node in job.eligibility.left_out_until:
             state.admit(job, node)
             state.refresh(job, now)
 

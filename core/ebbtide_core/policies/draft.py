@@ -154,7 +154,7 @@ class Draft:
             return f", kept apart from {others}"
         if books.booked is not None and job.gpus_min and (booked := books.booked.obstacle(job)):
             return f": {booked}"
-        if (job.constrained or books.heterogeneous) and (why := obstacle(job, books)):
+        if (job.eligibility.constrained or books.heterogeneous) and (why := obstacle(job, books)):
             return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"

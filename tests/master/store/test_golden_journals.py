@@ -138,7 +138,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
-        assert (job.excluded, job.excluded_gpus, job.retries.failures) == ({"b"}, {"a0"}, 0)
+        assert (job.eligibility.excluded, job.eligibility.excluded_gpus, job.retries.failures) == ({"b"}, {"a0"}, 0)
         assert job.reason == "failed with exit code 1: 'CUDA out of memory', not to be tried again"
         assert [rule.target for rule in job.spec.notify] == ["team"]
 
@@ -183,7 +183,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job, nodes = cluster.state.jobs["1"], cluster.state.nodes
-        assert (job.state.value, job.constrained, job.excluded) == ("PENDING", True, {"a"})
+        assert (job.state.value, job.eligibility.constrained, job.eligibility.excluded) == ("PENDING", True, {"a"})
         assert job.spec.needs.select[0].values == ("lab", "den")
         assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
         assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
