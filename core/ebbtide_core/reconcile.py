@@ -144,7 +144,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     ):
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:
-        reserved_s, known = next_reservation(pool.history.run_times(job), job.ran_s)
+        reserved_s, known = next_reservation(pool.history.run_times(job), job.times.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
     if job.pinned_allocation is not None:
         reason = reason.replace("starting on", "coming back to", 1)

@@ -160,7 +160,7 @@ class ClusterState:
             self._change_state(job, new, now)
         if admission is not None:
             self._pass_gates(admission, now)
-        if job.held_by is not None or job.held_since is not None:
+        if job.held_by is not None or job.times.held_since is not None:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True

@@ -82,7 +82,7 @@ class History:
     def add(self, job: Job) -> None:
         """Remember the work and running time of ``job``, which is completed."""
         if key := script_of(job):
-            self.add_run(key, job.work_s, job.ran_s)
+            self.add_run(key, job.times.work_s, job.times.ran_s)
 
     def add_run(self, script: Script, work_s: float, ran_s: float) -> None:
         """Remember a run of ``script`` by its work and running time, in seconds."""
@@ -112,8 +112,8 @@ def work_done(job: Job, now: float, speedup: Curve) -> float:
     """Return the work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
     live = job.live
     if live is None or live.started is None or live.stop is not None:
-        return job.work_s
-    return job.work_s + max(0.0, now - live.started) * (live.speedup or speedup)(live.allocation.share)
+        return job.times.work_s
+    return job.times.work_s + max(0.0, now - live.started) * (live.speedup or speedup)(live.allocation.share)
 
 
 def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estimate | None:

@@ -5,7 +5,7 @@ it as a whole (`dataclasses.replace`). A facet that changes as a job runs belong
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ebbtide_core.model.frozen import frozen
@@ -79,3 +79,17 @@ ANYWHERE: Final = Eligibility()
 """That of a job which may use every node and GPU."""
 CONSTRAINED: Final = Eligibility(constrained=True)
 """That of a job which needs certain nodes or GPUs, and from which nothing is excluded."""
+
+
+@dataclass(slots=True)
+class Times:
+    """How long a job ran, worked and was held, in seconds."""
+
+    ran_s: float = 0.0
+    """How long its ended attempts ran."""
+    work_s: float = 0.0
+    """The work of ended attempts that was not lost, in seconds on one GPU (see `ebbtide_core.estimates.work`)."""
+    held_s: float = 0.0
+    """How long its user held it while it did not run, without the time since ``held_since``."""
+    held_since: float | None = None
+    """The Unix time since which its user holds it and it does not run; None if that is not so."""

@@ -6,7 +6,7 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.facets import ANYWHERE, NO_RETRIES, Eligibility, Retries
+from ebbtide_core.job.facets import ANYWHERE, NO_RETRIES, Eligibility, Retries, Times
 from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
@@ -169,9 +169,7 @@ class Job:
     ``planned`` is the room promised to it: that of its running attempt, or what is being freed for its next one.
     ``pinned_allocation`` is the only room that it can have while it has an attempt that cannot go anywhere else. A job
     that waits for its pinned allocation blocks no other job, and is asked first once that is free.
-    ``held_s`` is how long, in seconds, its user held it while it did not run, without the time since ``held_since``.
-    ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see
-    `ebbtide_core.estimates.work`). ``priority``, ``weight`` and ``gpu_mem_bytes`` are the current values; ``spec`` has
+    ``priority``, ``weight`` and ``gpu_mem_bytes`` are the current values; ``spec`` has
     those of the submit. ``move_failure`` says why its checkpoint could not be copied to another node since it last ran,
     if so. ``suspended`` says that its last attempt stepped aside, ``returns`` that it goes to the head of the queue.
     ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.estimates.restart_costs`), None before its first
@@ -222,10 +220,7 @@ class Job:
     suspended: bool = False
     returns: bool = False
     not_before: float = 0.0
-    ran_s: float = 0.0
-    held_s: float = 0.0
-    held_since: float | None = None
-    work_s: float = 0.0
+    times: Times = field(default_factory=Times)
     restart_cost_s: float | None = None
     save_s: float | None = None
     proved: bool = False
@@ -314,22 +309,23 @@ class Job:
         """Return for how many seconds the job ran until ``now``, over all attempts."""
         live = self.live
         current = now - live.started if live is not None and live.started is not None else 0.0
-        return self.ran_s + max(0.0, current)
+        return self.times.ran_s + max(0.0, current)
 
     def waiting_s(self, now: float) -> float:
         """Return for how many seconds since its submit the job neither ran nor was held or suspended by its user."""
         until = self.ended if self.ended is not None else now
-        held_s = self.held_s + (until - self.held_since if self.held_since is not None else 0.0)
+        times = self.times
+        held_s = times.held_s + (until - times.held_since if times.held_since is not None else 0.0)
         return max(0.0, until - self.submitted - self.running_s(now) - held_s)
 
     def note_held(self, now: float) -> None:
         """Count the time in which a user holds the job and it does not run."""
-        live = self.live
+        live, times = self.live, self.times
         rests = self.held_by is HeldBy.USER and (live is None or live.started is None)
-        if rests and self.held_since is None:
-            self.held_since = now
-        elif not rests and self.held_since is not None:
-            self.held_s, self.held_since = self.held_s + now - self.held_since, None
+        if rests and times.held_since is None:
+            times.held_since = now
+        elif not rests and times.held_since is not None:
+            times.held_s, times.held_since = times.held_s + now - times.held_since, None
 
 
 @dataclass(slots=True, eq=False)

@@ -114,7 +114,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
         state.pools[job.pool].came_back[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
-            state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
+            state.set_deadline(job, now + max(0.0, until_s - job.times.ran_s))
 
 
 def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:

@@ -83,10 +83,10 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
 def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
     """Add the attempt's running time and work; work that was not saved, or came after the request to stop, is lost."""
     assert attempt.started is not None
-    job.ran_s += max(0.0, now - attempt.started)
+    job.times.ran_s += max(0.0, now - attempt.started)
     stopped = attempt.stop.requested if attempt.stop is not None else now
     if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
+        job.times.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:

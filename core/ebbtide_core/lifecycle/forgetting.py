@@ -110,8 +110,8 @@ def _run(job: Job) -> Event | None:
     return e.RunForgotten(
         user=script[0],
         script=script[1],
-        work_s=job.work_s if completed else None,
-        ran_s=job.ran_s if completed else None,
+        work_s=job.times.work_s if completed else None,
+        ran_s=job.times.ran_s if completed else None,
         peak_bytes=job.gpu_mem_peak_bytes,
         tells=gpu_memory.tells(job, job.state),
     )

@@ -57,9 +57,9 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
     attempt = job.attempts[-1]
     came_back = attempt.returning is not None
     if attempt.started is not None:
-        job.ran_s += max(0.0, now - attempt.started)
+        job.times.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
+        job.times.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)

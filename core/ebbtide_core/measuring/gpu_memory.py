@@ -65,7 +65,7 @@ def remember(state: ClusterState, job: Job, ending: JobState) -> None:
 
 def tells(job: Job, ending: JobState) -> bool:
     """Return whether the peak of ``job`` is all that its script needs."""
-    return ending is JobState.COMPLETED and job.ran_s >= TELLING_S
+    return ending is JobState.COMPLETED and job.times.ran_s >= TELLING_S
 
 
 def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool) -> None:

@@ -82,11 +82,11 @@ def shape_in_time(job: Job) -> Hashable:
     """
     spec, limit, asks_again = job.spec, None, None
     if spec.time_auto:
-        asks_again = (job.user, spec.name or spec.command, job.ran_s)
+        asks_again = (job.user, spec.name or spec.command, job.times.ran_s)
     if spec.time_limit_s is not None:
-        limit = _rounded(spec.time_limit_s - job.ran_s + spec.grace_s)
+        limit = _rounded(spec.time_limit_s - job.times.ran_s + spec.grace_s)
     elif spec.work_s is not None and not spec.time_auto:
-        limit = _rounded(spec.work_s - job.work_s)
+        limit = _rounded(spec.work_s - job.times.work_s)
     return (shape_of(job), limit, asks_again)
 
 

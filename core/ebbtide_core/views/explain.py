@@ -160,7 +160,7 @@ def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
     end = expected_end(job, pool.history, pool.speedup)
     live = job.live
     if end is None and live is not None and live.started is not None and live.reserved_s is not None:
-        end = live.started + max(0.0, live.reserved_s - job.ran_s)
+        end = live.started + max(0.0, live.reserved_s - job.times.ran_s)
     return None if end is None else ExpectedRelease(end, job.sequence, False, False, job)
 
 

@@ -245,7 +245,7 @@ def test_the_curve_that_was_known_at_its_start_counts_for_a_whole_attempt() -> N
     lab.cluster.handle(e.ProgressReported(late.id, 1, Progress(100, 200)), lab.now)
     assert late.attempts[-1].speedup == lab.cluster.state.curve(late)
     lab.tell(e.AttemptExited(late.id, 1, ExitFacts(exit_code=85, acknowledged=True, stop_requested=True)))
-    assert late.work_s == pytest.approx(1.5 * 101.0)
+    assert late.times.work_s == pytest.approx(1.5 * 101.0)
 
 
 def test_rates_of_the_last_jobs_count_each_once() -> None:

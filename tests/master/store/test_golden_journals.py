@@ -351,7 +351,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                     job.retries.failures,
                     job.fruitless_suspensions,
                 ],
-                "ran_s": job.ran_s,
+                "ran_s": job.times.ran_s,
                 "attempts": [[a.started, a.exited, a.freed, a.outcome] for a in job.attempts],
                 "suspensions": [[s.requested, s.exited, s.gpu_free, s.resumed] for s in job.suspensions],
             }
