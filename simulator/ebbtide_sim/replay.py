@@ -197,7 +197,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         bag=spec.group,
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
-        gpu_mem_bytes=job.gpu_mem_bytes,
+        gpu_mem_bytes=job.gpu_memory.requested_bytes,
         nodes=spec.nodes,
         max_nodes=spec.max_nodes if spec.spread else 1,
         cpus=spec.cpus,

@@ -259,7 +259,7 @@ def shape_of(job: Job) -> Hashable:
     return (
         job.gpus_min,
         job.gpus_max,
-        job.gpu_mem_bytes and (job.gpu_mem_bytes, spec.gpu_mem_bytes),
+        job.gpu_memory.requested_bytes and (job.gpu_memory.requested_bytes, spec.gpu_mem_bytes),
         spec.cpus,
         spec.mem_bytes,
         spec.max_nodes,

@@ -41,6 +41,26 @@ NO_RETRIES: Final = Retries()
 
 
 @frozen
+class GpuMemory:
+    """How much GPU memory a job is given, and what it used (see `ebbtide_core.measuring.gpu_memory`)."""
+
+    requested_bytes: int = 0
+    """How much it asks for on each GPU now; its spec has what it asked for when it was submitted."""
+    changed_because: str = ""
+    """Where the current request comes from, if not from the spec."""
+    peak_bytes: int = 0
+    """The most that its ended attempts used of one GPU, 0 if that is not known."""
+    overruns: int = 0
+    """How many of its attempts used more than they were given."""
+    alone_after: int = 0
+    """The number of the attempt that ran out of GPU memory, so that the job ran once more with a GPU of its own."""
+
+
+NO_GPU_MEMORY: Final = GpuMemory()
+"""That of a job which asks for no amount, and of which nothing was measured."""
+
+
+@frozen
 class Eligibility:
     """Which nodes and GPUs a job may use at all (see `ebbtide_core.resources.eligibility`)."""
 

@@ -6,7 +6,7 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.facets import ANYWHERE, NO_RETRIES, Eligibility, Retries, Times
+from ebbtide_core.job.facets import ANYWHERE, NO_GPU_MEMORY, NO_RETRIES, Eligibility, GpuMemory, Retries, Times
 from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
@@ -166,44 +166,37 @@ class Suspension:
 class Job:
     """A job and everything that happened to it. Only the cluster changes it; all others read.
 
-    ``planned`` is the room promised to it: that of its running attempt, or what is being freed for its next one.
-    ``pinned_allocation`` is the only room that it can have while it has an attempt that cannot go anywhere else. A job
-    that waits for its pinned allocation blocks no other job, and is asked first once that is free.
-    ``priority``, ``weight`` and ``gpu_mem_bytes`` are the current values; ``spec`` has
-    those of the submit. ``move_failure`` says why its checkpoint could not be copied to another node since it last ran,
-    if so. ``suspended`` says that its last attempt stepped aside, ``returns`` that it goes to the head of the queue.
-    ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.estimates.restart_costs`), None before its first
-    suspension. ``proved`` says that it saved when it was asked to step aside, or went on from its last step afterwards.
-    ``gpu_mem_from`` says where ``gpu_mem_bytes`` comes from, if not from ``spec``. ``gpu_mem_peak_bytes`` is the most
-    that ended attempts used of one GPU, 0 if not known. ``overruns`` counts the attempts that used more than they were
-    given; ``alone_after`` is the number of the attempt that ran out of GPU memory, so that the job ran once more with a
-    GPU of its own, 0 for none. ``pool`` is its current pool, ``moves_to`` the pool that it moves to once it holds
-    nothing, if any.
-    ``task`` says which task of which array it is, if it is one; ``admission`` is its record at the gates
-    (`ebbtide_core.admission.gates`), None if no gate concerns it. `ebb requeue` submitted the job ``again_of`` again as
-    this one, or this one again as ``again_as``.
-    ``rates`` is its recorded speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by steps, as a task
-    under successive halving; None is not a number (see `ebbtide_core.lifecycle.successive_halving`).
+    What is read all the time is here; the rest is in facets (`ebbtide_core.job.facets`).
     """
 
     id: JobId
     spec: JobSpec
+    """What its user asked for when it was submitted."""
     user: str
     submitted: float
+    """Unix time."""
     sequence: int
+    """Its number among all submits, which orders jobs that are equal otherwise."""
     gpus_min: int
     gpus_max: int
+    """The range of shares that it may have now, in parts of GPUs."""
     priority: int = limits.DEFAULT_PRIORITY
     weight: float = 1.0
-    gpu_mem_bytes: int = 0
+    """Both as they are now; the spec has those of the submit."""
     range_changed: bool = False
+    """Whether its range was ever changed, so that its attempt may be out of it."""
     state: JobState = JobState.PENDING
     reason: str = ""
+    """Why it is in this state, in words."""
     held_by: HeldBy | None = None
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
+    """The room promised to it: that of its running attempt, or what is being freed for its next one."""
     pinned_allocation: Allocation | None = None
+    """The only room that it can have while it has an attempt that cannot go anywhere else. A job that waits for it
+    blocks no other job, and is asked first once that is free."""
     queued: tuple[object, ...] | None = None
+    """Its key in the queue of its pool, None while it is not in there."""
     suspensions: list[Suspension] = field(default_factory=list)
     ending: JobState | None = None
     ended: float | None = None
@@ -213,31 +206,41 @@ class Job:
     checkpoint: Checkpoint | None = None
     checkpoint_root_id: str = ""
     move_failure: str = ""
+    """Why its checkpoint could not be copied to another node since it last ran, if so."""
     preemptions: int = 0
     resizes: int = 0
-    retries: Retries = NO_RETRIES
     fruitless_suspensions: int = 0
     suspended: bool = False
+    """Whether its last attempt stepped aside."""
     returns: bool = False
+    """Whether it goes to the head of the queue."""
     not_before: float = 0.0
-    times: Times = field(default_factory=Times)
     restart_cost_s: float | None = None
     save_s: float | None = None
+    """Both are measured (see `ebbtide_core.estimates.restart_costs`), None before its first suspension."""
     proved: bool = False
-    gpu_mem_from: str = ""
-    gpu_mem_peak_bytes: int = 0
-    overruns: int = 0
-    alone_after: int = 0
+    """Whether it saved when it was asked to step aside, or went on from its last step afterwards."""
     rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
+    """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
     rungs: dict[int, float | None] = field(default_factory=dict)
+    """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
+    is not a number."""
     pool: str = DEFAULT_POOL
     moves_to: str = ""
-    eligibility: Eligibility = ANYWHERE
+    """The pool that it moves to once it holds nothing, if any."""
     task: Task | None = None
+    """Which task of which array it is, if it is one."""
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
+    """Its record at the gates (`ebbtide_core.admission.gates`), None if no gate concerns it."""
     again_of: JobId | None = None
     again_as: JobId | None = None
+    """`ebb requeue` submitted the job ``again_of`` again as this one, or this one again as ``again_as``."""
     story: list[tuple[float, Event]] = field(default_factory=list)
+    """The events about it, with their Unix times."""
+    times: Times = field(default_factory=Times)
+    retries: Retries = NO_RETRIES
+    gpu_memory: GpuMemory = NO_GPU_MEMORY
+    eligibility: Eligibility = ANYWHERE
 
     @property
     def attempt(self) -> Attempt | None:

@@ -152,7 +152,7 @@ def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: f
     job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
     if came_back := state.pools[job.pool].came_back:
         came_back.pop(job.id, None)
-    if job.gpu_mem_peak_bytes:
+    if job.gpu_memory.peak_bytes:
         gpu_memory.remember(state, job, ending)
     if job.spec.asha is not None:
         sweeps.ended(state, job)
@@ -254,7 +254,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     if attempt.exited is None:
         return ()
     told = (*unsaved_work.tell(job, attempt), *(rates.last_words(state, job) if attempt.meter is not None else ()))
-    if job.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
+    if job.gpu_memory.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
     if attempt.matches:
         told = (*told, *log_matches.hold_if_nowhere(state, job))

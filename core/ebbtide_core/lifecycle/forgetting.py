@@ -105,14 +105,14 @@ def _named(event: Event) -> Iterator[JobId]:
 def _run(job: Job) -> Event | None:
     script = script_of(job)
     completed = job.state is JobState.COMPLETED
-    if script is None or not (completed or job.gpu_mem_peak_bytes):
+    if script is None or not (completed or job.gpu_memory.peak_bytes):
         return None
     return e.RunForgotten(
         user=script[0],
         script=script[1],
         work_s=job.times.work_s if completed else None,
         ran_s=job.times.ran_s if completed else None,
-        peak_bytes=job.gpu_mem_peak_bytes,
+        peak_bytes=job.gpu_memory.peak_bytes,
         tells=gpu_memory.tells(job, job.state),
     )
 

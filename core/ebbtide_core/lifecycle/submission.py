@@ -3,7 +3,7 @@
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core.job.facets import CONSTRAINED
+from ebbtide_core.job.facets import CONSTRAINED, GpuMemory
 from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import pool_membership, submission_checks, sweeps
 from ebbtide_core.model.constraints import NO_NEEDS
@@ -40,7 +40,9 @@ def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
     if spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS:
         job.eligibility = CONSTRAINED
-    job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
+    job.priority, job.weight = spec.priority, spec.weight
+    if spec.gpu_mem_bytes:
+        job.gpu_memory = GpuMemory(spec.gpu_mem_bytes)
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else ITS_TURN
     job.story.append((now, event))

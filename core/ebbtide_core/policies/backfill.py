@@ -333,7 +333,7 @@ def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: NodeUse, t
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():
-        wanted = memory_of(job, share, whole) if share < WHOLE else job.gpu_mem_bytes
+        wanted = memory_of(job, share, whole) if share < WHOLE else job.gpu_memory.requested_bytes
         if then.share(whole.gpu) + share <= WHOLE and then.gpu_mem.get(whole.gpu, 0) + wanted <= whole.mem_bytes:
             able.append(whole if share == WHOLE else GpuSlice(whole.gpu, share, wanted))
     able.sort(key=lambda slice: max(0, then.share(slice.gpu) + share - now.share(slice.gpu)))

@@ -133,8 +133,8 @@ class Draft:
     def wait(self, job: Job, share: int | None = None) -> None:
         """Record why ``job`` waits for ``share`` parts of GPUs; the default is its smallest size."""
         need = "GPU" if job.pinned_allocation is not None else need_text(job, job.gpus_min if share is None else share)
-        if job.gpu_mem_bytes and job.pinned_allocation is None:
-            need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
+        if job.gpu_memory.requested_bytes and job.pinned_allocation is None:
+            need += f" with {job.gpu_memory.requested_bytes / 2**30:.3g} GiB"
         self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job) or self._spared_for(job)}"
         self.sparing.clear()
 

@@ -352,7 +352,7 @@ class Trial:
             return None
         wanted = None if nodes is None else set(nodes)
         spec, use, most = job.spec, self._use, job.spec.max_nodes
-        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
+        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_memory.requested_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count

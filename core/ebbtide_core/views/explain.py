@@ -116,8 +116,8 @@ def _needs(job: Job) -> str:
     parts = [need_text(job, job.gpus_min)]
     if job.elastic:
         parts[0] += f" to {count_text(job.gpus_max)}"
-    if job.gpu_mem_bytes:
-        parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if job.gpu_memory.requested_bytes:
+        parts.append(f"{job.gpu_memory.requested_bytes / 2**30:g} GiB of GPU memory")
     if spec.needs is not NO_NEEDS:
         parts += asked(spec.needs)
     if spec.cpus:
@@ -137,7 +137,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
+        ("GPUs too small", all(facts.mem_bytes < job.gpu_memory.requested_bytes for facts in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(pool.books).has_room(job, node):

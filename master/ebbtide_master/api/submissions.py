@@ -10,6 +10,7 @@ from typing import Any
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.job.facets import GpuMemory
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import submission_checks
 from ebbtide_core.lifecycle.pool_membership import with_pool
@@ -235,8 +236,8 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
     refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)
-    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
-    job.pool = spec.pool
+    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, pool=spec.pool)
+    job.gpu_memory = GpuMemory(spec.gpu_mem_bytes)
     needs = gpu_memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason

@@ -80,8 +80,8 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         proved=job.proved,
         save_s=job.save_s,
         restart_cost_s=job.restart_cost_s,
-        gpu_mem_bytes=job.gpu_mem_bytes,
-        gpu_mem_from=job.gpu_mem_from,
+        gpu_mem_bytes=job.gpu_memory.requested_bytes,
+        gpu_mem_from=job.gpu_memory.changed_because,
         rates=_rate_messages(job),
         rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
         steps_per_s=speed_now(job),
@@ -122,9 +122,11 @@ def _written(seconds: float) -> str:
 
 def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
     """Return the reply to the submit of ``job``, whose id is ``id``; the job is None if it is already forgotten."""
-    if job is None or not job.gpu_mem_from:
+    if job is None or not job.gpu_memory.changed_because:
         return client_pb2.SubmitReply(job_id=id)
-    return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
+    return client_pb2.SubmitReply(
+        job_id=id, gpu_mem_bytes=job.gpu_memory.requested_bytes, gpu_mem_from=job.gpu_memory.changed_because
+    )
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:

@@ -99,9 +99,17 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["2"]
-        assert (job.state.value, len(job.attempts), job.overruns, job.alone_after) == ("RUNNING", 3, 1, 2)
-        assert (job.gpu_mem_bytes, job.gpu_mem_from) == (8 << 30, "it ran out of 7.2 GiB in attempt 2")
-        assert (job.gpus_min, job.gpu_mem_peak_bytes) == (WHOLE, 7 << 30)
+        assert (job.state.value, len(job.attempts), job.gpu_memory.overruns, job.gpu_memory.alone_after) == (
+            "RUNNING",
+            3,
+            1,
+            2,
+        )
+        assert (job.gpu_memory.requested_bytes, job.gpu_memory.changed_because) == (
+            8 << 30,
+            "it ran out of 7.2 GiB in attempt 2",
+        )
+        assert (job.gpus_min, job.gpu_memory.peak_bytes) == (WHOLE, 7 << 30)
         assert [list(peaks) for peaks in cluster.state.peaks.values()] == [[4 << 30]]
 
     def test_what_was_measured_of_a_job_is_known_of_its_script(self, tmp_path: Path) -> None:
