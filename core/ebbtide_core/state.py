@@ -27,7 +27,8 @@ REFRESHED_AT_ONCE: Final = 100
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as `Job.proved`. ``queues`` are those of the pools in ``settings``, by name.
+    With ``trusting``, every job counts as `Suspending.proved`. ``queues`` are those of the pools in ``settings``, by
+    name.
     """
 
     known_since = 0.0

@@ -227,7 +227,7 @@ def _live(jobs: Iterable[Job], began: float, end: float, gpus: int) -> Report:
         sim = _sim_job(job, began, end)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * max(1.0, sim.gpus_max / WHOLE))
         tally.ended = job.ended - began if job.ended is not None else None
-        tally.preemptions, tally.resizes = job.preemptions, job.resizes
+        tally.preemptions, tally.resizes = job.suspending.preemptions, job.suspending.resizes
         for attempt in job.attempts:
             share = attempt.allocation.share / WHOLE
             tally.computed_s += _computed(attempt, end)

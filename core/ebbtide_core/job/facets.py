@@ -113,3 +113,21 @@ class Times:
     """How long its user held it while it did not run, without the time since ``held_since``."""
     held_since: float | None = None
     """The Unix time since which its user holds it and it does not run; None if that is not so."""
+
+
+@dataclass(slots=True)
+class Suspending:
+    """How often a job stepped aside, and what that costs it (see `ebbtide_core.estimates.restart_costs`)."""
+
+    preemptions: int = 0
+    """How often it was asked to step aside for another job."""
+    resizes: int = 0
+    """How often it went on with another share of GPUs."""
+    fruitless_in_row: int = 0
+    """How often in a row it ended without having saved anything; after too many times, it is held."""
+    save_s: float | None = None
+    """How long it takes to step aside, None before that was measured."""
+    restart_cost_s: float | None = None
+    """What it loses by stepping aside and coming back, None before its first suspension."""
+    proved: bool = False
+    """Whether it saved when it was asked to step aside, or went on from its last step afterwards."""

@@ -6,7 +6,16 @@ from heapq import heappop
 from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.facets import ANYWHERE, NO_GPU_MEMORY, NO_RETRIES, Eligibility, GpuMemory, Retries, Times
+from ebbtide_core.job.facets import (
+    ANYWHERE,
+    NO_GPU_MEMORY,
+    NO_RETRIES,
+    Eligibility,
+    GpuMemory,
+    Retries,
+    Suspending,
+    Times,
+)
 from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
@@ -207,19 +216,11 @@ class Job:
     checkpoint_root_id: str = ""
     move_failure: str = ""
     """Why its checkpoint could not be copied to another node since it last ran, if so."""
-    preemptions: int = 0
-    resizes: int = 0
-    fruitless_suspensions: int = 0
     suspended: bool = False
     """Whether its last attempt stepped aside."""
     returns: bool = False
     """Whether it goes to the head of the queue."""
     not_before: float = 0.0
-    restart_cost_s: float | None = None
-    save_s: float | None = None
-    """Both are measured (see `ebbtide_core.estimates.restart_costs`), None before its first suspension."""
-    proved: bool = False
-    """Whether it saved when it was asked to step aside, or went on from its last step afterwards."""
     rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
     """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
     rungs: dict[int, float | None] = field(default_factory=dict)
@@ -238,6 +239,7 @@ class Job:
     story: list[tuple[float, Event]] = field(default_factory=list)
     """The events about it, with their Unix times."""
     times: Times = field(default_factory=Times)
+    suspending: Suspending = field(default_factory=Suspending)
     retries: Retries = NO_RETRIES
     gpu_memory: GpuMemory = NO_GPU_MEMORY
     eligibility: Eligibility = ANYWHERE

@@ -35,7 +35,7 @@ def _drop_claim(state: ClusterState, job: Job, event: e.ClaimDropped, now: float
 
 def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
-        job.resizes += 1
+        job.suspending.resizes += 1
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
         allocation, kept = swaps.parts_of(allocation)
@@ -154,7 +154,7 @@ def _ask_to_stop(state: ClusterState, job: Job, event: e.StopRequested, now: flo
 def _count_stop(job: Job, cause: StopCause) -> None:
     match cause:
         case StopCause.PREEMPTED:
-            job.preemptions += 1
+            job.suspending.preemptions += 1
             job.returns = True
         case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
             job.returns = True

@@ -144,7 +144,7 @@ def _back_off(job: Job, times: int, now: float) -> None:
 
 def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
-    job.fruitless_suspensions = 0 if saved or outcome.clean else job.fruitless_suspensions + 1
+    job.suspending.fruitless_in_row = 0 if saved or outcome.clean else job.suspending.fruitless_in_row + 1
     job.suspended = True
 
 
@@ -264,9 +264,9 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:
-    if job.ending is not None or job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
+    if job.ending is not None or job.suspending.fruitless_in_row < limits.MAX_FRUITLESS_SUSPENSIONS:
         return ()
-    reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
+    reason = f"held: ended {job.suspending.fruitless_in_row} times in a row without saving ({job.reason})"
     return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
 
 

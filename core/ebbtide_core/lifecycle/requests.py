@@ -43,7 +43,7 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
     own = job.eligibility
     if (own.excluded or own.excluded_gpus) and isinstance(event, e.ReleaseRequested):
         node_health.readmit(state, job)
-    job.fruitless_suspensions = 0
+    job.suspending.fruitless_in_row = 0
     job.retries = replace(job.retries, requeues_in_row=0)
     job.not_before = 0.0
     if job.live is None or job.off_gpu:

@@ -37,7 +37,7 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
 def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
-    job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
+    job.suspending.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
     if spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS:
         job.eligibility = CONSTRAINED
     job.priority, job.weight = spec.priority, spec.weight

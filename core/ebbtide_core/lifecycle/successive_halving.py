@@ -55,7 +55,8 @@ def _is_paused(job: Job) -> bool:
     """Return whether the task is held at a rung, and not because it did not save or left its GPUs idle."""
     order = job.attempts[-1].stop if job.attempts else None
     useless = order is not None and order.cause is StopCause.IDLE
-    return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
+    fruitless = job.suspending.fruitless_in_row >= limits.MAX_FRUITLESS_SUSPENSIONS
+    return job.held_by is HeldBy.SYSTEM and not fruitless and not useless
 
 
 def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:

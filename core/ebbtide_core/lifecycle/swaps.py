@@ -125,7 +125,7 @@ def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
     """Note that the attempt's memory is on the GPU again."""
     _keep(state, job, attempt, -attempt.swapped_bytes)
     attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
-    job.proved = True
+    job.suspending.proved = True
     job.retries = replace(job.retries, requeues_in_row=0)
 
 

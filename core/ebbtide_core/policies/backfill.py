@@ -315,7 +315,7 @@ def _reservation(snapshot: Snapshot, job: Job) -> float | None:
 
 def _starts(job: Job, now: float) -> float:
     """Return when an attempt that is placed now will run, after its expected restart cost."""
-    return now + (job.restart_cost_s or 0.0)
+    return now + (job.suspending.restart_cost_s or 0.0)
 
 
 def _needed(node: Node, now: NodeUse, future: Trial) -> NodeAllocation:

@@ -63,7 +63,7 @@ def _of_all_nodes(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice
 
 
 def _unproved(job: Job) -> bool:
-    return not job.proved
+    return not job.suspending.proved
 
 
 # --- candidates ---

@@ -46,7 +46,7 @@ def test_a_save_that_takes_too_much_memory_is_told_and_saved_nothing() -> None:
     lab.tell(e.SuspendRequested(job.id))
     lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, caught=True, memory_failure=TOO_MUCH))
     assert job.attempts[-1].outcome == f"ended by signal SIGKILL ({TOO_MUCH}) when asked to step aside"
-    assert job.fruitless_suspensions == 1
+    assert job.suspending.fruitless_in_row == 1
 
 
 def test_jobs_that_ask_for_too_little_do_not_speak_against_their_node() -> None:

@@ -94,7 +94,7 @@ def test_after_a_warning_it_is_suspended_until_somebody_resumes_it(lab: Lab) -> 
     lab.end(job)
     assert job.state is JobState.SUSPENDED
     assert job.reason == "idle on 2 GPUs for 40 min; 'ebb resume 1' when it is to go on"
-    assert job.preemptions == 0
+    assert job.suspending.preemptions == 0
     lab.wait(100)
     lab.tell(e.ResumeRequested(job.id))
     assert job.state is JobState.STARTING

@@ -45,7 +45,7 @@ def test_the_job_on_a_lost_gpu_ends_with_a_short_grace_and_goes_on_elsewhere_and
     lab.end(job, ExitFacts(signal=9, killed=True, stop_requested=True, delivered=True))
     assert job.state is JobState.STARTING
     assert gpus_of(job) == {"b0"}
-    assert (job.retries.failures, job.retries.restarts, job.preemptions) == (0, 1, 0)
+    assert (job.retries.failures, job.retries.restarts, job.suspending.preemptions) == (0, 1, 0)
     assert other.state is JobState.RUNNING
 
 

@@ -82,7 +82,7 @@ class TestSuspendAndResume:
     def test_a_job_that_was_killed_three_times_without_saving_is_held(self, lab: Lab) -> None:
         job = lab.running(2)
         for times in range(3):
-            assert (job.held_by, job.fruitless_suspensions) == (None, times)
+            assert (job.held_by, job.suspending.fruitless_in_row) == (None, times)
             trial = lab.submit(1, te=True)
             lab.end(job, KILLED)
             lab.start(trial)

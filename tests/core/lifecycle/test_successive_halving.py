@@ -90,7 +90,7 @@ def test_who_comes_to_a_rung_saves_steps_aside_and_says_where_it_stands() -> Non
     assert (first.state, first.held_by) == (JobState.SUSPENDED, HeldBy.SYSTEM)
     assert first.reason == "paused at 100 steps: loss 2 is number 1 of 1 so far, and 0 of them go on"
     assert lab.tasks[2].state is JobState.RUNNING  # the next has its GPU
-    assert first.preemptions == 0
+    assert first.suspending.preemptions == 0
 
 
 def test_who_is_among_the_best_when_it_comes_goes_on_without_a_pause() -> None:

@@ -84,7 +84,7 @@ def test_it_goes_on_as_the_same_attempt_once_its_gpu_is_free(lab):
     assert job.state is JobState.STARTING
     returned(lab, job)
     assert job.state is JobState.RUNNING
-    assert (len(job.attempts), job.retries.restarts, job.preemptions) == (1, 0, 1)
+    assert (len(job.attempts), job.retries.restarts, job.suspending.preemptions) == (1, 0, 1)
 
 
 def test_it_goes_on_nowhere_else_though_others_have_room():

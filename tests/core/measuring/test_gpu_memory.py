@@ -218,7 +218,7 @@ def test_whoever_uses_too_much_is_suspended_and_goes_on_with_more_and_its_neighb
         22 * GIB,
         "it used 20 GiB in attempt 1",
     )
-    assert (hungry.spec.gpu_mem_bytes, hungry.retries.failures, hungry.preemptions) == (0, 0, 0)
+    assert (hungry.spec.gpu_mem_bytes, hungry.retries.failures, hungry.suspending.preemptions) == (0, 0, 0)
     assert (neighbour.state, len(neighbour.attempts), neighbour.attempts[-1].stop) == (JobState.RUNNING, 1, None)
     assert "attempt 1 uses 20 GiB of GPU memory, 10 GiB were given to it (GPU a0)" in told(lab)
     assert "needs 22 GiB of GPU memory: it used 20 GiB in attempt 1" in told(lab)

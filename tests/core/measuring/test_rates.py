@@ -304,11 +304,11 @@ def test_a_job_that_scales_as_measured_does_not_grow_for_less_than_a_restart_cos
     lab.tell(e.DrillRequested(job.id))
     lab.end(job)
     lab.start(job)
-    job.restart_cost_s = 700.0
+    job.suspending.restart_cost_s = 700.0
     lab.end(blocker, DONE)
     lab.wait(10_000)
     assert held(job) == 1, "an hour more at 1.2 times the speed saves ten minutes"
-    job.restart_cost_s = 500.0
+    job.suspending.restart_cost_s = 500.0
     lab.wait(10_000)
     assert job.attempts[-1].stop is not None
     assert held(job) == 2

@@ -143,7 +143,7 @@ def test_no_more_are_preempted_than_are_needed(policy: str) -> None:
     big = lab.submit(3, priority=5, te=True, group="one")
     assert len(stopped(lab.last)) == 3
     lab.settle()
-    assert (held([big]), sum(job.preemptions for job in jobs)) == (3, 3)
+    assert (held([big]), sum(job.suspending.preemptions for job in jobs)) == (3, 3)
 
 
 def test_others_start_while_somebody_is_on_the_way_out() -> None:

@@ -80,8 +80,8 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
-        assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
-        assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
+        assert (job.state.value, len(job.attempts), job.suspending.proved) == ("RUNNING", 2, True)
+        assert (job.suspending.save_s, job.suspending.restart_cost_s) == (1.0, 7.0)
 
     def test_who_was_on_gpus_past_the_cluster_is_known_again_and_for_how_long(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
@@ -353,11 +353,11 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "exit_code": job.exit_code,
                 "checkpoint": job.checkpoint.step if job.checkpoint else None,
                 "counts": [
-                    job.preemptions,
-                    job.resizes,
+                    job.suspending.preemptions,
+                    job.suspending.resizes,
                     job.retries.restarts,
                     job.retries.failures,
-                    job.fruitless_suspensions,
+                    job.suspending.fruitless_in_row,
                 ],
                 "ran_s": job.times.ran_s,
                 "attempts": [[a.started, a.exited, a.freed, a.outcome] for a in job.attempts],
