@@ -139,7 +139,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     """Return the decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
-        job.checkpoint_root_id
+        job.saved.root_id
         and (source := checkpoint_location.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
     ):
         reason += f"; its checkpoint is copied from node {source} first"

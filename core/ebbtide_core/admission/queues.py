@@ -265,8 +265,8 @@ def shape_of(job: Job) -> Hashable:
         spec.max_nodes,
         spec.nodes,
         spec.spread,
-        job.checkpoint_root_id,
-        spec.move_checkpoints and not job.move_failure,
+        job.saved.root_id,
+        spec.move_checkpoints and not job.saved.move_failure,
         job.pinned_allocation,
         job.eligibility.constrained and (spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus),
     )

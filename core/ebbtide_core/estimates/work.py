@@ -121,7 +121,7 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     done = work_done(job, now, speedup)
     if job.spec.work_s is not None:
         return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
-    progress = job.progress
+    progress = job.measured.progress
     if progress is not None and progress.total and progress.step > 0 and done > 0:
         return Estimate(done * max(0, progress.total - progress.step) / progress.step, EstimateSource.PROGRESS)
     typical = history.typical(job)
@@ -143,7 +143,7 @@ def estimated_at(job: Job) -> float | None:
     live = job.live
     if live is None or live.started is None:
         return None
-    return live.started if job.spec.work_s is not None else max(live.started, job.progress_at)
+    return live.started if job.spec.work_s is not None else max(live.started, job.measured.progress_at)
 
 
 def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import GpuId, NodeId
+from ebbtide_core.model.types import Checkpoint, GpuId, NodeId, Progress
 
 
 @frozen
@@ -131,3 +132,30 @@ class Suspending:
     """What it loses by stepping aside and coming back, None before its first suspension."""
     proved: bool = False
     """Whether it saved when it was asked to step aside, or went on from its last step afterwards."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """What a job has saved, and where."""
+
+    checkpoint: Checkpoint | None = None
+    """Its newest checkpoint, if it reported one."""
+    root_id: str = ""
+    """Which folder of checkpoints the node where it ran last uses: nodes with the same one see the same files."""
+    move_failure: str = ""
+    """Why its checkpoint could not be copied to another node since it last ran, if so."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a job reported of its progress, and what was measured from that."""
+
+    progress: Progress | None = None
+    """The steps that it reported last, if it did."""
+    progress_at: float = 0.0
+    """The Unix time of that report."""
+    rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
+    """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
+    rungs: dict[int, float | None] = field(default_factory=dict)
+    """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
+    is not a number."""

@@ -12,11 +12,13 @@ from ebbtide_core.job.facets import (
     NO_RETRIES,
     Eligibility,
     GpuMemory,
+    Measured,
     Retries,
+    Saved,
     Suspending,
     Times,
 )
-from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
+from ebbtide_core.job.meter import AttemptMeter
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.settings import DEFAULT_POOL
@@ -24,7 +26,6 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
     WHOLE,
     Allocation,
-    Checkpoint,
     Checkpointed,
     ExitFacts,
     GpuId,
@@ -33,7 +34,6 @@ from ebbtide_core.model.types import (
     JobState,
     NodeAllocation,
     NodeId,
-    Progress,
     Sharing,
     StartFacts,
     StopCause,
@@ -210,22 +210,11 @@ class Job:
     ending: JobState | None = None
     ended: float | None = None
     exit_code: int | None = None
-    progress: Progress | None = None
-    progress_at: float = 0.0
-    checkpoint: Checkpoint | None = None
-    checkpoint_root_id: str = ""
-    move_failure: str = ""
-    """Why its checkpoint could not be copied to another node since it last ran, if so."""
     suspended: bool = False
     """Whether its last attempt stepped aside."""
     returns: bool = False
     """Whether it goes to the head of the queue."""
     not_before: float = 0.0
-    rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
-    """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
-    rungs: dict[int, float | None] = field(default_factory=dict)
-    """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
-    is not a number."""
     pool: str = DEFAULT_POOL
     moves_to: str = ""
     """The pool that it moves to once it holds nothing, if any."""
@@ -239,6 +228,8 @@ class Job:
     story: list[tuple[float, Event]] = field(default_factory=list)
     """The events about it, with their Unix times."""
     times: Times = field(default_factory=Times)
+    measured: Measured = field(default_factory=Measured)
+    saved: Saved = field(default_factory=Saved)
     suspending: Suspending = field(default_factory=Suspending)
     retries: Retries = NO_RETRIES
     gpu_memory: GpuMemory = NO_GPU_MEMORY

@@ -62,9 +62,9 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
         # A user has changed the range since the submit, and the node needs the range that the attempt has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
+    first, needed = attempt.allocation.node_ids[0], job.saved.checkpoint is not None
     address = state.nodes[first].facts.address if attempt.members else ""
-    source = checkpoint_location.source(job, first, state.nodes) if job.checkpoint_root_id and first in nodes else None
+    source = checkpoint_location.source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
     meeting = address, attempt.port
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
@@ -93,13 +93,13 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     placed = attempt.placed if attempt.returning is None else attempt.returning
     if attempt.swapped is not None:
         swaps.is_back(state, job, attempt)
-    job.move_failure = ""
+    job.saved.move_failure = ""
     if job.retries.launches_in_vain:
         job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     attempt.edited = event.edited or attempt.edited
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)
-    job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    job.saved.root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # the event is about the attempt as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         if attempt.members:

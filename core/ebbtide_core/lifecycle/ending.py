@@ -32,7 +32,7 @@ def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> 
 def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.progress is not None:
-        job.progress, job.progress_at = event.progress, now
+        job.measured.progress, job.measured.progress_at = event.progress, now
     if event.node:
         gang.note_end(attempt, event, now)
         _end_gang_if_over(state, job, attempt, now)
@@ -97,12 +97,12 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, exit.checkpointed
     suspension.checkpoint_s = exit.checkpoint_s or None
-    suspension.left_step = job.progress.step if job.progress is not None else None
-    if job.checkpoint is not None and job.checkpoint.verified:
-        suspension.kept_step = job.checkpoint.step
+    suspension.left_step = job.measured.progress.step if job.measured.progress is not None else None
+    if job.saved.checkpoint is not None and job.saved.checkpoint.verified:
+        suspension.kept_step = job.saved.checkpoint.step
     restart_costs.note_save(job, attempt, exit)
-    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
-        suspension.checkpoint_bytes = job.checkpoint.bytes
+    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.saved.checkpoint is not None:
+        suspension.checkpoint_bytes = job.saved.checkpoint.bytes
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -224,7 +224,7 @@ def _end_refused(
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
-            job.move_failure, job.returns = refusal.reason, True
+            job.saved.move_failure, job.returns = refusal.reason, True
             launch_backoff.note(job, refusal, now)
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
             job.returns = True

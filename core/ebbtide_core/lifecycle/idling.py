@@ -36,10 +36,12 @@ def facts(
         return
     gpus = attempt.allocation.gpu_ids
     if attempt.idle_since is not None:
-        if job.progress_at > attempt.idle_since or any(gpu in node_gpus and gpu not in quiet_since for gpu in gpus):
+        if job.measured.progress_at > attempt.idle_since or any(
+            gpu in node_gpus and gpu not in quiet_since for gpu in gpus
+        ):
             yield JobBusy(job.id, attempt.number)
     elif not job.spec.idle_ok and all(gpu in quiet_since for gpu in gpus):
-        since = max(attempt.started, job.progress_at, *(quiet_since[gpu] for gpu in gpus))
+        since = max(attempt.started, job.measured.progress_at, *(quiet_since[gpu] for gpu in gpus))
         if now - since >= settings.after_s:
             yield JobIdle(job.id, attempt.number, since, now + settings.warning_s if _may_go(job, settings) else None)
 

@@ -56,7 +56,7 @@ def _waits_for(state: ClusterState, node: Node) -> str:
     root = node.facts.checkpoint_root_id
     if not root or any(other is not node and other.facts.checkpoint_root_id == root for other in state.nodes.values()):
         return ""
-    waiting = (job for job in state.unfinished.values() if job.checkpoint_root_id and sees_checkpoint(job, node))
+    waiting = (job for job in state.unfinished.values() if job.saved.root_id and sees_checkpoint(job, node))
     return next((job.id for job in waiting), "")
 
 

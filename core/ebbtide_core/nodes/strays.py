@@ -167,7 +167,7 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
         lost = Attempt(number, allocation, now, exited=now, freed=now)
         lost.outcome = "not in this journal"
         job.attempts.append(lost)
-    job.checkpoint_root_id = job.checkpoint_root_id or node.facts.checkpoint_root_id
+    job.saved.root_id = job.saved.root_id or node.facts.checkpoint_root_id
     state.refresh(job, now)
 
 

@@ -158,7 +158,7 @@ class Draft:
             return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
-        if job.checkpoint_root_id and (pinned := self._pinned(job)):
+        if job.saved.root_id and (pinned := self._pinned(job)):
             return pinned
         if job.spec.spread and not could_combine(job, books):
             return ": the connected nodes that share a checkpoint root do not have so many"
@@ -192,7 +192,7 @@ class Draft:
         if not reaching:
             away = ", ".join(node.id for node in keepers(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
-        failure = f" ({job.move_failure})" if job.move_failure else ""
+        failure = f" ({job.saved.move_failure})" if job.saved.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
 
 

@@ -235,7 +235,7 @@ def could_run(job: Job, books: Books) -> bool:
         return False
     if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
         return False
-    if not job.checkpoint_root_id:
+    if not job.saved.root_id:
         return True
     return any(reads_checkpoint(job, node, books) for node in books.usable.values())
 

@@ -317,7 +317,7 @@ class Trial:
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
-            or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
+            or (job.saved.root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
         if self._books.anti_affinity is not None and 0 < share < WHOLE:

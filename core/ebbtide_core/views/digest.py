@@ -14,8 +14,8 @@ from ebbtide_core.state import ClusterState
 
 OF_A_JOB: Final = (
     "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",
-    "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "progress", "checkpoint",
-    "checkpoint_root_id", "suspending.preemptions", "suspending.resizes", "retries.restarts", "retries.failures",
+    "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "measured.progress", "saved.checkpoint",
+    "saved.root_id", "suspending.preemptions", "suspending.resizes", "retries.restarts", "retries.failures",
     "times.ran_s", "times.work_s", "suspending.restart_cost_s",
 )  # fmt: skip
 """All facts of a job, except for the text of its reason, which a pass may change without an event."""

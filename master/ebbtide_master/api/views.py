@@ -83,7 +83,7 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         gpu_mem_bytes=job.gpu_memory.requested_bytes,
         gpu_mem_from=job.gpu_memory.changed_because,
         rates=_rate_messages(job),
-        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
+        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.measured.rungs.items()],
         steps_per_s=speed_now(job),
         idle_since=live.idle_since if live is not None else None,
         idle_until=live.idle_until if live is not None else None,
@@ -130,7 +130,7 @@ def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
-    for at, rate in job.rates.items():
+    for at, rate in job.measured.rates.items():
         yield client_pb2.Rate(
             gpus=parts_to_share(at.share),
             nodes=at.nodes,
@@ -142,9 +142,9 @@ def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
 
 
 def _progress_message(job: Job) -> job_pb2.Progress | None:
-    if job.progress is None:
+    if job.measured.progress is None:
         return None
-    progress = job.progress
+    progress = job.measured.progress
     return job_pb2.Progress(
         step=progress.step,
         total=progress.total,
@@ -155,7 +155,7 @@ def _progress_message(job: Job) -> job_pb2.Progress | None:
 
 
 def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
-    if (found := job.checkpoint) is None:
+    if (found := job.saved.checkpoint) is None:
         return None
     return job_pb2.Checkpoint(step=found.step, bytes=found.bytes, path=found.path, verified=found.verified)
 

@@ -24,7 +24,7 @@ def train(lab: Lab, seconds: float, *speeds: tuple[Job, float]) -> None:
         lab.now += 1.0
         for job, per_s in speeds:
             if job.running:
-                step = (job.progress.step if job.progress else 0) + per_s
+                step = (job.measured.progress.step if job.measured.progress else 0) + per_s
                 report = e.ProgressReported(job.id, len(job.attempts), Progress(int(step), 10**6))
                 commands = lab.cluster.handle(report, lab.now)
                 lab.journal += [(lab.now, command.event) for command in commands if hasattr(command, "event")]

@@ -108,7 +108,7 @@ class Both:
             return [e.AttemptExited(job.id, number, stepped_aside()), e.AttemptFreed(job.id, number)]
         if self.random.random() < 0.5:
             return [e.AttemptExited(job.id, number, ExitFacts(), freed=True)]
-        step = (job.progress.step if job.progress is not None else 0) + 10
+        step = (job.measured.progress.step if job.measured.progress is not None else 0) + 10
         return [e.ProgressReported(job.id, number, Progress(step, 1000))]
 
     def check(self) -> None:

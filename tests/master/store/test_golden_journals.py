@@ -119,7 +119,7 @@ class TestGoldenJournal:
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
         curve = cluster.state.curve(job)
-        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.rates.items()] == [
+        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.measured.rates.items()] == [
             (720720, True, 4.0, 3),
             (1441440, True, 6.0, 5),
         ]
@@ -351,7 +351,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "submitted": job.submitted,
                 "ended": job.ended,
                 "exit_code": job.exit_code,
-                "checkpoint": job.checkpoint.step if job.checkpoint else None,
+                "checkpoint": job.saved.checkpoint.step if job.saved.checkpoint else None,
                 "counts": [
                     job.suspending.preemptions,
                     job.suspending.resizes,
