@@ -154,7 +154,7 @@ class ClusterState:
 
         This runs after every event about a job, so only changes may cost time.
         """
-        if job.moves_to and job.holding is None and job.ending is None:
+        if job.moves_to and job.holding is None and job.end is None:
             self._change_pool(job)
         new, admission = derive_state(job, self.unreachable), job.admission
         if new is not job.state:

@@ -72,7 +72,7 @@ class WatchedWorld(World):
         for id, job in self.cluster.state.jobs.items():
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
-                assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
+                assert (twin.attempts, twin.planned, twin.end) == (job.attempts, job.planned, job.end)
                 assert (twin.priority, twin.weight) == (job.priority, job.weight)
                 assert twin.measured.rates == job.measured.rates
                 assert twin.waiting_s(self.now) == job.waiting_s(self.now)

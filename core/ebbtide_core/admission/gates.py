@@ -92,7 +92,7 @@ class Gates:
         for admission in admissions:
             if admission.admitted:
                 _withdraw(admission)
-            admission.wants, admission.in_queue, admission.over = False, False, admission.job.ending is not None
+            admission.wants, admission.in_queue, admission.over = False, False, admission.job.end is not None
         self.user_quotas.pop(user, None)
         self._groups.pop((JobId(""), user), None)
         for admission in admissions:
@@ -176,10 +176,10 @@ class Gates:
         job = admission.job
         before = admission.admitted, admission.wants, admission.cost
         room = job.planned is not None or job.holding is not None
-        stays = job.ending is None and job.held_by is None
+        stays = job.end is None and job.held_by is None
         if room or not stays:
             admission.why = ""
-        if job.ending is not None and not admission.over:
+        if job.end is not None and not admission.over:
             self._leave(admission)
         changed = admission.resized or admission.cost != job.gpus_min
         if changed:

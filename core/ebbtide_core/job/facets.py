@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import Checkpoint, GpuId, NodeId, Progress
+from ebbtide_core.model.types import Checkpoint, GpuId, JobState, NodeId, Progress
 
 
 @frozen
@@ -159,3 +159,15 @@ class Measured:
     rungs: dict[int, float | None] = field(default_factory=dict)
     """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
     is not a number."""
+
+
+@frozen
+class End:
+    """How a job ended."""
+
+    state: JobState
+    """One of the states that are final."""
+    at: float
+    """Unix time."""
+    exit_code: int | None
+    """That of its last attempt; None if it had none, or if that is not known."""

@@ -11,6 +11,7 @@ from ebbtide_core.job.facets import (
     NO_GPU_MEMORY,
     NO_RETRIES,
     Eligibility,
+    End,
     GpuMemory,
     Measured,
     Retries,
@@ -207,9 +208,8 @@ class Job:
     queued: tuple[object, ...] | None = None
     """Its key in the queue of its pool, None while it is not in there."""
     suspensions: list[Suspension] = field(default_factory=list)
-    ending: JobState | None = None
-    ended: float | None = None
-    exit_code: int | None = None
+    end: End | None = None
+    """How it ended, None as long as it may go on."""
     suspended: bool = False
     """Whether its last attempt stepped aside."""
     returns: bool = False
@@ -234,6 +234,14 @@ class Job:
     retries: Retries = NO_RETRIES
     gpu_memory: GpuMemory = NO_GPU_MEMORY
     eligibility: Eligibility = ANYWHERE
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the job if it is over, else of the last attempt that ended; None if that is not known."""
+        if self.end is not None:
+            return self.end.exit_code
+        exits = [attempt.exit for attempt in self.attempts if attempt.exit is not None]
+        return exits[-1].code if exits else None
 
     @property
     def attempt(self) -> Attempt | None:
@@ -287,7 +295,7 @@ class Job:
     @property
     def waiting(self) -> bool:
         """Whether nothing about the job itself keeps it from being placed."""
-        if self.ending is not None or self.held_by is not None:
+        if self.end is not None or self.held_by is not None:
             return False
         if not self.attempts or self.attempts[-1].freed is not None:
             return True
@@ -309,7 +317,7 @@ class Job:
 
     def waiting_s(self, now: float) -> float:
         """Return for how many seconds since its submit the job neither ran nor was held or suspended by its user."""
-        until = self.ended if self.ended is not None else now
+        until = self.end.at if self.end is not None else now
         times = self.times
         held_s = times.held_s + (until - times.held_since if times.held_since is not None else 0.0)
         return max(0.0, until - self.submitted - self.running_s(now) - held_s)
@@ -484,8 +492,8 @@ _PENDING, _SUSPENDED, _STARTING, _RUNNING = _S.PENDING, _S.SUSPENDED, _S.STARTIN
 
 def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobState:
     """Derive the state of ``job`` from its facts and from the nodes that are silent."""
-    if job.ending is not None:
-        return job.ending
+    if job.end is not None:
+        return job.end.state
     if not job.attempts or (live := job.attempts[-1]).exited is not None:
         return _SUSPENDED if job.suspended else _PENDING
     if unreachable and not unreachable.isdisjoint(live.nodes):

@@ -10,6 +10,7 @@ from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
 from ebbtide_core.lifecycle import log_matches, swaps, sweeps, unsaved_work
@@ -106,9 +107,6 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    exit = attempt.exit
-    assert exit is not None
-    job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
     match outcome.ending:
         case Ending.COMPLETED:
             state.history.add(job)
@@ -149,11 +147,17 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 
 def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
-    job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+    """End the job with the exit code of its last attempt."""
+    end_job_as(state, job, End(ending, now, job.exit_code), reason)
+
+
+def end_job_as(state: ClusterState, job: Job, end: End, reason: str) -> None:
+    """End the job, which holds no room that it could still use."""
+    job.end, job.reason, job.held_by = end, reason, None
     if came_back := state.pools[job.pool].came_back:
         came_back.pop(job.id, None)
     if job.gpu_memory.peak_bytes:
-        gpu_memory.remember(state, job, ending)
+        gpu_memory.remember(state, job, end.state)
     if job.spec.asha is not None:
         sweeps.ended(state, job)
     state.unplan(job)
@@ -264,7 +268,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:
-    if job.ending is not None or job.suspending.fruitless_in_row < limits.MAX_FRUITLESS_SUSPENSIONS:
+    if job.end is not None or job.suspending.fruitless_in_row < limits.MAX_FRUITLESS_SUSPENSIONS:
         return ()
     reason = f"held: ended {job.suspending.fruitless_in_row} times in a row without saving ({job.reason})"
     return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)

@@ -62,7 +62,7 @@ def rewritten(
     ends: dict[JobId, int] = {}
     for line in read():
         job = JobId(getattr(line.event, "job", ""))
-        if job in gone and isinstance(line.event, ENDS) and line.time == jobs[job].ended:
+        if job in gone and isinstance(line.event, ENDS) and (end := jobs[job].end) is not None and line.time == end.at:
             ends[job] = line.sequence
     for line in read():
         job = JobId(getattr(line.event, "job", ""))
@@ -82,7 +82,7 @@ def _leaves_gpus(event: Event) -> bool:
 
 
 def _may_go(job: Job, before: float) -> bool:
-    over = job.state in FINISHED and job.ended is not None and job.ended < before
+    over = job.state in FINISHED and job.end is not None and job.end.at < before
     free = all(attempt.freed is not None for attempt in job.attempts)
     return over and free and job.task is None and job.again_as is None
 

@@ -60,7 +60,7 @@ def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
     """Hold a job without a GPU left to run on, so that no job waits behind it; a release opens all GPUs to it again."""
     if (
         not (job.eligibility.excluded or job.eligibility.excluded_gpus)
-        or job.ending is not None
+        or job.end is not None
         or job.held_by is not None
         or _has_other(state, job)
     ):

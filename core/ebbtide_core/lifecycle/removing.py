@@ -80,7 +80,7 @@ def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
 
 def _is_over(state: ClusterState, event: e.JobRetired | e.JobRemoved) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is not None and job.holding is None
+    return job is not None and job.end is not None and job.holding is None
 
 
 def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:

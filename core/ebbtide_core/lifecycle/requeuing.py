@@ -47,7 +47,7 @@ def given_up(state: ClusterState) -> Iterator[Event]:
 
 def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None
+    return job is not None and job.end is None
 
 
 def _give_up(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending
 from ebbtide_core.lifecycle.sweeps import halving_of
@@ -38,7 +39,7 @@ def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: floa
 
 def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None or job.ending is not None else halving_of(state, job)
+    sweep = None if job is None or job.end is not None else halving_of(state, job)
     return sweep is not None and sweep.tasks[event.job].waits
 
 
@@ -60,8 +61,7 @@ def _is_paused(job: Job) -> bool:
 
 
 def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
-    job.exit_code = 0
-    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
+    ending.end_job_as(state, job, End(JobState.COMPLETED, now, 0), event.reason)
 
 
 # --- decisions ---

@@ -140,7 +140,7 @@ def read_end(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> O
 
 def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryChanged | None:
     """Return what the job needs from now on if it is run again because it ran out of memory; else None."""
-    if job.gpu_memory.alone_after != attempt.number or job.ending is not None:
+    if job.gpu_memory.alone_after != attempt.number or job.end is not None:
         return None
     given = _given(attempt)
     peak = attempt.exit.gpu_mem_peak_bytes if attempt.exit is not None else None
@@ -153,7 +153,7 @@ def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryCha
 
 def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None
+    return job is not None and job.end is None
 
 
 def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:

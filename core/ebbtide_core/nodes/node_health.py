@@ -106,7 +106,7 @@ def is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.Nod
 
 def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None and event.node not in job.eligibility.excluded
+    return job is not None and job.end is None and event.node not in job.eligibility.excluded
 
 
 RULES: Final = (

@@ -174,7 +174,7 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
 def _hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
     """Hold a job with an attempt that the journal does not know, until a user decides."""
     job = state.jobs.get(event.job)
-    if job is None or job.ending is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
+    if job is None or job.end is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
         return
     if job.live is None:
         runs = "was" if event.over else "runs"

@@ -3,22 +3,12 @@
 import dataclasses
 import hashlib
 import json
-from operator import attrgetter
-from typing import Final
 
 from ebbtide_core.events.codec import Json, encode
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.state import ClusterState
-
-OF_A_JOB: Final = (
-    "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",
-    "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "measured.progress", "saved.checkpoint",
-    "saved.root_id", "suspending.preemptions", "suspending.resizes", "retries.restarts", "retries.failures",
-    "times.ran_s", "times.work_s", "suspending.restart_cost_s",
-)  # fmt: skip
-"""All facts of a job, except for the text of its reason, which a pass may change without an event."""
 
 
 def digest(state: ClusterState) -> str:
@@ -35,11 +25,46 @@ def _bytes(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def facts(job: Job) -> dict[str, object]:
+    """Return all facts of a job, by name, except for the text of its reason, which a pass may change without an event.
+
+    The digest depends on their order, which is that of the first version.
+    """
+    end, times, retries, suspending = job.end, job.times, job.retries, job.suspending
+    return {
+        "id": job.id,
+        "spec": job.spec,
+        "user": job.user,
+        "submitted": job.submitted,
+        "sequence": job.sequence,
+        "gpus_min": job.gpus_min,
+        "gpus_max": job.gpus_max,
+        "priority": job.priority,
+        "weight": job.weight,
+        "state": job.state,
+        "held_by": job.held_by,
+        "attempts": job.attempts,
+        "planned": job.planned,
+        "suspensions": job.suspensions,
+        "ending": end.state if end is not None else None,
+        "ended": end.at if end is not None else None,
+        "exit_code": job.exit_code,
+        "progress": job.measured.progress,
+        "checkpoint": job.saved.checkpoint,
+        "checkpoint_root_id": job.saved.root_id,
+        "preemptions": suspending.preemptions,
+        "resizes": suspending.resizes,
+        "restarts": retries.restarts,
+        "failures": retries.failures,
+        "ran_s": times.ran_s,
+        "work_s": times.work_s,
+        "restart_cost_s": suspending.restart_cost_s,
+    }
+
+
 def _job(job: Job) -> Json:
-    return [
-        [_attempt(attempt) for attempt in job.attempts] if name == "attempts" else encode(attrgetter(name)(job))
-        for name in OF_A_JOB
-    ]
+    known = facts(job) | {"attempts": [_attempt(attempt) for attempt in job.attempts]}
+    return [encode(value) for value in known.values()]
 
 
 def _attempt(attempt: Attempt) -> Json:

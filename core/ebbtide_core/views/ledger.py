@@ -180,7 +180,7 @@ class Ledger:
         elif isinstance(event, e.AttemptFreed) and event.dirty_gpus:
             for piece in job.attempts[event.attempt - 1].allocation:
                 self._look_at_node(piece.node, now)
-        if job.ending is not None and entry.held is None:
+        if job.end is not None and entry.held is None:
             del self._jobs[id]  # so that memory does not grow with the length of the journal
             self._state.jobs.pop(id, None)
 
@@ -311,7 +311,7 @@ class Ledger:
 
 def _life(job: Job) -> _Life | None:
     """Return what ``job`` does; None if it is over."""
-    if job.ending is not None:
+    if job.end is not None:
         return None
     if job.live is not None and not job.off_gpu:
         return _Life.PLACED

@@ -250,7 +250,7 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
 def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Facts:
     """Yield the facts for the tasks that the array ``id`` lacks: copies of the jobs that had ended before it began."""
     first = next(iter(cluster.state.gates.arrays[id].tasks.values()))
-    over = [job for job in jobs if job.ended is not None and job.ended <= first.submitted]
+    over = [job for job in jobs if job.end is not None and job.end.at <= first.submitted]
     over = [job for job in over if job.state is JobState.FAILED] if failed else over
     return submission_events(cluster, id, _again(cluster, over), first.user, False, again=over)
 

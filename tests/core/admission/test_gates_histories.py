@@ -43,7 +43,7 @@ class Model:
         return self.lab.cluster.state.jobs
 
     def stays(self, job):
-        return job.ending is None and job.held_by is None
+        return job.end is None and job.held_by is None
 
     def has_room(self, job):
         return job.planned is not None or job.holding is not None

@@ -349,7 +349,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "user": job.user,
                 "gpus": [job.gpus_min, job.gpus_max],
                 "submitted": job.submitted,
-                "ended": job.ended,
+                "ended": job.end and job.end.at,
                 "exit_code": job.exit_code,
                 "checkpoint": job.saved.checkpoint.step if job.saved.checkpoint else None,
                 "counts": [
