@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -266,7 +267,8 @@ class ClusterState:
 
     def enter_gates(self, job: Job, task: Task | None) -> None:
         """Give a new job, which some gate concerns, its admission record."""
-        job.task = task
+        if task is not None:
+            job.lineage = replace(job.lineage, task=task)
         self.gates.enter(job, task)
         if job.spec.begin_at:
             heapq.heappush(self._delayed, (job.spec.begin_at, job.id))

@@ -99,7 +99,7 @@ class Gates:
             group, job = admission.group, admission.job
             group.queue, group.ready = [entry for entry in group.queue if entry[1].in_queue], None
             heapify(group.queue)
-            if job.task is None:
+            if job.lineage.task is None:
                 admission.group = self._group(job, None)
             else:
                 group.user_quota = self._user_quota(user) if job.gpus_min else None
@@ -112,22 +112,22 @@ class Gates:
 
     def count(self, job: Job, new: JobState) -> None:
         """Count that the job comes into the state ``new``; call this before its state changes."""
-        if job.task is not None:
-            states = self.arrays[job.task.array].states
+        if job.lineage.task is not None:
+            states = self.arrays[job.lineage.task.array].states
             states[job.state] -= 1
             states[new] += 1
 
     def forget(self, job: Job) -> None:
         """Forget the job, which is over."""
-        if job.task is not None:
-            self.arrays[job.task.array].tasks.pop(job.task.index, None)
+        if job.lineage.task is not None:
+            self.arrays[job.lineage.task.array].tasks.pop(job.lineage.task.index, None)
 
     # --- dependencies ---
 
     def ended(self, job: Job) -> list[Job]:
         """Settle the dependencies on the job that ended, and on its array; return the jobs that depended on them."""
         changed = list[Job]()
-        for id in (job.id,) if job.task is None else (job.id, job.task.array):
+        for id in (job.id,) if job.lineage.task is None else (job.id, job.lineage.task.array):
             kinds = self.dependents.get(id, {})
             for dependency in [Dependency(id, kind) for kind in kinds]:
                 met, why = self._verdict(dependency)

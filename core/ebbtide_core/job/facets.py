@@ -10,7 +10,23 @@ from typing import Final
 
 from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import Checkpoint, GpuId, JobState, NodeId, Progress
+from ebbtide_core.model.types import Checkpoint, GpuId, JobId, JobState, NodeId, Progress, Task
+
+
+@frozen
+class Lineage:
+    """Which other jobs a job belongs to, or stands for."""
+
+    task: Task | None = None
+    """Which task of which array it is, if it is one."""
+    again_of: JobId | None = None
+    """The job that `ebb requeue` submitted again as this one, if any."""
+    again_as: JobId | None = None
+    """The job as which `ebb requeue` submitted this one again, if it did."""
+
+
+ALONE: Final = Lineage()
+"""That of a job which has to do with no other one."""
 
 
 @frozen

@@ -7,12 +7,14 @@ from typing import Final
 
 from ebbtide_core.events import AttemptRefused, Event, LogMatched
 from ebbtide_core.job.facets import (
+    ALONE,
     ANYWHERE,
     NO_GPU_MEMORY,
     NO_RETRIES,
     Eligibility,
     End,
     GpuMemory,
+    Lineage,
     Measured,
     Retries,
     Saved,
@@ -39,7 +41,6 @@ from ebbtide_core.model.types import (
     StartFacts,
     StopCause,
     SuspendMode,
-    Task,
 )
 
 ITS_TURN: Final = "waiting for its turn in the queue"
@@ -216,15 +217,11 @@ class Job:
     """Whether it goes to the head of the queue."""
     not_before: float = 0.0
     pool: str = DEFAULT_POOL
+    lineage: Lineage = ALONE
     moves_to: str = ""
     """The pool that it moves to once it holds nothing, if any."""
-    task: Task | None = None
-    """Which task of which array it is, if it is one."""
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
     """Its record at the gates (`ebbtide_core.admission.gates`), None if no gate concerns it."""
-    again_of: JobId | None = None
-    again_as: JobId | None = None
-    """`ebb requeue` submitted the job ``again_of`` again as this one, or this one again as ``again_as``."""
     story: list[tuple[float, Event]] = field(default_factory=list)
     """The events about it, with their Unix times."""
     times: Times = field(default_factory=Times)

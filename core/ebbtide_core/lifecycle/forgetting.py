@@ -84,7 +84,7 @@ def _leaves_gpus(event: Event) -> bool:
 def _may_go(job: Job, before: float) -> bool:
     over = job.state in FINISHED and job.end is not None and job.end.at < before
     free = all(attempt.freed is not None for attempt in job.attempts)
-    return over and free and job.task is None and job.again_as is None
+    return over and free and job.lineage.task is None and job.lineage.again_as is None
 
 
 def _named(event: Event) -> Iterator[JobId]:

@@ -73,8 +73,8 @@ def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
         return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
     if job.id in state.set_aside:
         return _conflict(f"job {job.id} is set aside, because the journal is damaged where it tells of it")
-    if job.again_as is not None and job.again_as in state.jobs:
-        return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
+    if job.lineage.again_as is not None and job.lineage.again_as in state.jobs:
+        return _conflict(f"job {job.id} was submitted again as job {job.lineage.again_as}: remove that one first")
     return None
 
 
@@ -88,7 +88,7 @@ def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 
 
 def _removed(state: ClusterState, event: e.JobRemoved, now: float) -> None:
-    task = state.jobs[event.job].task
+    task = state.jobs[event.job].lineage.task
     state.forget_job(event.job)
     state.removed.add(event.job)
     if task is not None and not state.gates.arrays[task.array].tasks:

@@ -1,6 +1,7 @@
 """Sends jobs back to the queue, changes the limits of arrays, and cancels jobs that can never start."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -31,7 +32,7 @@ def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Even
 
 
 def _requeued(state: ClusterState, job: Job, event: e.JobRequeued, now: float) -> None:
-    job.again_as = event.again_as
+    job.lineage = replace(job.lineage, again_as=event.again_as)
 
 
 # --- jobs that can never start ---

@@ -1,5 +1,6 @@
 """Checks a submitted job, and adds it to the state."""
 
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -50,7 +51,7 @@ def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     if (task := event.task) is not None or spec.after or spec.begin_at or state.gates.limit_users:
         state.enter_gates(job, task)
     if event.again_of is not None:
-        job.again_of = event.again_of
+        job.lineage = replace(job.lineage, again_of=event.again_of)
     if spec.asha is not None:
         sweeps.entered(state, job)
     if event.operation_id:

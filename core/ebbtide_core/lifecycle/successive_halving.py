@@ -31,10 +31,10 @@ def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
 
 
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    if (sweep := halving_of(state, job)) is not None and job.task is not None:
+    if (sweep := halving_of(state, job)) is not None and job.lineage.task is not None:
         sweep.reach(job.id, event.value)
         job.measured.rungs[event.steps] = event.value
-        state.halvings_changed.add(job.task.array)
+        state.halvings_changed.add(job.lineage.task.array)
 
 
 def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:

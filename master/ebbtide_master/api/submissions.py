@@ -265,10 +265,10 @@ def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
 
 
 def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
-    if job.task is None:
+    if job.lineage.task is None:
         return None
-    array = cluster.state.gates.arrays[job.task.array]
-    return replace(job.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
+    array = cluster.state.gates.arrays[job.lineage.task.array]
+    return replace(job.lineage.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
 
 
 def _had_stdin(job: Job) -> Refusal:
@@ -322,5 +322,5 @@ def is_whole(cluster: Cluster, id: JobId) -> bool:
         return True
     if not array.tasks:  # all of them were removed since
         return True
-    task = next(iter(array.tasks.values())).task
+    task = next(iter(array.tasks.values())).lineage.task
     return task is None or len(array.tasks) >= task.size

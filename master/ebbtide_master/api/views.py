@@ -90,11 +90,11 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         pool=job.pool,
         moves_to=job.moves_to,
         excluded_nodes={str(node): why for node, why in job.eligibility.excluded_because.items()},
-        array=job.task.array if job.task is not None else "",
-        index=job.task.index if job.task is not None else 0,
-        params=job.task.params if job.task is not None else {},
-        again_of=job.again_of or "",
-        again_as=job.again_as or "",
+        array=job.lineage.task.array if job.lineage.task is not None else "",
+        index=job.lineage.task.index if job.lineage.task is not None else 0,
+        params=job.lineage.task.params if job.lineage.task is not None else {},
+        again_of=job.lineage.again_of or "",
+        again_as=job.lineage.again_as or "",
     )
 
 

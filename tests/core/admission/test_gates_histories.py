@@ -50,9 +50,9 @@ class Model:
 
     def caps(self, job):
         """Those that count for it, as (members, most jobs, most parts)."""
-        if job.task is not None:
-            jobs, slots = self.limits[job.task.array]
-            yield ("array", job.task.array), jobs or 10**9, (slots or 10**9) * WHOLE
+        if job.lineage.task is not None:
+            jobs, slots = self.limits[job.lineage.task.array]
+            yield ("array", job.lineage.task.array), jobs or 10**9, (slots or 10**9) * WHOLE
         quota = self.quotas.of(job.user)
         if quota.gpus is not None and job.gpus_min:
             yield ("user", job.user), 10**9, quota.gpus
@@ -93,7 +93,9 @@ class Model:
         return self.stays(job) and all(met) and job.spec.begin_at <= self.lab.now
 
     def verdict(self, dependency):
-        named = [job for job in self.jobs.values() if dependency.job in (job.id, job.task and job.task.array)]
+        named = [
+            job for job in self.jobs.values() if dependency.job in (job.id, job.lineage.task and job.lineage.task.array)
+        ]
         over = [job.state for job in named if job.state.finished]
         return is_met(dependency.kind, len(named) - len(over), sum(not is_ok(state) for state in over))
 

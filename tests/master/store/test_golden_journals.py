@@ -219,7 +219,7 @@ class TestGoldenJournal:
             "100.0": "FAILED",
             "4": "CANCELLED",
         }
-        assert (array.max_concurrent, array.unfinished, jobs["100.0"].again_as, jobs["6"].again_of) == (
+        assert (array.max_concurrent, array.unfinished, jobs["100.0"].lineage.again_as, jobs["6"].lineage.again_of) == (
             2,
             2,
             "6",
