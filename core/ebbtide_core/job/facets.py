@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import Checkpoint, GpuId, JobId, JobState, NodeId, Progress, Task
+from ebbtide_core.model.types import Checkpoint, GpuId, JobId, JobState, NodeAllocation, NodeId, Progress, Task
 
 
 @frozen
@@ -187,3 +187,22 @@ class End:
     """Unix time."""
     exit_code: int | None
     """That of its last attempt; None if it had none, or if that is not known."""
+
+
+@dataclass(slots=True)
+class Swap:
+    """What an attempt holds, and where its GPU memory is, if that can be moved to host memory while the attempt lives.
+
+    `ebbtide_core.lifecycle.swaps` moves it.
+    """
+
+    kept: NodeAllocation | None
+    """What it holds besides its allocation until it ends."""
+    count: int = 0
+    """How often its memory was moved to host memory."""
+    out_since: float | None = None
+    """The Unix time at which it was moved there last; None while it is on the GPU."""
+    out_bytes: int = 0
+    """How much was moved there, 0 while it is on the GPU."""
+    returning_since: float | None = None
+    """The Unix time at which it was asked to come back; None unless it is on the way."""

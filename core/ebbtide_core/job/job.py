@@ -19,6 +19,7 @@ from ebbtide_core.job.facets import (
     Retries,
     Saved,
     Suspending,
+    Swap,
     Times,
 )
 from ebbtide_core.job.meter import AttemptMeter
@@ -35,7 +36,6 @@ from ebbtide_core.model.types import (
     HeldBy,
     JobId,
     JobState,
-    NodeAllocation,
     NodeId,
     Sharing,
     StartFacts,
@@ -78,10 +78,9 @@ class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
     ``reserved_s`` is the running time, in seconds over all attempts, at which its reservation ends, if it has one.
-    ``kept`` is what a swappable attempt holds besides its ``allocation`` until it ends (see
-    `ebbtide_core.lifecycle.swaps`). ``swapped`` is when it was moved to host memory, for the ``swaps``-th time, with
-    ``swapped_bytes``; ``returning`` is when it was asked to come back, and until then it is ``off_gpu``. ``started`` is
-    None meanwhile, and then the time at which it was back; ``first_started`` stays.
+    ``swap`` is what it is to be swappable, None if it is not. It is ``off_gpu`` from when its memory was moved to host
+    memory until it was asked to come back. ``started`` is None meanwhile, and then the time at which it was back;
+    ``first_started`` stays.
     ``overran`` says that it used more GPU memory than it was given. It has used none of its GPUs since ``idle_since``,
     and is suspended for that at ``idle_until``. ``edited`` are the scripts that had changed when it started.
     ``unused_since`` is when a user last used the session, 0 if it is in use.
@@ -107,11 +106,7 @@ class Attempt:
     freed: float | None = None
     outcome: str = ""
     published: bool = False
-    kept: NodeAllocation | None = None
-    swaps: int = 0
-    swapped: float | None = None
-    swapped_bytes: int = 0
-    returning: float | None = None
+    swap: Swap | None = None
     off_gpu: bool = False
     first_started: float | None = None
     members: dict[NodeId, GangMember] = field(default_factory=dict)
@@ -129,6 +124,11 @@ class Attempt:
     matches: tuple[LogMatched, ...] = ()
     leased: tuple[NodeId, ...] = ()
     orphaned: bool = False
+
+    @property
+    def swaps(self) -> int:
+        """How often it was moved to host memory."""
+        return self.swap.count if self.swap is not None else 0
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -203,9 +203,6 @@ class Job:
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
     """The room promised to it: that of its running attempt, or what is being freed for its next one."""
-    pinned_allocation: Allocation | None = None
-    """The only room that it can have while it has an attempt that cannot go anywhere else. A job that waits for it
-    blocks no other job, and is asked first once that is free."""
     queued: tuple[object, ...] | None = None
     """Its key in the queue of its pool, None while it is not in there."""
     suspensions: list[Suspension] = field(default_factory=list)
@@ -260,6 +257,17 @@ class Job:
             return None
         newest = self.attempts[-1]
         return newest if newest.freed is None and not newest.off_gpu else None
+
+    @property
+    def pinned_allocation(self) -> Allocation | None:
+        """The only room that the job can have while it has an attempt that cannot go anywhere else, else None.
+
+        A job that waits for its pinned allocation blocks no other job, and is asked first once that is free.
+        """
+        if not self.attempts:
+            return None
+        newest = self.attempts[-1]
+        return newest.allocation if newest.swap is not None and newest.exited is None else None
 
     @property
     def off_gpu(self) -> bool:

@@ -9,6 +9,7 @@ from ebbtide_core.commands import Command, Launch, Stop
 from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events.words import on, until_then
 from ebbtide_core.job import edited_scripts, gang
+from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.lifecycle import swaps
 from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
@@ -39,8 +40,8 @@ def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) ->
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
         allocation, kept = swaps.parts_of(allocation)
-        job.pinned_allocation = allocation
-    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    swap = Swap(kept) if kept is not None else None
+    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, swap=swap))
     if state.rates.curves:
         job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
@@ -90,9 +91,10 @@ def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
 
 def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
-    placed = attempt.placed if attempt.returning is None else attempt.returning
-    if attempt.swapped is not None:
-        swaps.is_back(state, job, attempt)
+    placed, swap = attempt.placed, attempt.swap
+    if swap is not None and swap.out_since is not None:
+        placed = placed if swap.returning_since is None else swap.returning_since
+        swaps.is_back(state, job, swap)
     job.saved.move_failure = ""
     if job.retries.launches_in_vain:
         job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})

@@ -60,7 +60,6 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
-    job.pinned_allocation = None
     if job.spec.asha is not None:
         sweeps.left(state, job)
     if attempt.started is not None:
@@ -190,8 +189,8 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
     """Free what the newest attempt held, which is proven free."""
     if not attempt.off_gpu:
         state.vacate(job)
-    if attempt.kept is not None:
-        swaps.let_go(state, job, attempt)
+    if attempt.swap is not None:
+        swaps.let_go(state, job, attempt.swap)
     attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
@@ -214,7 +213,7 @@ def _end_refused(
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, job.pinned_allocation = now, None
+    attempt.exited = now
     if job.spec.asha is not None:
         sweeps.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"

@@ -57,8 +57,8 @@ def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
     if attempt.stop is not None:
         if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
             yield stop_on((node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
-    elif attempt.returning is not None:
-        yield Resume((node,), job.id, attempt.number, attempt.swaps)
+    elif attempt.swap is not None and attempt.swap.returning_since is not None:
+        yield Resume((node,), job.id, attempt.number, attempt.swap.count)
 
 
 def _never_arrived(attempt: Attempt, node: NodeId) -> bool:

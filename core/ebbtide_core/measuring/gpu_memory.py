@@ -170,12 +170,12 @@ def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
     job.gpu_memory = replace(job.gpu_memory, requested_bytes=event.mem_bytes, changed_because=event.reason)
 
 
-def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
+def widen(state: ClusterState, attempt: Attempt) -> None:
     """Fold: give a swapped attempt that overran its GPU the whole of that GPU, because it can come back to no other."""
     [piece] = attempt.allocation.nodes
     gpus = state.nodes[piece.node].gpus
     slices = tuple(GpuSlice(held.gpu, WHOLE, gpus[held.gpu].mem_bytes) for held in piece.gpus)
-    attempt.allocation = job.pinned_allocation = Allocation((replace(piece, gpus=slices),))
+    attempt.allocation = Allocation((replace(piece, gpus=slices),))
 
 
 def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:

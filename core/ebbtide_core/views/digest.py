@@ -1,10 +1,10 @@
 """Computes a fingerprint of the cluster's state, equal for a cluster that ran and for the fold of its journal."""
 
-import dataclasses
 import hashlib
 import json
 
 from ebbtide_core.events.codec import Json, encode
+from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import NodeUse
@@ -68,9 +68,46 @@ def _job(job: Job) -> Json:
 
 
 def _attempt(attempt: Attempt) -> Json:
-    """Leave out the attempt's measured speed, because the journal does not have it."""
-    names = (field.name for field in dataclasses.fields(attempt) if field.init and field.name != "meter")
-    return [encode(getattr(attempt, name)) for name in names]
+    """Encode all facts of an attempt; what its speed was measured to be is no fact of the journal's."""
+    swap = attempt.swap or Swap(None)
+    known = (
+        attempt.number,
+        attempt.allocation,
+        attempt.placed,
+        attempt.reserved_s,
+        attempt.sticky,
+        attempt.started,
+        attempt.pid,
+        attempt.resumed_step,
+        attempt.stop,
+        attempt.exited,
+        attempt.exit,
+        attempt.freed,
+        attempt.outcome,
+        attempt.published,
+        swap.kept,
+        swap.count,
+        swap.out_since,
+        swap.out_bytes,
+        swap.returning_since,
+        attempt.off_gpu,
+        attempt.first_started,
+        attempt.members,
+        attempt.start,
+        attempt.broken_by,
+        attempt.port,
+        attempt.sharing,
+        attempt.overran,
+        attempt.idle_since,
+        attempt.idle_until,
+        attempt.unused_since,
+        attempt.edited,
+        attempt.speedup,
+        attempt.matches,
+        attempt.leased,
+        attempt.orphaned,
+    )
+    return [encode(value) for value in known]
 
 
 def _node(node: Node) -> Json:

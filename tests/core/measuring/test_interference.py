@@ -161,7 +161,7 @@ def test_one_that_cannot_save_lies_in_host_memory_until_the_other_is_done() -> N
     lab.wait(1000)
     assert (two.state, two.attempts[-1].off_gpu) == (JobState.SUSPENDED, True)
     lab.end(one, DONE)
-    assert two.attempts[-1].returning is not None
+    assert two.attempts[-1].swap.returning_since is not None
 
 
 def test_without_a_speed_alone_nothing_happens() -> None:
