@@ -8,9 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ebbtide_core.events import AttemptRefused
 from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import Checkpoint, GpuId, JobId, JobState, NodeAllocation, NodeId, Progress, Task
+from ebbtide_core.model.types import (
+    Checkpoint,
+    ExitFacts,
+    GpuId,
+    JobId,
+    JobState,
+    NodeAllocation,
+    NodeId,
+    Progress,
+    Task,
+)
 
 
 @frozen
@@ -206,3 +217,36 @@ class Swap:
     """How much was moved there, 0 while it is on the GPU."""
     returning_since: float | None = None
     """The Unix time at which it was asked to come back; None unless it is on the way."""
+
+
+@dataclass(slots=True)
+class GangMember:
+    """One node's part of an attempt on several nodes. ``ended`` is a Unix time, None while it may have processes."""
+
+    started: bool = False
+    ended: float | None = None
+    exit: ExitFacts | None = None
+    refusal: AttemptRefused | None = None
+    freed: bool = False
+
+
+@dataclass(slots=True)
+class Gang:
+    """How far the nodes of an attempt on several nodes are (see `ebbtide_core.job.gang`)."""
+
+    members: dict[NodeId, GangMember]
+    """The nodes where its part was launched."""
+    broken_by: NodeId | None = None
+    """The node whose failure ended it, if one did."""
+    port: int = 0
+    """Where its ranks meet, as its first node chose it; 0 before that node said so."""
+
+
+@frozen
+class Idle:
+    """Since when an attempt has used none of its GPUs (see `ebbtide_core.lifecycle.idling`)."""
+
+    since: float
+    """Unix time."""
+    suspend_at: float | None
+    """The Unix time at which it is suspended for that; None if it is not."""

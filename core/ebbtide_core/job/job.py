@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heappop
 from typing import Final
 
-from ebbtide_core.events import AttemptRefused, Event, LogMatched
+from ebbtide_core.events import Event, LogMatched
 from ebbtide_core.job.facets import (
     ALONE,
     ANYWHERE,
@@ -13,7 +13,9 @@ from ebbtide_core.job.facets import (
     NO_RETRIES,
     Eligibility,
     End,
+    Gang,
     GpuMemory,
+    Idle,
     Lineage,
     Measured,
     Retries,
@@ -63,17 +65,6 @@ class StopOrder:
 
 
 @dataclass(slots=True)
-class GangMember:
-    """One node's part of an attempt on several nodes. ``ended`` is a Unix time, None while it may have processes."""
-
-    started: bool = False
-    ended: float | None = None
-    exit: ExitFacts | None = None
-    refusal: AttemptRefused | None = None
-    freed: bool = False
-
-
-@dataclass(slots=True)
 class Attempt:
     """One launch of a job. Times are Unix seconds, None if not yet.
 
@@ -109,14 +100,11 @@ class Attempt:
     swap: Swap | None = None
     off_gpu: bool = False
     first_started: float | None = None
-    members: dict[NodeId, GangMember] = field(default_factory=dict)
+    gang: Gang | None = None
     start: StartFacts | None = None
-    broken_by: NodeId | None = None
-    port: int = 0
     sharing: Sharing | None = None
     overran: bool = False
-    idle_since: float | None = None
-    idle_until: float | None = None
+    idle: Idle | None = None
     unused_since: float = 0.0
     edited: tuple[str, ...] = ()
     speedup: Callable[[int], float] | None = None
@@ -133,9 +121,9 @@ class Attempt:
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         """The nodes where the attempt may have processes, as long as it has not exited."""
-        if not self.members:
+        if self.gang is None:
             return self.allocation.node_ids
-        return tuple([node for node, member in self.members.items() if member.ended is None])
+        return tuple([node for node, member in self.gang.members.items() if member.ended is None])
 
 
 @dataclass(slots=True)

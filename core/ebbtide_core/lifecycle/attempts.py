@@ -64,9 +64,8 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
         # A user has changed the range since the submit, and the node needs the range that the attempt has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     first, needed = attempt.allocation.node_ids[0], job.saved.checkpoint is not None
-    address = state.nodes[first].facts.address if attempt.members else ""
+    meeting = ("", 0) if attempt.gang is None else (state.nodes[first].facts.address, attempt.gang.port)
     source = checkpoint_location.source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
-    meeting = address, attempt.port
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
 
@@ -85,7 +84,7 @@ def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
         return False
     if not event.node:
         return True
-    member = attempt.members.get(event.node)
+    member = None if attempt.gang is None else attempt.gang.members.get(event.node)
     return member is not None and not member.started and member.ended is None
 
 
@@ -104,8 +103,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     job.saved.root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
     if not event.node:  # the event is about the attempt as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
-        if attempt.members:
-            attempt.members.clear()
+        attempt.gang = None
     elif not gang.note_start(attempt, event):
         return
     attempt.started = now

@@ -174,7 +174,7 @@ def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
 def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
     if event.node:
-        attempt.members[event.node].freed = True
+        gang.of(attempt).members[event.node].freed = True
     if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
         _free(state, job, attempt, now)
     for piece in attempt.allocation:
@@ -252,7 +252,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     """
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
-    if attempt.broken_by is not None and job.running:
+    if attempt.gang is not None and attempt.gang.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
     if attempt.exited is None:
         return ()

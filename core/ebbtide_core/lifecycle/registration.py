@@ -28,7 +28,7 @@ def _end_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event
             continue
         if _never_arrived(attempt, node.id):
             continue  # `_reminders` repeats its launch
-        part = node.id if attempt.members else e.EVERY_NODE
+        part = node.id if attempt.gang is not None else e.EVERY_NODE
         if not gang.has_ended(attempt, node.id):
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True, node=part)
         elif not gang.has_freed(attempt, node.id):

@@ -76,7 +76,7 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
         _keep(state, job, swap, event.mem_bytes)
     attempt.started, attempt.off_gpu, swap.returning_since = None, True, None
     swap.out_since, swap.count, swap.out_bytes = now, event.swaps, event.mem_bytes
-    attempt.idle_since = attempt.idle_until = None
+    attempt.idle = None
     job.suspended = True
     where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
     job.reason = f"could not come back to its GPU: {event.note}" if came_back else f"swapped out; {where}"

@@ -97,7 +97,7 @@ def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
     """Return why the attempt is a stray; None if it is not."""
     if attempt is None or node not in attempt.allocation.node_ids:
         return StrayKind.UNKNOWN
-    member = attempt.members.get(node)
+    member = None if attempt.gang is None else attempt.gang.members.get(node)
     is_free = attempt.freed is not None or (member is not None and member.freed)
     return StrayKind.OVER if is_free else None
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from ebbtide_core.events.codec import Json, encode
-from ebbtide_core.job.facets import Swap
+from ebbtide_core.job.facets import Gang, Swap
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import NodeUse
@@ -69,7 +69,7 @@ def _job(job: Job) -> Json:
 
 def _attempt(attempt: Attempt) -> Json:
     """Encode all facts of an attempt; what its speed was measured to be is no fact of the journal's."""
-    swap = attempt.swap or Swap(None)
+    swap, gang, idle = attempt.swap or Swap(None), attempt.gang or Gang({}), attempt.idle
     known = (
         attempt.number,
         attempt.allocation,
@@ -92,14 +92,14 @@ def _attempt(attempt: Attempt) -> Json:
         swap.returning_since,
         attempt.off_gpu,
         attempt.first_started,
-        attempt.members,
+        gang.members,
         attempt.start,
-        attempt.broken_by,
-        attempt.port,
+        gang.broken_by,
+        gang.port,
         attempt.sharing,
         attempt.overran,
-        attempt.idle_since,
-        attempt.idle_until,
+        idle.since if idle is not None else None,
+        idle.suspend_at if idle is not None else None,
         attempt.unused_since,
         attempt.edited,
         attempt.speedup,

@@ -198,7 +198,8 @@ class Ledger:
         holding = entry.job.holding
         stage = None if holding is None else _stage(holding)
         held = None if holding is None else holding.allocation
-        idle_since = holding.idle_since if holding is not None and stage is _Stage.COMPUTING else None
+        idle = holding.idle if holding is not None and stage is _Stage.COMPUTING else None
+        idle_since = idle.since if idle is not None else None
         if idle_since != entry.idle_since:
             self._book_idle(entry, now)
             entry.idle_since = idle_since

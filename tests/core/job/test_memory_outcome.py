@@ -1,8 +1,9 @@
 """Attempts that used up their host memory: a failure of the job, told as that."""
 
 from ebbtide_core import events as e
+from ebbtide_core.job.facets import Gang, GangMember
 from ebbtide_core.job.gang import exit_of
-from ebbtide_core.job.job import Attempt, GangMember
+from ebbtide_core.job.job import Attempt
 from ebbtide_core.model.types import Allocation, ExitFacts, JobState, NodeAllocation, NodeId
 from ebbtide_core.views.narrate import narrate
 
@@ -61,5 +62,5 @@ def test_of_several_nodes_the_one_that_ran_out_is_heard() -> None:
     nodes = [NodeId("a"), NodeId("b")]
     attempt = Attempt(1, Allocation(tuple(NodeAllocation(node, (), 1.0, 0) for node in nodes)), 0.0)
     left = ExitFacts(exit_code=85, stop_requested=True)
-    attempt.members = {nodes[0]: GangMember(exit=left, ended=1.0), nodes[1]: GangMember(exit=KILLED, ended=1.0)}
+    attempt.gang = Gang({nodes[0]: GangMember(exit=left, ended=1.0), nodes[1]: GangMember(exit=KILLED, ended=1.0)})
     assert exit_of(attempt).memory_failure == TOO_MUCH

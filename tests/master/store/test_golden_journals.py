@@ -138,7 +138,7 @@ class TestGoldenJournal:
         assert [booked.gpu for booked in booking.gpus] == ["a0", "a3"]
         assert cluster.state.pools["default"].books.booked is cluster.state.bookings
         [attempt] = cluster.state.jobs["1"].attempts
-        assert (attempt.idle_since, attempt.idle_until) == (2010.0, None)
+        assert (attempt.idle.since, attempt.idle.suspend_at) == (2010.0, None)
 
     def test_what_a_job_printed_is_known_again_and_where_it_does_not_go_because_of_it(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
