@@ -155,7 +155,7 @@ class ClusterState:
 
         This runs after every event about a job, so only changes may cost time.
         """
-        if job.moves_to and job.holding is None and job.end is None:
+        if job.next.pool and job.holding is None and job.end is None:
             self._change_pool(job)
         new, admission = derive_state(job, self.unreachable), job.admission
         if new is not job.state:
@@ -195,8 +195,8 @@ class ClusterState:
                 self._refresh_all(self.gates.ended(job), now)
 
     def _change_pool(self, job: Job) -> None:
-        """Move ``job``, which holds nothing and is promised nothing, to the pool `Job.moves_to`."""
-        old, new = self.pools[job.pool], self.pools[job.moves_to]
+        """Move ``job``, which holds nothing and is promised nothing, to the pool `NextAttempt.pool`."""
+        old, new = self.pools[job.pool], self.pools[job.next.pool]
         if job.queued is not None:
             old.queue.remove(job.queued, job)
             job.queued = None
@@ -205,7 +205,7 @@ class ClusterState:
             new.came_back[job.id] = job
         self.aside.pop(job.id, None)
         # It loses its place at the head of the queue, because no job of the new pool preempted it.
-        job.pool, job.moves_to, job.returns = job.moves_to, "", False
+        job.pool, job.next = job.next.pool, replace(job.next, pool="", at_head=False)
 
     def _pass_gates(self, admission: AdmissionRecord, now: float) -> None:
         """Update the gates for a job, and refresh the other jobs that this admits or gives another bound."""
@@ -276,8 +276,8 @@ class ClusterState:
     def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
         """Put ``job`` into its place in the queue if it ``waits``, else take it out."""
         wanted = queue.order(job) if waits else None
-        if wanted is not None and job.not_before > now:
-            self.look_at(job, job.not_before)
+        if wanted is not None and job.next.not_before > now:
+            self.look_at(job, job.next.not_before)
             wanted = None
         if wanted == job.queued:
             return

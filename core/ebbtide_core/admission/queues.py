@@ -274,4 +274,4 @@ def shape_of(job: Job) -> Hashable:
 
 def by_arrival(job: Job) -> QueueKey:
     """Return the key that puts preempted jobs first, and else keeps the order of submission (FitGpp, seed 000 §2.1)."""
-    return (not job.returns, job.sequence, job.gpus_min, job.gpus_max)
+    return (not job.next.at_head, job.sequence, job.gpus_min, job.gpus_max)

@@ -41,6 +41,32 @@ ALONE: Final = Lineage()
 
 
 @frozen
+class NextAttempt:
+    """What is settled about the next attempt of a job."""
+
+    resumes: bool = False
+    """Whether the last attempt stepped aside, so that the next one resumes the job."""
+    at_head: bool = False
+    """Whether it goes to the head of the queue, because the job had its turn before."""
+    not_before: float = 0.0
+    """The Unix time before which it does not start, because others failed."""
+    pool: str = ""
+    """The pool that the job moves to once it holds nothing; empty if it stays where it is."""
+
+    def returning(self) -> "NextAttempt":
+        """Return it as one that goes to the head of the queue."""
+        return self if self.at_head else replace(self, at_head=True)
+
+    def resuming(self) -> "NextAttempt":
+        """Return it as one that resumes the job."""
+        return self if self.resumes else replace(self, resumes=True)
+
+
+FIRST: Final = NextAttempt()
+"""That of a job which waits for its first attempt."""
+
+
+@frozen
 class Retries:
     """How often a job was started again because an attempt failed, or a launch."""
 

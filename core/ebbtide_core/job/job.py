@@ -9,6 +9,7 @@ from ebbtide_core.events import Event, LogMatched
 from ebbtide_core.job.facets import (
     ALONE,
     ANYWHERE,
+    FIRST,
     NO_GPU_MEMORY,
     NO_RETRIES,
     Eligibility,
@@ -18,6 +19,7 @@ from ebbtide_core.job.facets import (
     Idle,
     Lineage,
     Measured,
+    NextAttempt,
     Retries,
     Saved,
     Suspending,
@@ -196,15 +198,9 @@ class Job:
     suspensions: list[Suspension] = field(default_factory=list)
     end: End | None = None
     """How it ended, None as long as it may go on."""
-    suspended: bool = False
-    """Whether its last attempt stepped aside."""
-    returns: bool = False
-    """Whether it goes to the head of the queue."""
-    not_before: float = 0.0
     pool: str = DEFAULT_POOL
+    next: NextAttempt = FIRST
     lineage: Lineage = ALONE
-    moves_to: str = ""
-    """The pool that it moves to once it holds nothing, if any."""
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
     """Its record at the gates (`ebbtide_core.admission.gates`), None if no gate concerns it."""
     story: list[tuple[float, Event]] = field(default_factory=list)
@@ -488,7 +484,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     if job.end is not None:
         return job.end.state
     if not job.attempts or (live := job.attempts[-1]).exited is not None:
-        return _SUSPENDED if job.suspended else _PENDING
+        return _SUSPENDED if job.next.resumes else _PENDING
     if unreachable and not unreachable.isdisjoint(live.nodes):
         return JobState.UNREACHABLE
     if live.stop is not None:

@@ -155,9 +155,9 @@ def _count_stop(job: Job, cause: StopCause) -> None:
     match cause:
         case StopCause.PREEMPTED:
             job.suspending.preemptions += 1
-            job.returns = True
+            job.next = job.next.returning()
         case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
-            job.returns = True
+            job.next = job.next.returning()
         case _:
             pass
 

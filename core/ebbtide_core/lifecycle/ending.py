@@ -119,30 +119,30 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
         case Ending.FAILED:
             retries = job.retries
             job.retries = replace(retries, restarts=retries.restarts + 1, failures=retries.failures + 1)
-            job.suspended = False
+            job.next = replace(job.next, resumes=False)
             _back_off(job, job.retries.failures, now)
         case Ending.REQUEUED:
             in_row = 0 if attempt.published else job.retries.requeues_in_row + 1
             job.retries = replace(job.retries, restarts=job.retries.restarts + 1, requeues_in_row=in_row)
-            job.suspended = True
+            job.next = job.next.resuming()
             _back_off(job, job.retries.requeues_in_row, now)
         case Ending.INTERRUPTED:
             job.retries = replace(job.retries, restarts=job.retries.restarts + 1)
-            job.returns = True
+            job.next = job.next.returning()
             _count_fruitless(job, attempt, outcome)
         case Ending.SUSPENDED:
             _count_fruitless(job, attempt, outcome)
 
 
 def _back_off(job: Job, times: int, now: float) -> None:
-    job.returns = True
-    job.not_before = now + min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
+    delay_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
+    job.next = replace(job.next, at_head=True, not_before=now + delay_s)
 
 
 def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
     job.suspending.fruitless_in_row = 0 if saved or outcome.clean else job.suspending.fruitless_in_row + 1
-    job.suspended = True
+    job.next = job.next.resuming()
 
 
 def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
@@ -227,10 +227,10 @@ def _end_refused(
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
-            job.saved.move_failure, job.returns = refusal.reason, True
+            job.saved.move_failure, job.next = refusal.reason, job.next.returning()
             launch_backoff.note(job, refusal, now)
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
-            job.returns = True
+            job.next = job.next.returning()
         case RefusalCause.NODE:
             job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
             _back_off(job, job.retries.requeues_in_row, now)

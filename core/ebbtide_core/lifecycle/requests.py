@@ -45,7 +45,7 @@ def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.Resume
         node_health.readmit(state, job)
     job.suspending.fruitless_in_row = 0
     job.retries = replace(job.retries, requeues_in_row=0)
-    job.not_before = 0.0
+    job.next = replace(job.next, not_before=0.0)
     if job.live is None or job.off_gpu:
         job.reason = ITS_TURN
 
@@ -73,7 +73,7 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
     if job.spec.suspend is SuspendMode.SWAP:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-    return impossible(state.pools[job.moves_to or job.pool], job.spec, event.gpus_min)
+    return impossible(state.pools[job.next.pool or job.pool], job.spec, event.gpus_min)
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:

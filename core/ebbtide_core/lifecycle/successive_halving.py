@@ -48,7 +48,7 @@ def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) 
     if (sweep := halving_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
-        job.held_by, job.returns = None, True
+        job.held_by, job.next = None, job.next.returning()
         job.reason = event.reason
 
 

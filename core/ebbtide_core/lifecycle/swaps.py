@@ -77,7 +77,7 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
     attempt.started, attempt.off_gpu, swap.returning_since = None, True, None
     swap.out_since, swap.count, swap.out_bytes = now, event.swaps, event.mem_bytes
     attempt.idle = None
-    job.suspended = True
+    job.next = job.next.resuming()
     where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
     job.reason = f"could not come back to its GPU: {event.note}" if came_back else f"swapped out; {where}"
     _note(job, event, came_back, now)
@@ -87,7 +87,7 @@ def _put_off(job: Job, now: float) -> None:
     """Delay the next try to come back, longer each time, because the GPU has no room for the attempt."""
     job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
     delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.retries.requeues_in_row - 1)
-    job.returns, job.not_before = True, now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S)
+    job.next = replace(job.next, at_head=True, not_before=now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S))
 
 
 def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> None:

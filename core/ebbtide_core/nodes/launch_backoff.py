@@ -7,6 +7,7 @@ repeated without an end.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
@@ -25,7 +26,7 @@ def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
     job.retries = job.retries.with_launches(node, job.retries.launches_in_vain.get(node, 0) + 1, in_row=times)
     if times > 1:
         pause_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** min(times - 2, 30), limits.MAX_REQUEUE_BACKOFF_S)
-        job.not_before = max(job.not_before, now + pause_s)
+        job.next = replace(job.next, not_before=max(job.next.not_before, now + pause_s))
         job.reason = f"{refusal.reason} ({times} launches failed in a row: the next after {pause_s:g} s)"
 
 

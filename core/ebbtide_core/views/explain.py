@@ -74,9 +74,9 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
         backs_off := ahead is None
         and job.waiting
         and job.held_by is None
-        and (vain := job.retries.vain_in_row) > 0 < job.not_before - now
+        and (vain := job.retries.vain_in_row) > 0 < job.next.not_before - now
     ):
-        room_at, basis = job.not_before, f"it is launched again then: {vain} launches in a row failed"
+        room_at, basis = job.next.not_before, f"it is launched again then: {vain} launches in a row failed"
     left = remaining(job, now, pool.history, pool.speedup)
     return Explanation(
         job=job.id,

@@ -316,7 +316,7 @@ def _life(job: Job) -> _Life | None:
         return None
     if job.live is not None and not job.off_gpu:
         return _Life.PLACED
-    if job.suspended:
+    if job.next.resumes:
         return _Life.SUSPENDED
     return _Life.WAITING if job.held_by is None else _Life.HELD
 

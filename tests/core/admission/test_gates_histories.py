@@ -213,7 +213,7 @@ class Gates(RuleBasedStateMachine):
     def only_who_has_a_seat_is_in_the_queue(self):
         queued = {job.id for job in self.lab.cluster.state.pools["default"].queue}
         for job in self.model.jobs.values():
-            wants = job.waiting and job.planned is None and job.not_before <= self.lab.now
+            wants = job.waiting and job.planned is None and job.next.not_before <= self.lab.now
             assert (job.id in queued) == (wants and (job.admission is None or job.admission.admitted)), job.id
 
     @invariant()

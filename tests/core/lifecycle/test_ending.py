@@ -48,7 +48,7 @@ class TestExits:
         job = lab.running()
         for expected in (1.0, 2.0, 4.0):
             lab.exit(job, ExitFacts(exit_code=code))
-            assert job.not_before == lab.now + expected
+            assert job.next.not_before == lab.now + expected
             lab.free(job)
             lab.wait(expected)
             lab.start(job)

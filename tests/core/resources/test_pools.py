@@ -263,7 +263,7 @@ def test_what_was_moved_is_where_it_was_when_the_journal_is_folded() -> None:
     lab.restart(lab.settings)
     assert digest(lab.cluster.state) == before
     twin = lab.cluster.state.jobs[running.id]
-    assert (twin.pool, twin.moves_to) == ("default", "big")
+    assert (twin.pool, twin.next.pool) == ("default", "big")
     assert lab.cluster.state.jobs[waiting.id].pool == "big"
 
 

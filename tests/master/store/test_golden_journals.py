@@ -177,7 +177,7 @@ class TestGoldenJournal:
         with golden("journal-1-pools", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        found = {job.id: (job.state.value, job.pool, job.moves_to) for job in cluster.state.jobs.values()}
+        found = {job.id: (job.state.value, job.pool, job.next.pool) for job in cluster.state.jobs.values()}
         assert found == {
             "1": ("RUNNING", "big", ""),
             "2": ("PENDING", "big", ""),
