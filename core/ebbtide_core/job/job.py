@@ -68,52 +68,64 @@ class StopOrder:
 
 @dataclass(slots=True)
 class Attempt:
-    """One launch of a job. Times are Unix seconds, None if not yet.
-
-    ``reserved_s`` is the running time, in seconds over all attempts, at which its reservation ends, if it has one.
-    ``swap`` is what it is to be swappable, None if it is not. It is ``off_gpu`` from when its memory was moved to host
-    memory until it was asked to come back. ``started`` is None meanwhile, and then the time at which it was back;
-    ``first_started`` stays.
-    ``overran`` says that it used more GPU memory than it was given. It has used none of its GPUs since ``idle_since``,
-    and is suspended for that at ``idle_until``. ``edited`` are the scripts that had changed when it started.
-    ``unused_since`` is when a user last used the session, 0 if it is in use.
-    ``members`` are the nodes of a gang that were launched (see `ebbtide_core.job.gang`); ``broken_by`` is the node
-    whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU.
-    ``speedup`` is the curve that counts its work, if one was known of its script when it was placed. ``meter`` measures
-    its speed from the reports that this master has heard. ``matches`` are the lines of its output that a log rule
-    matched. On the nodes ``leased`` it ends by itself when its lease is over. ``orphaned`` says that its agent lost its
-    record.
-    """
+    """One launch of a job. Times are Unix seconds, None if not yet."""
 
     number: int
+    """1 for the first attempt of its job, and so on."""
     allocation: Allocation
     placed: float
+    """When it was given its allocation."""
     reserved_s: float | None = None
+    """The running time, in seconds over all attempts, at which its reservation ends, if it has one."""
     sticky: bool = False
+    """Whether its slot is sticky, so that no policy preempts it."""
     started: float | None = None
+    """When it was seen to run, or was back on its GPU; None while it is in host memory."""
+    first_started: float | None = None
+    """When it was first seen to run."""
     pid: int = 0
     resumed_step: int | None = None
+    """The step from which it went on, if it reported one."""
     stop: StopOrder | None = None
+    """The last request to it to end, None as long as it is to go on."""
     exited: float | None = None
+    """When its last process ended."""
     exit: ExitFacts | None = None
+    """How it ended; None if it has not ended, or never ran."""
     freed: float | None = None
+    """When what it held was proven to be free."""
     outcome: str = ""
+    """What its end meant, in words."""
     published: bool = False
+    """Whether it has published a checkpoint."""
     swap: Swap | None = None
+    """What its GPU memory is to be moved with; None if it is not swappable."""
     off_gpu: bool = False
-    first_started: float | None = None
+    """Whether its memory is in host memory, and it was not asked to come back."""
     gang: Gang | None = None
+    """How far its nodes are; None if it is on one node, or if it is known only as a whole."""
     start: StartFacts | None = None
+    """What its start consisted of, if it reported its first step."""
     sharing: Sharing | None = None
+    """How it shares its GPU, if it does."""
     overran: bool = False
+    """Whether it used more GPU memory than it was given."""
     idle: Idle | None = None
+    """Since when it has used none of its GPUs; None while it uses them, as far as is known."""
     unused_since: float = 0.0
+    """When a user last used the session, 0 if it is in use."""
     edited: tuple[str, ...] = ()
+    """The scripts that had changed since the submit when it started."""
     speedup: Callable[[int], float] | None = None
+    """The curve that counts its work, if one was known of its script when it was placed."""
     meter: AttemptMeter | None = field(default=None, repr=False, compare=False)
+    """Measures its speed from the reports that this master has heard."""
     matches: tuple[LogMatched, ...] = ()
+    """The lines of its output that a log rule matched."""
     leased: tuple[NodeId, ...] = ()
+    """The nodes on which it ends by itself when its lease is over."""
     orphaned: bool = False
+    """Whether its agent lost its record."""
 
     @property
     def swaps(self) -> int:
@@ -130,37 +142,43 @@ class Attempt:
 
 @dataclass(slots=True)
 class Suspension:
-    """One time that a job stepped aside. Times are Unix seconds, None if not yet.
-
-    ``checkpoint_s`` and ``checkpoint_bytes`` are the duration and size of its save, None if it is not known to have
-    saved. Later the job was ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet),
-    and ``working`` again once it reported its first step, ``working_step``. ``left_step`` is the last step that it had
-    reported when it ended, ``kept_step`` the step of its newest checkpoint that verified, if any. ``lost`` and ``hint``
-    are those of its `WorkUnsaved` event, if there was one. `ebbtide_core.estimates.restart_costs` derives ``save_s``
-    and ``restart_s``, in seconds.
-    """
+    """One time that a job stepped aside. Times are Unix seconds, None if not yet."""
 
     requested: float
     reason: str
     gpus_before: tuple[GpuId, ...]
     exited: float | None = None
+    """When the job had left its GPUs."""
     gpu_free: float | None = None
+    """When they were proven to be free."""
     resumed: float | None = None
+    """When the job ran again."""
     gpus_after: tuple[GpuId, ...] = ()
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float | None = None
+    """How long its save took, None if it is not known to have saved."""
     checkpoint_bytes: int | None = None
+    """How large that save was, None if that is not known."""
     note: str = ""
     resumed_by: int = 0
+    """The number of the attempt that resumed the job, 0 before."""
     placed: float | None = None
+    """When that attempt was placed, or asked to come back from host memory."""
     working: float | None = None
+    """When it reported its first step."""
     working_step: int | None = None
+    """That step."""
     left_step: int | None = None
+    """The last step that the job had reported when it ended."""
     kept_step: int | None = None
+    """The step of its newest checkpoint that verified, if any."""
     lost: str = ""
     hint: str = ""
+    """Both are those of its `WorkUnsaved` event, if there was one."""
     save_s: float | None = None
+    """How long it took to step aside (see `ebbtide_core.estimates.restart_costs`)."""
     restart_s: float | None = None
+    """How long it took from the placing until the job worked again."""
 
 
 @dataclass(slots=True)
@@ -199,6 +217,7 @@ class Job:
     end: End | None = None
     """How it ended, None as long as it may go on."""
     pool: str = DEFAULT_POOL
+    """The pool in which it is now."""
     next: NextAttempt = FIRST
     lineage: Lineage = ALONE
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
