@@ -269,7 +269,7 @@ class Gang:
 
 
 @frozen
-class Idle:
+class IdleTime:
     """Since when an attempt has used none of its GPUs (see `ebbtide_core.lifecycle.idling`)."""
 
     since: float

@@ -16,7 +16,7 @@ from ebbtide_core.job.facets import (
     End,
     Gang,
     GpuMemory,
-    Idle,
+    IdleTime,
     Lineage,
     Measured,
     NextAttempt,
@@ -110,7 +110,7 @@ class Attempt:
     """How it shares its GPU, if it does."""
     overran: bool = False
     """Whether it used more GPU memory than it was given."""
-    idle: Idle | None = None
+    idle: IdleTime | None = None
     """Since when it has used none of its GPUs; None while it uses them, as far as is known."""
     unused_since: float = 0.0
     """When a user last used the session, 0 if it is in use."""

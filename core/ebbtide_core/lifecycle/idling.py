@@ -11,7 +11,7 @@ from ebbtide_core.events import JobHeld
 from ebbtide_core.events.base import Event
 from ebbtide_core.events.idle import JobBusy, JobIdle
 from ebbtide_core.job import edited_scripts
-from ebbtide_core.job.facets import Idle
+from ebbtide_core.job.facets import IdleTime
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_core.model.types import GpuId, HeldBy, JobClass, StopCause
@@ -74,7 +74,7 @@ def suspend(job: Job, now: float) -> Iterator[Event]:
 
 def _noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.idle = Idle(event.since, event.suspend_at)
+    attempt.idle = IdleTime(event.since, event.suspend_at)
     job.reason = f"running, but idle on {count_text(attempt.allocation.share)}"
     if event.suspend_at is not None:
         state.set_deadline(job, event.suspend_at)
