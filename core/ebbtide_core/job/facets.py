@@ -155,6 +155,49 @@ CONSTRAINED: Final = Eligibility(constrained=True)
 """That of a job which needs certain nodes or GPUs, and from which nothing is excluded."""
 
 
+@frozen
+class Saved:
+    """What a job has saved, and where."""
+
+    checkpoint: Checkpoint | None = None
+    """Its newest checkpoint, if it reported one."""
+    root_id: str = ""
+    """Which folder of checkpoints the node where it ran last uses: nodes with the same one see the same files."""
+    move_failure: str = ""
+    """Why its checkpoint could not be copied to another node since it last ran, if so."""
+
+    def on_node(self, root_id: str) -> "Saved":
+        """Return it after the job ran on a node that uses the folder ``root_id``."""
+        return self if self.root_id == root_id and not self.move_failure else Saved(self.checkpoint, root_id)
+
+
+NOTHING_SAVED: Final = Saved()
+"""That of a job which never ran."""
+
+
+@frozen
+class Measured:
+    """What a job reported of its progress, and what was measured from that."""
+
+    progress: Progress | None = None
+    """The steps that it reported last, if it did."""
+    progress_at: float = 0.0
+    """The Unix time of that report."""
+    rates: Mapping[Setting, MeasuredRate] = field(default_factory=dict)
+    """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
+    rungs: Mapping[int, float | None] = field(default_factory=dict)
+    """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
+    is not a number."""
+
+    def after(self, progress: Progress, at: float) -> "Measured":
+        """Return it after the job reported its ``progress`` at Unix time ``at``."""
+        return Measured(progress, at, self.rates, self.rungs)
+
+
+NOTHING_MEASURED: Final = Measured()
+"""That of a job which reported nothing."""
+
+
 @dataclass(slots=True)
 class Times:
     """How long a job ran, worked and was held, in seconds."""
@@ -185,33 +228,6 @@ class Suspending:
     """What it loses by stepping aside and coming back, None before its first suspension."""
     proved: bool = False
     """Whether it saved when it was asked to step aside, or went on from its last step afterwards."""
-
-
-@dataclass(slots=True)
-class Saved:
-    """What a job has saved, and where."""
-
-    checkpoint: Checkpoint | None = None
-    """Its newest checkpoint, if it reported one."""
-    root_id: str = ""
-    """Which folder of checkpoints the node where it ran last uses: nodes with the same one see the same files."""
-    move_failure: str = ""
-    """Why its checkpoint could not be copied to another node since it last ran, if so."""
-
-
-@dataclass(slots=True)
-class Measured:
-    """What a job reported of its progress, and what was measured from that."""
-
-    progress: Progress | None = None
-    """The steps that it reported last, if it did."""
-    progress_at: float = 0.0
-    """The Unix time of that report."""
-    rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
-    """Its recorded speed (see `ebbtide_core.measuring.rates`)."""
-    rungs: dict[int, float | None] = field(default_factory=dict)
-    """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
-    is not a number."""
 
 
 @frozen

@@ -12,6 +12,8 @@ from ebbtide_core.job.facets import (
     FIRST,
     NO_GPU_MEMORY,
     NO_RETRIES,
+    NOTHING_MEASURED,
+    NOTHING_SAVED,
     Eligibility,
     End,
     Gang,
@@ -225,8 +227,8 @@ class Job:
     story: list[tuple[float, Event]] = field(default_factory=list)
     """The events about it, with their Unix times."""
     times: Times = field(default_factory=Times)
-    measured: Measured = field(default_factory=Measured)
-    saved: Saved = field(default_factory=Saved)
+    measured: Measured = NOTHING_MEASURED
+    saved: Saved = NOTHING_SAVED
     suspending: Suspending = field(default_factory=Suspending)
     retries: Retries = NO_RETRIES
     gpu_memory: GpuMemory = NO_GPU_MEMORY

@@ -94,13 +94,12 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     if swap is not None and swap.out_since is not None:
         placed = placed if swap.returning_since is None else swap.returning_since
         swaps.is_back(state, job, swap)
-    job.saved.move_failure = ""
     if job.retries.launches_in_vain:
         job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     attempt.edited = event.edited or attempt.edited
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)
-    job.saved.root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    job.saved = job.saved.on_node(state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id)
     if not event.node:  # the event is about the attempt as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
         attempt.gang = None

@@ -33,7 +33,7 @@ def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> 
 def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.progress is not None:
-        job.measured.progress, job.measured.progress_at = event.progress, now
+        job.measured = job.measured.after(event.progress, now)
     if event.node:
         gang.note_end(attempt, event, now)
         _end_gang_if_over(state, job, attempt, now)
@@ -227,7 +227,7 @@ def _end_refused(
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
-            job.saved.move_failure, job.next = refusal.reason, job.next.returning()
+            job.saved, job.next = replace(job.saved, move_failure=refusal.reason), job.next.returning()
             launch_backoff.note(job, refusal, now)
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
             job.next = job.next.returning()

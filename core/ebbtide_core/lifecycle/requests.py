@@ -38,7 +38,7 @@ def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
 
 def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
     if job.held_by is not None:  # a job in the queue must keep its move_failure: the queue groups jobs by it
-        job.saved.move_failure = ""
+        job.saved = replace(job.saved, move_failure="")
     job.held_by = None
     own = job.eligibility
     if (own.excluded or own.excluded_gpus) and isinstance(event, e.ReleaseRequested):

@@ -6,6 +6,7 @@ still count.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -33,7 +34,7 @@ def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
     if (sweep := halving_of(state, job)) is not None and job.lineage.task is not None:
         sweep.reach(job.id, event.value)
-        job.measured.rungs[event.steps] = event.value
+        job.measured = replace(job.measured, rungs={**job.measured.rungs, event.steps: event.value})
         state.halvings_changed.add(job.lineage.task.array)
 
 

@@ -5,6 +5,7 @@ own, recorded when it is first solid, when it has changed, and perhaps when the 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -30,7 +31,7 @@ MOST_RECORDS: Final = 16
 
 def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
     """Note how far the job is, and measure its speed."""
-    job.measured.progress, job.measured.progress_at = event.progress, now
+    job.measured = job.measured.after(event.progress, now)
     attempt = job.attempts[-1]
     if attempt.stop is not None or attempt.started is None:
         return
@@ -42,7 +43,7 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
 def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
     """Note the checkpoint that the job has published; the time that saving took counts for no step."""
     attempt = job.attempts[-1]
-    job.saved.checkpoint, attempt.published = event.checkpoint, True
+    job.saved, attempt.published = replace(job.saved, checkpoint=event.checkpoint), True
     if attempt.meter is not None:
         attempt.meter.interrupt()
 
@@ -50,7 +51,8 @@ def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: floa
 def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
     """Note what the meter of an attempt has found, for the job and its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
-    job.measured.rates[setting] = rate = MeasuredRate(event.steps_per_s, event.samples)
+    rate = MeasuredRate(event.steps_per_s, event.samples)
+    job.measured = replace(job.measured, rates={**job.measured.rates, setting: rate})
     if script := script_of(job):
         state.rates.add(script, job.id, setting, rate)
 

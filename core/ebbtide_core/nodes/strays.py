@@ -167,7 +167,8 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
         lost = Attempt(number, allocation, now, exited=now, freed=now)
         lost.outcome = "not in this journal"
         job.attempts.append(lost)
-    job.saved.root_id = job.saved.root_id or node.facts.checkpoint_root_id
+    if not job.saved.root_id:
+        job.saved = replace(job.saved, root_id=node.facts.checkpoint_root_id)
     state.refresh(job, now)
 
 
