@@ -198,7 +198,7 @@ NOTHING_MEASURED: Final = Measured()
 """That of a job which reported nothing."""
 
 
-@dataclass(slots=True)
+@frozen
 class Times:
     """How long a job ran, worked and was held, in seconds."""
 
@@ -210,6 +210,14 @@ class Times:
     """How long its user held it while it did not run, without the time since ``held_since``."""
     held_since: float | None = None
     """The Unix time since which its user holds it and it does not run; None if that is not so."""
+
+    def after_run(self, ran_s: float, work_s: float) -> "Times":
+        """Return them after the job ran on, and did so much more work that was not lost."""
+        return Times(self.ran_s + ran_s, self.work_s + work_s, self.held_s, self.held_since)
+
+
+NO_TIMES: Final = Times()
+"""Those of a job which never ran, and was never held."""
 
 
 @dataclass(slots=True)

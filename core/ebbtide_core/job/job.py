@@ -1,7 +1,7 @@
 """Holds what the cluster knows of one job, with its attempts and its admission record, and derives the job's state."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop
 from typing import Final
 
@@ -12,6 +12,7 @@ from ebbtide_core.job.facets import (
     FIRST,
     NO_GPU_MEMORY,
     NO_RETRIES,
+    NO_TIMES,
     NOTHING_MEASURED,
     NOTHING_SAVED,
     Eligibility,
@@ -226,7 +227,7 @@ class Job:
     """Its record at the gates (`ebbtide_core.admission.gates`), None if no gate concerns it."""
     story: list[tuple[float, Event]] = field(default_factory=list)
     """The events about it, with their Unix times."""
-    times: Times = field(default_factory=Times)
+    times: Times = NO_TIMES
     measured: Measured = NOTHING_MEASURED
     saved: Saved = NOTHING_SAVED
     suspending: Suspending = field(default_factory=Suspending)
@@ -239,8 +240,10 @@ class Job:
         """The exit code of the job if it is over, else of the last attempt that ended; None if that is not known."""
         if self.end is not None:
             return self.end.exit_code
-        exits = [attempt.exit for attempt in self.attempts if attempt.exit is not None]
-        return exits[-1].code if exits else None
+        for attempt in reversed(self.attempts):
+            if attempt.exit is not None:
+                return attempt.exit.code
+        return None
 
     @property
     def attempt(self) -> Attempt | None:
@@ -337,9 +340,9 @@ class Job:
         live, times = self.live, self.times
         rests = self.held_by is HeldBy.USER and (live is None or live.started is None)
         if rests and times.held_since is None:
-            times.held_since = now
+            self.times = replace(times, held_since=now)
         elif not rests and times.held_since is not None:
-            times.held_s, times.held_since = times.held_s + now - times.held_since, None
+            self.times = replace(times, held_s=times.held_s + now - times.held_since, held_since=None)
 
 
 @dataclass(slots=True, eq=False)

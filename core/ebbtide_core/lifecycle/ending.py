@@ -83,10 +83,10 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
 def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
     """Add the attempt's running time and work; work that was not saved, or came after the request to stop, is lost."""
     assert attempt.started is not None
-    job.times.ran_s += max(0.0, now - attempt.started)
-    stopped = attempt.stop.requested if attempt.stop is not None else now
+    stopped, work_s = attempt.stop.requested if attempt.stop is not None else now, 0.0
     if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.times.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
+        work_s = max(0.0, stopped - attempt.started) * state.speed(attempt)
+    job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -106,16 +106,18 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    exit = attempt.exit
+    assert exit is not None
     match outcome.ending:
         case Ending.COMPLETED:
             state.history.add(job)
-            end_job(state, job, JobState.COMPLETED, outcome.reason, now)
+            end_job(state, job, End(JobState.COMPLETED, now, exit.code), outcome.reason)
         case Ending.CANCELLED:
-            end_job(state, job, JobState.CANCELLED, outcome.reason, now)
+            end_job(state, job, End(JobState.CANCELLED, now, exit.code), outcome.reason)
         case Ending.TIMED_OUT | Ending.EXPELLED:
-            end_job(state, job, JobState.FAILED, outcome.reason, now)
+            end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
         case Ending.FAILED if outcome.final or job.retries.failures >= job.spec.retries:
-            end_job(state, job, JobState.FAILED, outcome.reason, now)
+            end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
         case Ending.FAILED:
             retries = job.retries
             job.retries = replace(retries, restarts=retries.restarts + 1, failures=retries.failures + 1)
@@ -145,13 +147,7 @@ def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     job.next = job.next.resuming()
 
 
-def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
-    """End the job with the exit code of its last attempt."""
-    end_job_as(state, job, End(ending, now, job.exit_code), reason)
-
-
-def end_job_as(state: ClusterState, job: Job, end: End, reason: str) -> None:
-    """End the job, which holds no room that it could still use."""
+def end_job(state: ClusterState, job: Job, end: End, reason: str) -> None:
     job.end, job.reason, job.held_by = end, reason, None
     if came_back := state.pools[job.pool].came_back:
         came_back.pop(job.id, None)
@@ -218,12 +214,12 @@ def _end_refused(
         sweeps.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
-        end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
         return
     job.reason = refusal.reason
     match refusal.cause:
         case RefusalCause.BAD_JOB:
-            end_job(state, job, JobState.FAILED, refusal.reason, now)
+            end_job(state, job, End(JobState.FAILED, now, job.exit_code), refusal.reason)
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:

@@ -7,6 +7,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, until_then
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import ending, refusing, submission_checks
 from ebbtide_core.lifecycle.refusing import of_unfinished
@@ -136,7 +137,7 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
 
 def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float) -> None:
     if job.live is None:
-        ending.end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        ending.end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
 
 
 def _stop_cancelled(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:

@@ -7,6 +7,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending, refusing, submission_checks
 from ebbtide_core.lifecycle.refusing import of_unfinished
@@ -53,7 +54,7 @@ def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
 
 def _give_up(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
     if job.live is None:
-        ending.end_job(state, job, JobState.CANCELLED, event.reason, now)
+        ending.end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), event.reason)
 
 
 # --- the limits of arrays ---

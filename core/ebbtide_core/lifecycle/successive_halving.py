@@ -62,7 +62,7 @@ def _is_paused(job: Job) -> bool:
 
 
 def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
-    ending.end_job_as(state, job, End(JobState.COMPLETED, now, 0), event.reason)
+    ending.end_job(state, job, End(JobState.COMPLETED, now, 0), event.reason)
 
 
 # --- decisions ---

@@ -59,9 +59,9 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
     swap = _swap(attempt)
     came_back = swap.returning_since is not None
     if attempt.started is not None:
-        job.times.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.times.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
+        work_s = max(0.0, until - attempt.started) * state.speed(attempt)
+        job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
