@@ -68,7 +68,7 @@ def _job(job: Job) -> Json:
 
 
 def _attempt(attempt: Attempt) -> Json:
-    """Encode all facts of an attempt; what its speed was measured to be is no fact of the journal's."""
+    """Encode all facts of an attempt, except for its measured speed, because the journal does not have it."""
     swap, gang, idle = attempt.swap or Swap(None), attempt.gang or Gang({}), attempt.idle
     known = (
         attempt.number,
