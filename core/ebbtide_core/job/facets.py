@@ -1,7 +1,7 @@
-"""Holds the facets of a job: what is known of one side of it, as a value of its own.
+"""Holds the facets of a job or an attempt: what is known of one side of it, as a value of its own.
 
 A facet that seldom changes is immutable. All jobs share the one of which nothing is known yet, and a change replaces
-it as a whole (`dataclasses.replace`). A facet that changes as a job runs belongs to that job alone, and is assigned to.
+it as a whole (`dataclasses.replace`). The other facets belong to one job or attempt, and their fields are assigned to.
 """
 
 from collections.abc import Iterable, Mapping
