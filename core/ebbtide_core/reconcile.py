@@ -139,12 +139,12 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     """Return the decision to start the job on ``allocation``, which is free."""
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
-        job.checkpoint_root_id
+        job.saved.root_id
         and (source := checkpoint_location.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
     ):
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:
-        reserved_s, known = next_reservation(pool.history.run_times(job), job.ran_s)
+        reserved_s, known = next_reservation(pool.history.run_times(job), job.times.ran_s)
         reason += f"; reserved until it has run {reserved_s:g} s ({known})"
     if job.pinned_allocation is not None:
         reason = reason.replace("starting on", "coming back to", 1)

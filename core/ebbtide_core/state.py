@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -27,7 +28,8 @@ REFRESHED_AT_ONCE: Final = 100
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as `Job.proved`. ``queues`` are those of the pools in ``settings``, by name.
+    With ``trusting``, every job counts as `Suspending.proved`. ``queues`` are those of the pools in ``settings``, by
+    name.
     """
 
     known_since = 0.0
@@ -153,14 +155,14 @@ class ClusterState:
 
         This runs after every event about a job, so only changes may cost time.
         """
-        if job.moves_to and job.holding is None and job.ending is None:
+        if job.next.pool and job.holding is None and job.end is None:
             self._change_pool(job)
         new, admission = derive_state(job, self.unreachable), job.admission
         if new is not job.state:
             self._change_state(job, new, now)
         if admission is not None:
             self._pass_gates(admission, now)
-        if job.held_by is not None or job.held_since is not None:
+        if job.held_by is not None or job.times.held_since is not None:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
@@ -193,8 +195,8 @@ class ClusterState:
                 self._refresh_all(self.gates.ended(job), now)
 
     def _change_pool(self, job: Job) -> None:
-        """Move ``job``, which holds nothing and is promised nothing, to the pool `Job.moves_to`."""
-        old, new = self.pools[job.pool], self.pools[job.moves_to]
+        """Move ``job``, which holds nothing and is promised nothing, to the pool `NextAttempt.pool`."""
+        old, new = self.pools[job.pool], self.pools[job.next.pool]
         if job.queued is not None:
             old.queue.remove(job.queued, job)
             job.queued = None
@@ -203,7 +205,7 @@ class ClusterState:
             new.came_back[job.id] = job
         self.aside.pop(job.id, None)
         # It loses its place at the head of the queue, because no job of the new pool preempted it.
-        job.pool, job.moves_to, job.returns = job.moves_to, "", False
+        job.pool, job.next = job.next.pool, replace(job.next, pool="", at_head=False)
 
     def _pass_gates(self, admission: AdmissionRecord, now: float) -> None:
         """Update the gates for a job, and refresh the other jobs that this admits or gives another bound."""
@@ -265,7 +267,8 @@ class ClusterState:
 
     def enter_gates(self, job: Job, task: Task | None) -> None:
         """Give a new job, which some gate concerns, its admission record."""
-        job.task = task
+        if task is not None:
+            job.lineage = replace(job.lineage, task=task)
         self.gates.enter(job, task)
         if job.spec.begin_at:
             heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
@@ -273,8 +276,8 @@ class ClusterState:
     def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
         """Put ``job`` into its place in the queue if it ``waits``, else take it out."""
         wanted = queue.order(job) if waits else None
-        if wanted is not None and job.not_before > now:
-            self.look_at(job, job.not_before)
+        if wanted is not None and job.next.not_before > now:
+            self.look_at(job, job.next.not_before)
             wanted = None
         if wanted == job.queued:
             return
@@ -400,7 +403,7 @@ class ClusterState:
         while self._delayed and self._delayed[0][0] <= now:
             due.append(self.jobs.get(heapq.heappop(self._delayed)[1]))
         for id in {job.id for job in due if job is not None} & self.left_out:
-            for node, until in list(self.jobs[id].left_out_until.items()):
+            for node, until in list(self.jobs[id].eligibility.left_out_until.items()):
                 if until <= now:
                     self.admit(self.jobs[id], node)
         self._refresh_all(sorted((job for job in due if job is not None), key=_sequence), now)
@@ -408,11 +411,9 @@ class ClusterState:
     def admit(self, job: Job, node: NodeId) -> None:
         """Open a left-out node to ``job`` again; after one more failed launch there it is left out again."""
         self.leave_queue(job)
-        job.excluded -= {node}
-        job.excluded_because.pop(node, None)
-        del job.left_out_until[node]
-        job.launches_in_vain[node] = limits.MAX_LAUNCHES_IN_VAIN - 1
-        if not job.left_out_until:
+        job.eligibility = job.eligibility.again_with(node)
+        job.retries = job.retries.with_launches(node, limits.MAX_LAUNCHES_IN_VAIN - 1)
+        if not job.eligibility.left_out_until:
             self.left_out.discard(job.id)
 
     def next_time(self) -> float | None:

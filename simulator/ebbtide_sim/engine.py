@@ -321,7 +321,7 @@ class Simulation:
         self._changed = True
         self._tell(e.AttemptExited(id, attempt, exit, freed=True))
         job = self.cluster.state.jobs[id]
-        if job.ending is not None:
+        if job.end is not None:
             self._end(id)
 
     def _drop(self, event: e.JobHeld) -> None:
@@ -335,7 +335,7 @@ class Simulation:
         self._passes = 0
         self._source.ended(self._jobs[id].sim)
         job = self.cluster.state.jobs[id]
-        if job.ending is not None and not self._keep_jobs:
+        if job.end is not None and not self._keep_jobs:
             del self._jobs[id]
             self.events += 1
             self.cluster.replay(e.JobRetired(id), self.now)  # retiring a job leads to no commands

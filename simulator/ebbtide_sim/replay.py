@@ -121,9 +121,9 @@ def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
         raise WorkloadError("the journal has no nodes: nothing could run")
     began = min(job.submitted for job in state.jobs.values())
     ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
-    unfinished = sum(job.ending is None or job.ending.value != "COMPLETED" for job in ran)
+    unfinished = sum(job.end is None or job.end.state.value != "COMPLETED" for job in ran)
     changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
-    needy = sum(job.constrained for job in ran)
+    needy = sum(job.eligibility.constrained for job in ran)
     pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
     notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
     notes += tuple(
@@ -197,7 +197,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
         bag=spec.group,
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
-        gpu_mem_bytes=job.gpu_mem_bytes,
+        gpu_mem_bytes=job.gpu_memory.requested_bytes,
         nodes=spec.nodes,
         max_nodes=spec.max_nodes if spec.spread else 1,
         cpus=spec.cpus,
@@ -226,8 +226,8 @@ def _live(jobs: Iterable[Job], began: float, end: float, gpus: int) -> Report:
     for job in jobs:
         sim = _sim_job(job, began, end)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * max(1.0, sim.gpus_max / WHOLE))
-        tally.ended = job.ended - began if job.ended is not None else None
-        tally.preemptions, tally.resizes = job.preemptions, job.resizes
+        tally.ended = job.end.at - began if job.end is not None else None
+        tally.preemptions, tally.resizes = job.suspending.preemptions, job.suspending.resizes
         for attempt in job.attempts:
             share = attempt.allocation.share / WHOLE
             tally.computed_s += _computed(attempt, end)

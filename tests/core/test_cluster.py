@@ -6,6 +6,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.dispatch import apply
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import InvalidTransitionError
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, ExitFacts, JobId, JobState
@@ -24,7 +25,7 @@ def lab() -> Lab:
 def test_an_illegal_transition_raises_with_the_story_of_the_job(lab: Lab) -> None:
     job = lab.running()
     lab.end(job, DONE)
-    job.ending = JobState.FAILED
+    job.end = End(JobState.FAILED, lab.now, 1)
     with pytest.raises(InvalidTransitionError, match="JobSubmitted"):
         apply(lab.cluster.state, e.HoldRequested(job.id), lab.now)
 

@@ -36,7 +36,7 @@ class WatchedWorld(World):
     @invariant()
     def who_has_a_gpu_of_its_own_has_it_for_good(self) -> None:
         for job in self.cluster.state.jobs.values() if hasattr(self, "cluster") else ():
-            assert job.overruns < 2 or not job.preemptible or job.range_changed, job
+            assert job.gpu_memory.overruns < 2 or not job.preemptible or job.range_changed, job
 
     @invariant()
     def no_job_has_two_live_attempts(self) -> None:
@@ -72,12 +72,11 @@ class WatchedWorld(World):
         for id, job in self.cluster.state.jobs.items():
             twin = again.state.jobs[id]
             if job.state is not JobState.UNREACHABLE:
-                assert (twin.attempts, twin.planned, twin.ending) == (job.attempts, job.planned, job.ending)
-                assert (twin.priority, twin.weight, twin.rates) == (job.priority, job.weight, job.rates)
+                assert (twin.attempts, twin.planned, twin.end) == (job.attempts, job.planned, job.end)
+                assert (twin.priority, twin.weight) == (job.priority, job.weight)
+                assert twin.measured.rates == job.measured.rates
                 assert twin.waiting_s(self.now) == job.waiting_s(self.now)
-                assert (twin.gpu_mem_bytes, twin.gpus_min, twin.gpus_max, twin.overruns, twin.alone_after) == (
-                    job.gpu_mem_bytes, job.gpus_min, job.gpus_max, job.overruns, job.alone_after
-                )  # fmt: skip
+                assert (twin.gpus_min, twin.gpus_max, twin.gpu_memory) == (job.gpus_min, job.gpus_max, job.gpu_memory)
                 # That a delay is over is no event; but where both wait in the queue, they have the same place.
                 assert twin.queued is None or job.queued is None or twin.queued == job.queued
 

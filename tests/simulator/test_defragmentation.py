@@ -35,9 +35,9 @@ def test_a_wide_job_starts_as_soon_as_another_was_moved_out_of_its_way() -> None
     assert wide.attempts[0].started - wide.submitted < RESTART_S
     moved = [job for job in jobs if job.gpus_min == WHOLE and job.submitted == 0.0 and len(job.attempts) == 3]
     assert len(moved) == 1
-    assert moved[0].preemptions == 1
+    assert moved[0].suspending.preemptions == 1
     assert moved[0].suspensions[-1].reason == f"moved to make room for job {wide.id}"
-    assert moved[0].ran_s >= 10 * HOUR_S
+    assert moved[0].times.ran_s >= 10 * HOUR_S
 
 
 def test_nobody_is_moved_if_restarts_cost_more_than_the_wait() -> None:

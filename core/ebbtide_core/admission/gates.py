@@ -92,14 +92,14 @@ class Gates:
         for admission in admissions:
             if admission.admitted:
                 _withdraw(admission)
-            admission.wants, admission.in_queue, admission.over = False, False, admission.job.ending is not None
+            admission.wants, admission.in_queue, admission.over = False, False, admission.job.end is not None
         self.user_quotas.pop(user, None)
         self._groups.pop((JobId(""), user), None)
         for admission in admissions:
             group, job = admission.group, admission.job
             group.queue, group.ready = [entry for entry in group.queue if entry[1].in_queue], None
             heapify(group.queue)
-            if job.task is None:
+            if job.lineage.task is None:
                 admission.group = self._group(job, None)
             else:
                 group.user_quota = self._user_quota(user) if job.gpus_min else None
@@ -112,22 +112,22 @@ class Gates:
 
     def count(self, job: Job, new: JobState) -> None:
         """Count that the job comes into the state ``new``; call this before its state changes."""
-        if job.task is not None:
-            states = self.arrays[job.task.array].states
+        if job.lineage.task is not None:
+            states = self.arrays[job.lineage.task.array].states
             states[job.state] -= 1
             states[new] += 1
 
     def forget(self, job: Job) -> None:
         """Forget the job, which is over."""
-        if job.task is not None:
-            self.arrays[job.task.array].tasks.pop(job.task.index, None)
+        if job.lineage.task is not None:
+            self.arrays[job.lineage.task.array].tasks.pop(job.lineage.task.index, None)
 
     # --- dependencies ---
 
     def ended(self, job: Job) -> list[Job]:
         """Settle the dependencies on the job that ended, and on its array; return the jobs that depended on them."""
         changed = list[Job]()
-        for id in (job.id,) if job.task is None else (job.id, job.task.array):
+        for id in (job.id,) if job.lineage.task is None else (job.id, job.lineage.task.array):
             kinds = self.dependents.get(id, {})
             for dependency in [Dependency(id, kind) for kind in kinds]:
                 met, why = self._verdict(dependency)
@@ -176,10 +176,10 @@ class Gates:
         job = admission.job
         before = admission.admitted, admission.wants, admission.cost
         room = job.planned is not None or job.holding is not None
-        stays = job.ending is None and job.held_by is None
+        stays = job.end is None and job.held_by is None
         if room or not stays:
             admission.why = ""
-        if job.ending is not None and not admission.over:
+        if job.end is not None and not admission.over:
             self._leave(admission)
         changed = admission.resized or admission.cost != job.gpus_min
         if changed:

@@ -259,19 +259,19 @@ def shape_of(job: Job) -> Hashable:
     return (
         job.gpus_min,
         job.gpus_max,
-        job.gpu_mem_bytes and (job.gpu_mem_bytes, spec.gpu_mem_bytes),
+        job.gpu_memory.requested_bytes and (job.gpu_memory.requested_bytes, spec.gpu_mem_bytes),
         spec.cpus,
         spec.mem_bytes,
         spec.max_nodes,
         spec.nodes,
         spec.spread,
-        job.checkpoint_root_id,
-        spec.move_checkpoints and not job.move_failure,
+        job.saved.root_id,
+        spec.move_checkpoints and not job.saved.move_failure,
         job.pinned_allocation,
-        job.constrained and (spec.needs, job.excluded, job.excluded_gpus),
+        job.eligibility.constrained and (spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus),
     )
 
 
 def by_arrival(job: Job) -> QueueKey:
     """Return the key that puts preempted jobs first, and else keeps the order of submission (FitGpp, seed 000 §2.1)."""
-    return (not job.returns, job.sequence, job.gpus_min, job.gpus_max)
+    return (not job.next.at_head, job.sequence, job.gpus_min, job.gpus_max)

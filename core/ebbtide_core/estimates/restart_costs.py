@@ -25,7 +25,7 @@ def note_save(job: Job, attempt: Attempt, exit: ExitFacts) -> None:
     An attempt that did not save, or never ran, says nothing about how long saving takes.
     """
     if exit.checkpointed is Checkpointed.YES or exit.acknowledged:
-        job.proved = True
+        job.suspending.proved = True
     if attempt.started is None or attempt.stop is None or exit.lost or exit.checkpointed is Checkpointed.NO:
         return
     note_took(job, attempt.stop)
@@ -44,7 +44,7 @@ def note_took(job: Job, order: StopOrder) -> None:
             return
         took_s = job.spec.grace_s
     suspension.save_s = took_s
-    job.save_s = _smoothed(record.save_s for record in job.suspensions[-REMEMBERED:])
+    job.suspending.save_s = _smoothed(record.save_s for record in job.suspensions[-REMEMBERED:])
 
 
 def note_return(job: Job, now: float) -> None:
@@ -52,7 +52,7 @@ def note_return(job: Job, now: float) -> None:
     suspension = job.suspensions[-1]
     assert suspension.placed is not None
     suspension.restart_s = now - suspension.placed
-    job.restart_cost_s = _smoothed(_cost(record) for record in job.suspensions[-REMEMBERED:])
+    job.suspending.restart_cost_s = _smoothed(_cost(record) for record in job.suspensions[-REMEMBERED:])
 
 
 def resumed(job: Job, attempt: Attempt, placed: float, now: float) -> None:
@@ -70,7 +70,7 @@ def work_resumed(state: object, job: Job, event: WorkResumed, now: float) -> Non
     suspension.working, suspension.working_step = now, event.step
     note_return(job, now)
     if suspension.left_step:  # the step that it goes on from shows more than its save
-        job.proved = event.step >= suspension.left_step
+        job.suspending.proved = event.step >= suspension.left_step
 
 
 def _cost(suspension: Suspension) -> float | None:

@@ -82,7 +82,7 @@ class History:
     def add(self, job: Job) -> None:
         """Remember the work and running time of ``job``, which is completed."""
         if key := script_of(job):
-            self.add_run(key, job.work_s, job.ran_s)
+            self.add_run(key, job.times.work_s, job.times.ran_s)
 
     def add_run(self, script: Script, work_s: float, ran_s: float) -> None:
         """Remember a run of ``script`` by its work and running time, in seconds."""
@@ -112,8 +112,8 @@ def work_done(job: Job, now: float, speedup: Curve) -> float:
     """Return the work done in all attempts of ``job`` until ``now``, in seconds on one GPU."""
     live = job.live
     if live is None or live.started is None or live.stop is not None:
-        return job.work_s
-    return job.work_s + max(0.0, now - live.started) * (live.speedup or speedup)(live.allocation.share)
+        return job.times.work_s
+    return job.times.work_s + max(0.0, now - live.started) * (live.speedup or speedup)(live.allocation.share)
 
 
 def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estimate | None:
@@ -121,7 +121,7 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     done = work_done(job, now, speedup)
     if job.spec.work_s is not None:
         return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
-    progress = job.progress
+    progress = job.measured.progress
     if progress is not None and progress.total and progress.step > 0 and done > 0:
         return Estimate(done * max(0, progress.total - progress.step) / progress.step, EstimateSource.PROGRESS)
     typical = history.typical(job)
@@ -143,7 +143,7 @@ def estimated_at(job: Job) -> float | None:
     live = job.live
     if live is None or live.started is None:
         return None
-    return live.started if job.spec.work_s is not None else max(live.started, job.progress_at)
+    return live.started if job.spec.work_s is not None else max(live.started, job.measured.progress_at)
 
 
 def expected_end(job: Job, history: History, speedup: Speedup) -> float | None:

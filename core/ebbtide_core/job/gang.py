@@ -8,15 +8,22 @@ when every member is free.
 from dataclasses import replace
 
 from ebbtide_core.events import AttemptExited, AttemptRefused, AttemptStarted
-from ebbtide_core.job.job import Attempt, GangMember
+from ebbtide_core.job.facets import Gang, GangMember
+from ebbtide_core.job.job import Attempt
 from ebbtide_core.job.outcome import describe_exit
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
 
 
+def of(attempt: Attempt) -> Gang:
+    """Return the gang that ``attempt``, which is on several nodes, is."""
+    assert attempt.gang is not None, f"attempt {attempt.number} has no parts of its own on its nodes"
+    return attempt.gang
+
+
 def gather(attempt: Attempt) -> None:
     """Note that the part on the first node is launched."""
-    attempt.members[attempt.allocation.nodes[0].node] = GangMember()
+    attempt.gang = Gang({attempt.allocation.nodes[0].node: GangMember()})
 
 
 def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
@@ -24,41 +31,43 @@ def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
 
     When the first member runs, the others count as launched, unless the attempt was asked to stop.
     """
-    attempt.members[event.node].started = True
+    gang = of(attempt)
+    gang.members[event.node].started = True
     if event.node == attempt.allocation.node_ids[0]:
-        attempt.pid, attempt.resumed_step, attempt.port = event.pid, event.resumed_step, event.port
+        attempt.pid, attempt.resumed_step, gang.port = event.pid, event.resumed_step, event.port
         if attempt.stop is None:
             for node in attempt.allocation.node_ids[1:]:
-                attempt.members[node] = GangMember()
-    members = attempt.members.values()
+                gang.members[node] = GangMember()
+    members = gang.members.values()
     return len(members) == len(attempt.allocation.nodes) and all(member.started for member in members)
 
 
 def note_end(attempt: Attempt, event: AttemptExited | AttemptRefused, now: float) -> None:
     """Note that one member has ended; if it failed and was not asked to stop, note that it broke up the gang."""
-    member = attempt.members[event.node]
+    gang = of(attempt)
+    member = gang.members[event.node]
     member.ended = now
     if isinstance(event, AttemptRefused):
         member.refusal, member.freed = event, True
     else:
         member.exit, member.freed = event.exit, event.freed
-    if attempt.stop is None and attempt.broken_by is None and not _ended_well(member):
-        attempt.broken_by = event.node
+    if attempt.stop is None and gang.broken_by is None and not _ended_well(member):
+        gang.broken_by = event.node
 
 
 def is_over(attempt: Attempt) -> bool:
     """Return whether every member has ended."""
-    return all(member.ended is not None for member in attempt.members.values())
+    return all(member.ended is not None for member in of(attempt).members.values())
 
 
 def is_free(attempt: Attempt) -> bool:
     """Return whether the resources of every member are proven free."""
-    return all(member.freed for member in attempt.members.values())
+    return all(member.freed for member in of(attempt).members.values())
 
 
 def refusal(attempt: Attempt) -> AttemptRefused | None:
     """Return the refusal of a node that did not start its part, so that the attempt never ran; None if none refused."""
-    return next((member.refusal for member in attempt.members.values() if member.refusal is not None), None)
+    return next((member.refusal for member in of(attempt).members.values() if member.refusal is not None), None)
 
 
 def exit_of(attempt: Attempt) -> ExitFacts:
@@ -66,8 +75,9 @@ def exit_of(attempt: Attempt) -> ExitFacts:
 
     The members save together: one that was asked to stop, was killed, or wrote a checkpoint, stands for all.
     """
-    exits = [member.exit for member in attempt.members.values() if member.exit is not None]
-    breaker = attempt.members[attempt.broken_by].exit if attempt.broken_by is not None else None
+    gang = of(attempt)
+    exits = [member.exit for member in gang.members.values() if member.exit is not None]
+    breaker = gang.members[gang.broken_by].exit if gang.broken_by is not None else None
     out_of_memory = any(exit.out_of_memory for exit in exits)
     if breaker is not None:
         return replace(breaker, out_of_memory=True) if out_of_memory else breaker
@@ -94,9 +104,10 @@ def _best(found: set[Checkpointed]) -> Checkpointed:
 
 def why_broken(attempt: Attempt) -> str:
     """Return which node broke up the attempt, and how, in words."""
-    node = attempt.broken_by
+    gang = of(attempt)
+    node = gang.broken_by
     assert node is not None
-    member = attempt.members[node]
+    member = gang.members[node]
     if member.refusal is not None:
         return f"node {node} did not start its part: {member.refusal.reason}"
     assert member.exit is not None
@@ -106,13 +117,13 @@ def why_broken(attempt: Attempt) -> str:
 
 def followed_late(attempt: Attempt, now: float) -> bool:
     """Return whether the first member ended so long ago (`limits.GANG_FOLLOW_S`) that the others are late."""
-    first = attempt.members.get(attempt.allocation.node_ids[0])
+    first = None if attempt.gang is None else attempt.gang.members.get(attempt.allocation.node_ids[0])
     return first is not None and first.ended is not None and now >= first.ended + limits.GANG_FOLLOW_S
 
 
 def leader_ended_well(attempt: Attempt) -> bool:
     """Return whether the first member ended by itself, with success."""
-    first = attempt.members[attempt.allocation.node_ids[0]]
+    first = of(attempt).members[attempt.allocation.node_ids[0]]
     return first.ended is not None and _ended_well(first)
 
 
@@ -126,7 +137,7 @@ def _ended_well(member: GangMember) -> bool:
 
 def has_started(attempt: Attempt, node: NodeId) -> bool:
     """Return whether ``node`` reported that its part runs, or ran."""
-    member = attempt.members.get(node)
+    member = None if attempt.gang is None else attempt.gang.members.get(node)
     return attempt.first_started is not None or (member is not None and member.started)
 
 
@@ -134,9 +145,9 @@ def has_ended(attempt: Attempt, node: NodeId) -> bool:
     """Return whether no process of the attempt is left on ``node``; true where no part was launched."""
     if attempt.exited is not None:
         return True
-    if not attempt.members:
+    if attempt.gang is None:
         return False
-    member = attempt.members.get(node)
+    member = attempt.gang.members.get(node)
     return member is None or member.ended is not None
 
 
@@ -144,7 +155,7 @@ def has_freed(attempt: Attempt, node: NodeId) -> bool:
     """Return whether what the attempt held on ``node`` is proven free; true where no part was launched."""
     if attempt.freed is not None:
         return True
-    if not attempt.members:
+    if attempt.gang is None:
         return False
-    member = attempt.members.get(node)
+    member = attempt.gang.members.get(node)
     return member is None or member.freed

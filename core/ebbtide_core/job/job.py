@@ -1,12 +1,35 @@
 """Holds what the cluster knows of one job, with its attempts and its admission record, and derives the job's state."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop
 from typing import Final
 
-from ebbtide_core.events import AttemptRefused, Event, LogMatched
-from ebbtide_core.job.meter import AttemptMeter, MeasuredRate, Setting
+from ebbtide_core.events import Event, LogMatched
+from ebbtide_core.job.facets import (
+    ALONE,
+    ANYWHERE,
+    FIRST,
+    NO_GPU_MEMORY,
+    NO_RETRIES,
+    NO_TIMES,
+    NOTHING_MEASURED,
+    NOTHING_SAVED,
+    Eligibility,
+    End,
+    Gang,
+    GpuMemory,
+    IdleTime,
+    Lineage,
+    Measured,
+    NextAttempt,
+    Retries,
+    Saved,
+    Suspending,
+    Swap,
+    Times,
+)
+from ebbtide_core.job.meter import AttemptMeter
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.settings import DEFAULT_POOL
@@ -14,21 +37,17 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
     WHOLE,
     Allocation,
-    Checkpoint,
     Checkpointed,
     ExitFacts,
     GpuId,
     HeldBy,
     JobId,
     JobState,
-    NodeAllocation,
     NodeId,
-    Progress,
     Sharing,
     StartFacts,
     StopCause,
     SuspendMode,
-    Task,
 )
 
 ITS_TURN: Final = "waiting for its turn in the queue"
@@ -51,208 +70,180 @@ class StopOrder:
 
 
 @dataclass(slots=True)
-class GangMember:
-    """One node's part of an attempt on several nodes. ``ended`` is a Unix time, None while it may have processes."""
-
-    started: bool = False
-    ended: float | None = None
-    exit: ExitFacts | None = None
-    refusal: AttemptRefused | None = None
-    freed: bool = False
-
-
-@dataclass(slots=True)
 class Attempt:
-    """One launch of a job. Times are Unix seconds, None if not yet.
-
-    ``reserved_s`` is the running time, in seconds over all attempts, at which its reservation ends, if it has one.
-    ``kept`` is what a swappable attempt holds besides its ``allocation`` until it ends (see
-    `ebbtide_core.lifecycle.swaps`). ``swapped`` is when it was moved to host memory, for the ``swaps``-th time, with
-    ``swapped_bytes``; ``returning`` is when it was asked to come back, and until then it is ``off_gpu``. ``started`` is
-    None meanwhile, and then the time at which it was back; ``first_started`` stays.
-    ``overran`` says that it used more GPU memory than it was given. It has used none of its GPUs since ``idle_since``,
-    and is suspended for that at ``idle_until``. ``edited`` are the scripts that had changed when it started.
-    ``unused_since`` is when a user last used the session, 0 if it is in use.
-    ``members`` are the nodes of a gang that were launched (see `ebbtide_core.job.gang`); ``broken_by`` is the node
-    whose failure ended it, and ``port`` where its ranks meet. ``sharing`` says how it shares its GPU.
-    ``speedup`` is the curve that counts its work, if one was known of its script when it was placed. ``meter`` measures
-    its speed from the reports that this master has heard. ``matches`` are the lines of its output that a log rule
-    matched. On the nodes ``leased`` it ends by itself when its lease is over. ``orphaned`` says that its agent lost its
-    record.
-    """
+    """One launch of a job. Times are Unix seconds, None if not yet."""
 
     number: int
+    """1 for the first attempt of its job, and so on."""
     allocation: Allocation
     placed: float
+    """When it was given its allocation."""
     reserved_s: float | None = None
+    """The running time, in seconds over all attempts, at which its reservation ends, if it has one."""
     sticky: bool = False
+    """Whether its slot is sticky, so that no policy preempts it."""
     started: float | None = None
+    """When it was seen to run, or was back on its GPU; None while it is in host memory."""
+    first_started: float | None = None
+    """When it was first seen to run."""
     pid: int = 0
     resumed_step: int | None = None
+    """The step from which it went on, if it reported one."""
     stop: StopOrder | None = None
+    """The last request to it to end, None as long as it is to go on."""
     exited: float | None = None
+    """When its last process ended."""
     exit: ExitFacts | None = None
+    """How it ended; None if it has not ended, or never ran."""
     freed: float | None = None
+    """When what it held was proven to be free."""
     outcome: str = ""
+    """What its end meant, in words."""
     published: bool = False
-    kept: NodeAllocation | None = None
-    swaps: int = 0
-    swapped: float | None = None
-    swapped_bytes: int = 0
-    returning: float | None = None
+    """Whether it has published a checkpoint."""
+    swap: Swap | None = None
+    """What its GPU memory is to be moved with; None if it is not swappable."""
     off_gpu: bool = False
-    first_started: float | None = None
-    members: dict[NodeId, GangMember] = field(default_factory=dict)
+    """Whether its memory is in host memory, and it was not asked to come back."""
+    gang: Gang | None = None
+    """How far its nodes are; None if it is on one node, or if it is known only as a whole."""
     start: StartFacts | None = None
-    broken_by: NodeId | None = None
-    port: int = 0
+    """What its start consisted of, if it reported its first step."""
     sharing: Sharing | None = None
+    """How it shares its GPU, if it does."""
     overran: bool = False
-    idle_since: float | None = None
-    idle_until: float | None = None
+    """Whether it used more GPU memory than it was given."""
+    idle: IdleTime | None = None
+    """Since when it has used none of its GPUs; None while it uses them, as far as is known."""
     unused_since: float = 0.0
+    """When a user last used the session, 0 if it is in use."""
     edited: tuple[str, ...] = ()
+    """The scripts that had changed since the submit when it started."""
     speedup: Callable[[int], float] | None = None
+    """The curve that counts its work, if one was known of its script when it was placed."""
     meter: AttemptMeter | None = field(default=None, repr=False, compare=False)
+    """Measures its speed from the reports that this master has heard."""
     matches: tuple[LogMatched, ...] = ()
+    """The lines of its output that a log rule matched."""
     leased: tuple[NodeId, ...] = ()
+    """The nodes on which it ends by itself when its lease is over."""
     orphaned: bool = False
+    """Whether its agent lost its record."""
+
+    @property
+    def swaps(self) -> int:
+        """How often it was moved to host memory."""
+        return self.swap.count if self.swap is not None else 0
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         """The nodes where the attempt may have processes, as long as it has not exited."""
-        if not self.members:
+        if self.gang is None:
             return self.allocation.node_ids
-        return tuple([node for node, member in self.members.items() if member.ended is None])
+        return tuple([node for node, member in self.gang.members.items() if member.ended is None])
 
 
 @dataclass(slots=True)
 class Suspension:
-    """One time that a job stepped aside. Times are Unix seconds, None if not yet.
-
-    ``checkpoint_s`` and ``checkpoint_bytes`` are the duration and size of its save, None if it is not known to have
-    saved. Later the job was ``placed`` again, ``resumed`` by the attempt with the number ``resumed_by`` (0: not yet),
-    and ``working`` again once it reported its first step, ``working_step``. ``left_step`` is the last step that it had
-    reported when it ended, ``kept_step`` the step of its newest checkpoint that verified, if any. ``lost`` and ``hint``
-    are those of its `WorkUnsaved` event, if there was one. `ebbtide_core.estimates.restart_costs` derives ``save_s``
-    and ``restart_s``, in seconds.
-    """
+    """One time that a job stepped aside. Times are Unix seconds, None if not yet."""
 
     requested: float
     reason: str
     gpus_before: tuple[GpuId, ...]
     exited: float | None = None
+    """When the job had left its GPUs."""
     gpu_free: float | None = None
+    """When they were proven to be free."""
     resumed: float | None = None
+    """When the job ran again."""
     gpus_after: tuple[GpuId, ...] = ()
     checkpointed: Checkpointed = Checkpointed.UNKNOWN
     checkpoint_s: float | None = None
+    """How long its save took, None if it is not known to have saved."""
     checkpoint_bytes: int | None = None
+    """How large that save was, None if that is not known."""
     note: str = ""
     resumed_by: int = 0
+    """The number of the attempt that resumed the job, 0 before."""
     placed: float | None = None
+    """When that attempt was placed, or asked to come back from host memory."""
     working: float | None = None
+    """When it reported its first step."""
     working_step: int | None = None
+    """That step."""
     left_step: int | None = None
+    """The last step that the job had reported when it ended."""
     kept_step: int | None = None
+    """The step of its newest checkpoint that verified, if any."""
     lost: str = ""
     hint: str = ""
+    """Both are those of its `WorkUnsaved` event, if there was one."""
     save_s: float | None = None
+    """How long it took to step aside (see `ebbtide_core.estimates.restart_costs`)."""
     restart_s: float | None = None
+    """How long it took from the placing until the job worked again."""
 
 
 @dataclass(slots=True)
 class Job:
     """A job and everything that happened to it. Only the cluster changes it; all others read.
 
-    ``planned`` is the room promised to it: that of its running attempt, or what is being freed for its next one.
-    ``pinned_allocation`` is the only room that it can have while it has an attempt that cannot go anywhere else. A job
-    that waits for its pinned allocation blocks no other job, and is asked first once that is free.
-    ``held_s`` is how long, in seconds, its user held it while it did not run, without the time since ``held_since``.
-    ``work_s`` is the work of ended attempts that was not lost, in seconds on one GPU (see
-    `ebbtide_core.estimates.work`). ``priority``, ``weight`` and ``gpu_mem_bytes`` are the current values; ``spec`` has
-    those of the submit. ``move_failure`` says why its checkpoint could not be copied to another node since it last ran,
-    if so. ``suspended`` says that its last attempt stepped aside, ``returns`` that it goes to the head of the queue.
-    ``save_s`` and ``restart_cost_s`` are measured (see `ebbtide_core.estimates.restart_costs`), None before its first
-    suspension. ``proved`` says that it saved when it was asked to step aside, or went on from its last step afterwards.
-    ``gpu_mem_from`` says where ``gpu_mem_bytes`` comes from, if not from ``spec``. ``gpu_mem_peak_bytes`` is the most
-    that ended attempts used of one GPU, 0 if not known. ``overruns`` counts the attempts that used more than they were
-    given; ``alone_after`` is the number of the attempt that ran out of GPU memory, so that the job ran once more with a
-    GPU of its own, 0 for none. ``pool`` is its current pool, ``moves_to`` the pool that it moves to once it holds
-    nothing, if any.
-    ``task`` says which task of which array it is, if it is one; ``admission`` is its record at the gates
-    (`ebbtide_core.admission.gates`), None if no gate concerns it. `ebb requeue` submitted the job ``again_of`` again as
-    this one, or this one again as ``again_as``.
-    ``rates`` is its recorded speed (see `ebbtide_core.measuring.rates`). ``rungs`` are its results by steps, as a task
-    under successive halving; None is not a number (see `ebbtide_core.lifecycle.successive_halving`).
-    ``constrained`` says that it cannot use every node (see `ebbtide_core.resources.eligibility`). The nodes
-    ``excluded`` are closed to it since its submit, each for the reason ``excluded_because``, and so are
-    ``excluded_gpus``.
+    What is read all the time is here; the rest is in facets (`ebbtide_core.job.facets`).
     """
 
     id: JobId
     spec: JobSpec
+    """What its user asked for when it was submitted."""
     user: str
     submitted: float
+    """Unix time."""
     sequence: int
+    """Its number among all submits, which orders jobs that are equal otherwise."""
     gpus_min: int
     gpus_max: int
+    """The range of shares that it may have now, in parts of GPUs."""
     priority: int = limits.DEFAULT_PRIORITY
     weight: float = 1.0
-    gpu_mem_bytes: int = 0
+    """Both as they are now; the spec has those of the submit."""
     range_changed: bool = False
+    """Whether its range was ever changed, so that its attempt may be out of it."""
     state: JobState = JobState.PENDING
     reason: str = ""
+    """Why it is in this state, in words."""
     held_by: HeldBy | None = None
     attempts: list[Attempt] = field(default_factory=list)
     planned: Allocation | None = None
-    pinned_allocation: Allocation | None = None
+    """The room promised to it: that of its running attempt, or what is being freed for its next one."""
     queued: tuple[object, ...] | None = None
+    """Its key in the queue of its pool, None while it is not in there."""
     suspensions: list[Suspension] = field(default_factory=list)
-    ending: JobState | None = None
-    ended: float | None = None
-    exit_code: int | None = None
-    progress: Progress | None = None
-    progress_at: float = 0.0
-    checkpoint: Checkpoint | None = None
-    checkpoint_root_id: str = ""
-    move_failure: str = ""
-    preemptions: int = 0
-    resizes: int = 0
-    restarts: int = 0
-    failures: int = 0
-    fruitless_suspensions: int = 0
-    requeues_in_row: int = 0
-    suspended: bool = False
-    returns: bool = False
-    not_before: float = 0.0
-    ran_s: float = 0.0
-    held_s: float = 0.0
-    held_since: float | None = None
-    work_s: float = 0.0
-    restart_cost_s: float | None = None
-    save_s: float | None = None
-    proved: bool = False
-    gpu_mem_from: str = ""
-    gpu_mem_peak_bytes: int = 0
-    overruns: int = 0
-    alone_after: int = 0
-    rates: dict[Setting, MeasuredRate] = field(default_factory=dict)
-    rungs: dict[int, float | None] = field(default_factory=dict)
+    end: End | None = None
+    """How it ended, None as long as it may go on."""
     pool: str = DEFAULT_POOL
-    moves_to: str = ""
-    constrained: bool = False
-    excluded: frozenset[NodeId] = frozenset()
-    excluded_because: dict[NodeId, str] = field(default_factory=dict)
-    excluded_gpus: frozenset[GpuId] = frozenset()
-    launches_in_vain: dict[NodeId, int] = field(default_factory=dict)
-    vain_in_row: int = 0
-    left_out_until: dict[NodeId, float] = field(default_factory=dict)
-    task: Task | None = None
+    """The pool in which it is now."""
+    next: NextAttempt = FIRST
+    lineage: Lineage = ALONE
     admission: "AdmissionRecord | None" = field(default=None, repr=False, compare=False)
-    again_of: JobId | None = None
-    again_as: JobId | None = None
+    """Its record at the gates (`ebbtide_core.admission.gates`), None if no gate concerns it."""
     story: list[tuple[float, Event]] = field(default_factory=list)
+    """The events about it, with their Unix times."""
+    times: Times = NO_TIMES
+    measured: Measured = NOTHING_MEASURED
+    saved: Saved = NOTHING_SAVED
+    suspending: Suspending = field(default_factory=Suspending)
+    retries: Retries = NO_RETRIES
+    gpu_memory: GpuMemory = NO_GPU_MEMORY
+    eligibility: Eligibility = ANYWHERE
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the job if it is over, else of the last attempt that ended; None if that is not known."""
+        if self.end is not None:
+            return self.end.exit_code
+        for attempt in reversed(self.attempts):
+            if attempt.exit is not None:
+                return attempt.exit.code
+        return None
 
     @property
     def attempt(self) -> Attempt | None:
@@ -274,6 +265,17 @@ class Job:
             return None
         newest = self.attempts[-1]
         return newest if newest.freed is None and not newest.off_gpu else None
+
+    @property
+    def pinned_allocation(self) -> Allocation | None:
+        """The only room that the job can have while it has an attempt that cannot go anywhere else, else None.
+
+        A job that waits for its pinned allocation blocks no other job, and is asked first once that is free.
+        """
+        if not self.attempts:
+            return None
+        newest = self.attempts[-1]
+        return newest.allocation if newest.swap is not None and newest.exited is None else None
 
     @property
     def off_gpu(self) -> bool:
@@ -306,7 +308,7 @@ class Job:
     @property
     def waiting(self) -> bool:
         """Whether nothing about the job itself keeps it from being placed."""
-        if self.ending is not None or self.held_by is not None:
+        if self.end is not None or self.held_by is not None:
             return False
         if not self.attempts or self.attempts[-1].freed is not None:
             return True
@@ -324,22 +326,23 @@ class Job:
         """Return for how many seconds the job ran until ``now``, over all attempts."""
         live = self.live
         current = now - live.started if live is not None and live.started is not None else 0.0
-        return self.ran_s + max(0.0, current)
+        return self.times.ran_s + max(0.0, current)
 
     def waiting_s(self, now: float) -> float:
         """Return for how many seconds since its submit the job neither ran nor was held or suspended by its user."""
-        until = self.ended if self.ended is not None else now
-        held_s = self.held_s + (until - self.held_since if self.held_since is not None else 0.0)
+        until = self.end.at if self.end is not None else now
+        times = self.times
+        held_s = times.held_s + (until - times.held_since if times.held_since is not None else 0.0)
         return max(0.0, until - self.submitted - self.running_s(now) - held_s)
 
     def note_held(self, now: float) -> None:
         """Count the time in which a user holds the job and it does not run."""
-        live = self.live
+        live, times = self.live, self.times
         rests = self.held_by is HeldBy.USER and (live is None or live.started is None)
-        if rests and self.held_since is None:
-            self.held_since = now
-        elif not rests and self.held_since is not None:
-            self.held_s, self.held_since = self.held_s + now - self.held_since, None
+        if rests and times.held_since is None:
+            self.times = replace(times, held_since=now)
+        elif not rests and times.held_since is not None:
+            self.times = replace(times, held_s=times.held_s + now - times.held_since, held_since=None)
 
 
 @dataclass(slots=True, eq=False)
@@ -502,10 +505,10 @@ _PENDING, _SUSPENDED, _STARTING, _RUNNING = _S.PENDING, _S.SUSPENDED, _S.STARTIN
 
 def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobState:
     """Derive the state of ``job`` from its facts and from the nodes that are silent."""
-    if job.ending is not None:
-        return job.ending
+    if job.end is not None:
+        return job.end.state
     if not job.attempts or (live := job.attempts[-1]).exited is not None:
-        return _SUSPENDED if job.suspended else _PENDING
+        return _SUSPENDED if job.next.resumes else _PENDING
     if unreachable and not unreachable.isdisjoint(live.nodes):
         return JobState.UNREACHABLE
     if live.stop is not None:

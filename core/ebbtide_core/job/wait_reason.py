@@ -13,6 +13,6 @@ def waited(job: Job) -> str:
         return job.reason
     if job.admission is not None and job.admission.why:
         return job.admission.why
-    if last is not None and last.exited is not None and job.not_before > last.exited:
-        return f"{last.outcome}; tried again {job.not_before - last.exited:g} s later"
+    if last is not None and last.exited is not None and job.next.not_before > last.exited:
+        return f"{last.outcome}; tried again {job.next.not_before - last.exited:g} s later"
     return ""

@@ -9,6 +9,7 @@ from ebbtide_core.commands import Command, Launch, Stop
 from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events.words import on, until_then
 from ebbtide_core.job import edited_scripts, gang
+from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.lifecycle import swaps
 from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
@@ -35,12 +36,12 @@ def _drop_claim(state: ClusterState, job: Job, event: e.ClaimDropped, now: float
 
 def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) -> None:
     if job.attempts and job.attempts[-1].allocation.share != event.allocation.share:
-        job.resizes += 1
+        job.suspending.resizes += 1
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
         allocation, kept = swaps.parts_of(allocation)
-        job.pinned_allocation = allocation
-    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, kept=kept))
+    swap = Swap(kept) if kept is not None else None
+    job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, swap=swap))
     if state.rates.curves:
         job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
@@ -62,10 +63,9 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
     if (job.gpus_min, job.gpus_max) != (spec.gpus_min, spec.gpus_max):
         # A user has changed the range since the submit, and the node needs the range that the attempt has.
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
-    first, needed = attempt.allocation.node_ids[0], job.checkpoint is not None
-    address = state.nodes[first].facts.address if attempt.members else ""
-    source = checkpoint_location.source(job, first, state.nodes) if job.checkpoint_root_id and first in nodes else None
-    meeting = address, attempt.port
+    first, needed = attempt.allocation.node_ids[0], job.saved.checkpoint is not None
+    meeting = ("", 0) if attempt.gang is None else (state.nodes[first].facts.address, attempt.gang.port)
+    source = checkpoint_location.source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
 
@@ -84,26 +84,25 @@ def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
         return False
     if not event.node:
         return True
-    member = attempt.members.get(event.node)
+    member = None if attempt.gang is None else attempt.gang.members.get(event.node)
     return member is not None and not member.started and member.ended is None
 
 
 def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -> None:
     attempt = job.attempts[-1]
-    placed = attempt.placed if attempt.returning is None else attempt.returning
-    if attempt.swapped is not None:
-        swaps.is_back(state, job, attempt)
-    job.move_failure = ""
-    job.launches_in_vain.clear()
-    job.vain_in_row = 0
+    placed, swap = attempt.placed, attempt.swap
+    if swap is not None and swap.out_since is not None:
+        placed = placed if swap.returning_since is None else swap.returning_since
+        swaps.is_back(state, job, swap)
+    if job.retries.launches_in_vain:
+        job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     attempt.edited = event.edited or attempt.edited
     if event.leased:
         attempt.leased += (event.node or attempt.allocation.node_ids[0],)
-    job.checkpoint_root_id = state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id
+    job.saved = job.saved.on_node(state.nodes[attempt.allocation.nodes[0].node].facts.checkpoint_root_id)
     if not event.node:  # the event is about the attempt as a whole
         attempt.pid, attempt.resumed_step, attempt.sharing = event.pid, event.resumed_step, event.sharing
-        if attempt.members:
-            attempt.members.clear()
+        attempt.gang = None
     elif not gang.note_start(attempt, event):
         return
     attempt.started = now
@@ -114,7 +113,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
         state.pools[job.pool].came_back[job.id] = job
     for until_s in (job.spec.time_limit_s, attempt.reserved_s):
         if until_s is not None:
-            state.set_deadline(job, now + max(0.0, until_s - job.ran_s))
+            state.set_deadline(job, now + max(0.0, until_s - job.times.ran_s))
 
 
 def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:
@@ -154,10 +153,10 @@ def _ask_to_stop(state: ClusterState, job: Job, event: e.StopRequested, now: flo
 def _count_stop(job: Job, cause: StopCause) -> None:
     match cause:
         case StopCause.PREEMPTED:
-            job.preemptions += 1
-            job.returns = True
+            job.suspending.preemptions += 1
+            job.next = job.next.returning()
         case StopCause.RESIZED | StopCause.QUIESCED | StopCause.DRILLED | StopCause.INTERFERENCE | StopCause.DRAINED:
-            job.returns = True
+            job.next = job.next.returning()
         case _:
             pass
 

@@ -10,6 +10,7 @@ from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
 from ebbtide_core.lifecycle import log_matches, swaps, sweeps, unsaved_work
@@ -32,7 +33,7 @@ def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> 
 def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:
     attempt = job.attempts[-1]
     if event.progress is not None:
-        job.progress, job.progress_at = event.progress, now
+        job.measured = job.measured.after(event.progress, now)
     if event.node:
         gang.note_end(attempt, event, now)
         _end_gang_if_over(state, job, attempt, now)
@@ -59,7 +60,6 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     elif attempt.stop is None:
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
-    job.pinned_allocation = None
     if job.spec.asha is not None:
         sweeps.left(state, job)
     if attempt.started is not None:
@@ -83,10 +83,10 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
 def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
     """Add the attempt's running time and work; work that was not saved, or came after the request to stop, is lost."""
     assert attempt.started is not None
-    job.ran_s += max(0.0, now - attempt.started)
-    stopped = attempt.stop.requested if attempt.stop is not None else now
+    stopped, work_s = attempt.stop.requested if attempt.stop is not None else now, 0.0
     if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        job.work_s += max(0.0, stopped - attempt.started) * state.speed(attempt)
+        work_s = max(0.0, stopped - attempt.started) * state.speed(attempt)
+    job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -97,63 +97,62 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
     suspension = job.suspensions[-1]
     suspension.exited, suspension.checkpointed = now, exit.checkpointed
     suspension.checkpoint_s = exit.checkpoint_s or None
-    suspension.left_step = job.progress.step if job.progress is not None else None
-    if job.checkpoint is not None and job.checkpoint.verified:
-        suspension.kept_step = job.checkpoint.step
+    suspension.left_step = job.measured.progress.step if job.measured.progress is not None else None
+    if job.saved.checkpoint is not None and job.saved.checkpoint.verified:
+        suspension.kept_step = job.saved.checkpoint.step
     restart_costs.note_save(job, attempt, exit)
-    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.checkpoint is not None:
-        suspension.checkpoint_bytes = job.checkpoint.bytes
+    if suspension.checkpointed is Checkpointed.YES and attempt.published and job.saved.checkpoint is not None:
+        suspension.checkpoint_bytes = job.saved.checkpoint.bytes
 
 
 def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
     exit = attempt.exit
     assert exit is not None
-    job.exit_code = None if exit.lost else (128 + exit.signal if exit.signal else exit.exit_code)
     match outcome.ending:
         case Ending.COMPLETED:
             state.history.add(job)
-            end_job(state, job, JobState.COMPLETED, outcome.reason, now)
+            end_job(state, job, End(JobState.COMPLETED, now, exit.code), outcome.reason)
         case Ending.CANCELLED:
-            end_job(state, job, JobState.CANCELLED, outcome.reason, now)
+            end_job(state, job, End(JobState.CANCELLED, now, exit.code), outcome.reason)
         case Ending.TIMED_OUT | Ending.EXPELLED:
-            end_job(state, job, JobState.FAILED, outcome.reason, now)
-        case Ending.FAILED if outcome.final or job.failures >= job.spec.retries:
-            end_job(state, job, JobState.FAILED, outcome.reason, now)
+            end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
+        case Ending.FAILED if outcome.final or job.retries.failures >= job.spec.retries:
+            end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
         case Ending.FAILED:
-            job.failures += 1
-            job.restarts += 1
-            job.suspended = False
-            _back_off(job, job.failures, now)
+            retries = job.retries
+            job.retries = replace(retries, restarts=retries.restarts + 1, failures=retries.failures + 1)
+            job.next = replace(job.next, resumes=False)
+            _back_off(job, job.retries.failures, now)
         case Ending.REQUEUED:
-            job.restarts += 1
-            job.suspended = True
-            job.requeues_in_row = 0 if attempt.published else job.requeues_in_row + 1
-            _back_off(job, job.requeues_in_row, now)
+            in_row = 0 if attempt.published else job.retries.requeues_in_row + 1
+            job.retries = replace(job.retries, restarts=job.retries.restarts + 1, requeues_in_row=in_row)
+            job.next = job.next.resuming()
+            _back_off(job, job.retries.requeues_in_row, now)
         case Ending.INTERRUPTED:
-            job.restarts += 1
-            job.returns = True
+            job.retries = replace(job.retries, restarts=job.retries.restarts + 1)
+            job.next = job.next.returning()
             _count_fruitless(job, attempt, outcome)
         case Ending.SUSPENDED:
             _count_fruitless(job, attempt, outcome)
 
 
 def _back_off(job: Job, times: int, now: float) -> None:
-    job.returns = True
-    job.not_before = now + min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
+    delay_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
+    job.next = replace(job.next, at_head=True, not_before=now + delay_s)
 
 
 def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
-    job.fruitless_suspensions = 0 if saved or outcome.clean else job.fruitless_suspensions + 1
-    job.suspended = True
+    job.suspending.fruitless_in_row = 0 if saved or outcome.clean else job.suspending.fruitless_in_row + 1
+    job.next = job.next.resuming()
 
 
-def end_job(state: ClusterState, job: Job, ending: JobState, reason: str, now: float) -> None:
-    job.ending, job.ended, job.reason, job.held_by = ending, now, reason, None
+def end_job(state: ClusterState, job: Job, end: End, reason: str) -> None:
+    job.end, job.reason, job.held_by = end, reason, None
     if came_back := state.pools[job.pool].came_back:
         came_back.pop(job.id, None)
-    if job.gpu_mem_peak_bytes:
-        gpu_memory.remember(state, job, ending)
+    if job.gpu_memory.peak_bytes:
+        gpu_memory.remember(state, job, end.state)
     if job.spec.asha is not None:
         sweeps.ended(state, job)
     state.unplan(job)
@@ -171,7 +170,7 @@ def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
 def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> None:
     attempt = job.attempts[-1]
     if event.node:
-        attempt.members[event.node].freed = True
+        gang.of(attempt).members[event.node].freed = True
     if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
         _free(state, job, attempt, now)
     for piece in attempt.allocation:
@@ -186,8 +185,8 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
     """Free what the newest attempt held, which is proven free."""
     if not attempt.off_gpu:
         state.vacate(job)
-    if attempt.kept is not None:
-        swaps.let_go(state, job, attempt)
+    if attempt.swap is not None:
+        swaps.let_go(state, job, attempt.swap)
     attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
@@ -210,27 +209,27 @@ def _end_refused(
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, job.pinned_allocation = now, None
+    attempt.exited = now
     if job.spec.asha is not None:
         sweeps.left(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
-        end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
         return
     job.reason = refusal.reason
     match refusal.cause:
         case RefusalCause.BAD_JOB:
-            end_job(state, job, JobState.FAILED, refusal.reason, now)
+            end_job(state, job, End(JobState.FAILED, now, job.exit_code), refusal.reason)
         case RefusalCause.NO_CHECKPOINT:
             job.held_by = HeldBy.SYSTEM
         case RefusalCause.NOT_MOVED:
-            job.move_failure, job.returns = refusal.reason, True
+            job.saved, job.next = replace(job.saved, move_failure=refusal.reason), job.next.returning()
             launch_backoff.note(job, refusal, now)
         case RefusalCause.NO_PATH | RefusalCause.NO_ACCOUNT | RefusalCause.NO_STDIN:
-            job.returns = True
+            job.next = job.next.returning()
         case RefusalCause.NODE:
-            job.requeues_in_row += 1
-            _back_off(job, job.requeues_in_row, now)
+            job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
+            _back_off(job, job.retries.requeues_in_row, now)
             launch_backoff.note(job, refusal, now)
 
 
@@ -249,12 +248,12 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     """
     job = state.jobs[event.job]
     attempt = job.attempts[-1]
-    if attempt.broken_by is not None and job.running:
+    if attempt.gang is not None and attempt.gang.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
     if attempt.exited is None:
         return ()
     told = (*unsaved_work.tell(job, attempt), *(rates.last_words(state, job) if attempt.meter is not None else ()))
-    if job.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
+    if job.gpu_memory.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
         return (*told, change)
     if attempt.matches:
         told = (*told, *log_matches.hold_if_nowhere(state, job))
@@ -264,9 +263,9 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:
-    if job.ending is not None or job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS:
+    if job.end is not None or job.suspending.fruitless_in_row < limits.MAX_FRUITLESS_SUSPENSIONS:
         return ()
-    reason = f"held: ended {job.fruitless_suspensions} times in a row without saving ({job.reason})"
+    reason = f"held: ended {job.suspending.fruitless_in_row} times in a row without saving ({job.reason})"
     return (e.JobHeld(job.id, HeldBy.SYSTEM, reason),)
 
 

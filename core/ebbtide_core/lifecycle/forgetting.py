@@ -62,7 +62,7 @@ def rewritten(
     ends: dict[JobId, int] = {}
     for line in read():
         job = JobId(getattr(line.event, "job", ""))
-        if job in gone and isinstance(line.event, ENDS) and line.time == jobs[job].ended:
+        if job in gone and isinstance(line.event, ENDS) and (end := jobs[job].end) is not None and line.time == end.at:
             ends[job] = line.sequence
     for line in read():
         job = JobId(getattr(line.event, "job", ""))
@@ -82,9 +82,9 @@ def _leaves_gpus(event: Event) -> bool:
 
 
 def _may_go(job: Job, before: float) -> bool:
-    over = job.state in FINISHED and job.ended is not None and job.ended < before
+    over = job.state in FINISHED and job.end is not None and job.end.at < before
     free = all(attempt.freed is not None for attempt in job.attempts)
-    return over and free and job.task is None and job.again_as is None
+    return over and free and job.lineage.task is None and job.lineage.again_as is None
 
 
 def _named(event: Event) -> Iterator[JobId]:
@@ -105,14 +105,14 @@ def _named(event: Event) -> Iterator[JobId]:
 def _run(job: Job) -> Event | None:
     script = script_of(job)
     completed = job.state is JobState.COMPLETED
-    if script is None or not (completed or job.gpu_mem_peak_bytes):
+    if script is None or not (completed or job.gpu_memory.peak_bytes):
         return None
     return e.RunForgotten(
         user=script[0],
         script=script[1],
-        work_s=job.work_s if completed else None,
-        ran_s=job.ran_s if completed else None,
-        peak_bytes=job.gpu_mem_peak_bytes,
+        work_s=job.times.work_s if completed else None,
+        ran_s=job.times.ran_s if completed else None,
+        peak_bytes=job.gpu_memory.peak_bytes,
         tells=gpu_memory.tells(job, job.state),
     )
 

@@ -11,6 +11,7 @@ from ebbtide_core.events import JobHeld
 from ebbtide_core.events.base import Event
 from ebbtide_core.events.idle import JobBusy, JobIdle
 from ebbtide_core.job import edited_scripts
+from ebbtide_core.job.facets import IdleTime
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_core.model.types import GpuId, HeldBy, JobClass, StopCause
@@ -35,11 +36,12 @@ def facts(
     if attempt is None or attempt.started is None or attempt.stop is not None or not attempt.allocation.share:
         return
     gpus = attempt.allocation.gpu_ids
-    if attempt.idle_since is not None:
-        if job.progress_at > attempt.idle_since or any(gpu in node_gpus and gpu not in quiet_since for gpu in gpus):
+    progress_at = job.measured.progress_at
+    if attempt.idle is not None:
+        if progress_at > attempt.idle.since or any(gpu in node_gpus and gpu not in quiet_since for gpu in gpus):
             yield JobBusy(job.id, attempt.number)
     elif not job.spec.idle_ok and all(gpu in quiet_since for gpu in gpus):
-        since = max(attempt.started, job.progress_at, *(quiet_since[gpu] for gpu in gpus))
+        since = max(attempt.started, progress_at, *(quiet_since[gpu] for gpu in gpus))
         if now - since >= settings.after_s:
             yield JobIdle(job.id, attempt.number, since, now + settings.warning_s if _may_go(job, settings) else None)
 
@@ -52,14 +54,15 @@ def _may_go(job: Job, settings: IdleSettings) -> bool:
 
 def is_due(attempt: Attempt, now: float) -> bool:
     """Return whether the time to suspend the idle attempt has come."""
-    return attempt.idle_until is not None and now >= attempt.idle_until
+    idle = attempt.idle
+    return idle is not None and idle.suspend_at is not None and now >= idle.suspend_at
 
 
 def suspend(job: Job, now: float) -> Iterator[Event]:
     """Yield the decisions to suspend ``job``, which is due, until a user resumes it."""
     attempt = job.attempts[-1]
-    assert attempt.idle_since is not None
-    minutes = (now - attempt.idle_since) / 60
+    assert attempt.idle is not None
+    minutes = (now - attempt.idle.since) / 60
     what = f"idle on {count_text(attempt.allocation.share)} for {minutes:.0f} min"
     reason = f"{what}; 'ebb resume {job.id}' when it is to go on"
     yield JobHeld(job.id, HeldBy.SYSTEM, reason)
@@ -71,7 +74,7 @@ def suspend(job: Job, now: float) -> Iterator[Event]:
 
 def _noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.idle_since, attempt.idle_until = event.since, event.suspend_at
+    attempt.idle = IdleTime(event.since, event.suspend_at)
     job.reason = f"running, but idle on {count_text(attempt.allocation.share)}"
     if event.suspend_at is not None:
         state.set_deadline(job, event.suspend_at)
@@ -79,18 +82,18 @@ def _noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
 
 def _cleared(state: ClusterState, job: Job, event: JobBusy, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.idle_since = attempt.idle_until = None
+    attempt.idle = None
     job.reason = edited_scripts.running(attempt.edited)
 
 
 def _may_be_noted(state: ClusterState, event: JobIdle) -> bool:
     attempt = _newest(state, event)
-    return attempt is not None and attempt.idle_since is None and attempt.started is not None and attempt.stop is None
+    return attempt is not None and attempt.idle is None and attempt.started is not None and attempt.stop is None
 
 
 def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
     attempt = _newest(state, event)
-    return attempt is not None and attempt.idle_since is not None and attempt.stop is None
+    return attempt is not None and attempt.idle is not None and attempt.stop is None
 
 
 def _newest(state: ClusterState, event: JobIdle | JobBusy) -> Attempt | None:

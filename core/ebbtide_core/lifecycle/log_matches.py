@@ -53,20 +53,19 @@ def _gpus_excluded(state: ClusterState, job: Job, event: GpusExcluded, now: floa
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)
-    job.excluded_gpus |= set(event.gpus)
-    job.constrained = True
+    job.eligibility = job.eligibility.without_gpus(event.gpus)
 
 
 def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
     """Hold a job without a GPU left to run on, so that no job waits behind it; a release opens all GPUs to it again."""
     if (
-        not (job.excluded or job.excluded_gpus)
-        or job.ending is not None
+        not (job.eligibility.excluded or job.eligibility.excluded_gpus)
+        or job.end is not None
         or job.held_by is not None
         or _has_other(state, job)
     ):
         return
-    named = ", ".join(sorted([*job.excluded, *job.excluded_gpus]))
+    named = ", ".join(sorted([*job.eligibility.excluded, *job.eligibility.excluded_gpus]))
     yield JobHeld(job.id, HeldBy.SYSTEM, f"held: it can only run on {named}, and its log showed a fault there")
 
 
@@ -75,7 +74,7 @@ def _has_other(state: ClusterState, job: Job) -> bool:
     nodes = [
         node for node in books.nodes.values() if not why_not_here(job, node) and reads_checkpoint(job, node, books)
     ]
-    left = [len(node.gpus.keys() - job.excluded_gpus) for node in nodes]
+    left = [len(node.gpus.keys() - job.eligibility.excluded_gpus) for node in nodes]
     most = sum(left) if job.spec.most_nodes > 1 else max(left, default=0)
     return bool(nodes) and most * WHOLE >= job.gpus_min
 

@@ -79,7 +79,7 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
 
 def _is_move(state: ClusterState, event: e.JobMoved) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and event.pool != (job.moves_to or job.pool)
+    return job is not None and event.pool != (job.next.pool or job.pool)
 
 
 def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None:
@@ -87,7 +87,7 @@ def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None
     state.pool(event.pool)
     if job.claiming:
         state.unplan(job)
-    job.moves_to = "" if event.pool == job.pool else event.pool
+    job.next = replace(job.next, pool="" if event.pool == job.pool else event.pool)
     if job.live is None and job.held_by is None:
         job.reason = f"moved to pool {event.pool}; waiting for its turn in the queue"
 
@@ -95,7 +95,7 @@ def _moved(state: ClusterState, job: Job, event: e.JobMoved, now: float) -> None
 def _step_aside(state: ClusterState, event: e.JobMoved) -> Iterable[e.Event]:
     """Stop a job that runs, so that it can change its pool."""
     job = state.jobs[event.job]
-    if job.running and job.moves_to:
+    if job.running and job.next.pool:
         yield stop(job, StopCause.MOVED, f"stepping aside to go on in pool {event.pool}")
 
 

@@ -55,7 +55,10 @@ def _work_resumed(job: Job, event: e.ProgressReported) -> Iterable[Event]:
 
 
 def _is_new_checkpoint(state: ClusterState, event: e.CheckpointPublished) -> bool:
-    return state.newest(event.job, event.attempt) is not None and state.jobs[event.job].checkpoint != event.checkpoint
+    return (
+        state.newest(event.job, event.attempt) is not None
+        and state.jobs[event.job].saved.checkpoint != event.checkpoint
+    )
 
 
 def _say_checkpoint(event: e.CheckpointPublished) -> str:

@@ -28,7 +28,7 @@ def _end_missing(state: ClusterState, event: e.NodeRegistered) -> Iterator[Event
             continue
         if _never_arrived(attempt, node.id):
             continue  # `_reminders` repeats its launch
-        part = node.id if attempt.members else e.EVERY_NODE
+        part = node.id if attempt.gang is not None else e.EVERY_NODE
         if not gang.has_ended(attempt, node.id):
             yield e.AttemptExited(job.id, attempt.number, ExitFacts(lost=True), freed=True, node=part)
         elif not gang.has_freed(attempt, node.id):
@@ -57,8 +57,8 @@ def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:
     if attempt.stop is not None:
         if not (attempt.off_gpu and is_swapped_for(job, attempt.stop.cause)):
             yield stop_on((node,), job, attempt, attempt.stop.cause, attempt.stop.grace_s)
-    elif attempt.returning is not None:
-        yield Resume((node,), job.id, attempt.number, attempt.swaps)
+    elif attempt.swap is not None and attempt.swap.returning_since is not None:
+        yield Resume((node,), job.id, attempt.number, attempt.swap.count)
 
 
 def _never_arrived(attempt: Attempt, node: NodeId) -> bool:

@@ -56,7 +56,7 @@ def _waits_for(state: ClusterState, node: Node) -> str:
     root = node.facts.checkpoint_root_id
     if not root or any(other is not node and other.facts.checkpoint_root_id == root for other in state.nodes.values()):
         return ""
-    waiting = (job for job in state.unfinished.values() if job.checkpoint_root_id and sees_checkpoint(job, node))
+    waiting = (job for job in state.unfinished.values() if job.saved.root_id and sees_checkpoint(job, node))
     return next((job.id for job in waiting), "")
 
 
@@ -73,14 +73,14 @@ def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
         return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
     if job.id in state.set_aside:
         return _conflict(f"job {job.id} is set aside, because its part of the journal is damaged")
-    if job.again_as is not None and job.again_as in state.jobs:
-        return _conflict(f"job {job.id} was submitted again as job {job.again_as}: remove that one first")
+    if job.lineage.again_as is not None and job.lineage.again_as in state.jobs:
+        return _conflict(f"job {job.id} was submitted again as job {job.lineage.again_as}: remove that one first")
     return None
 
 
 def _is_over(state: ClusterState, event: e.JobRetired | e.JobRemoved) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is not None and job.holding is None
+    return job is not None and job.end is not None and job.holding is None
 
 
 def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
@@ -88,7 +88,7 @@ def _retired(state: ClusterState, event: e.JobRetired, now: float) -> None:
 
 
 def _removed(state: ClusterState, event: e.JobRemoved, now: float) -> None:
-    task = state.jobs[event.job].task
+    task = state.jobs[event.job].lineage.task
     state.forget_job(event.job)
     state.removed.add(event.job)
     if task is not None and not state.gates.arrays[task.array].tasks:

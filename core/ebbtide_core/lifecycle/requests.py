@@ -1,11 +1,13 @@
 """Applies users' requests about a job: hold, release, suspend, resume, resize, a new priority, a drill, or a cancel."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, until_then
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import ending, refusing, submission_checks
 from ebbtide_core.lifecycle.refusing import of_unfinished
@@ -37,12 +39,14 @@ def _suspend(state: ClusterState, event: e.SuspendRequested) -> Iterator[Event]:
 
 def _release(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested, now: float) -> None:
     if job.held_by is not None:  # a job in the queue must keep its move_failure: the queue groups jobs by it
-        job.move_failure = ""
+        job.saved = replace(job.saved, move_failure="")
     job.held_by = None
-    if (job.excluded or job.excluded_gpus) and isinstance(event, e.ReleaseRequested):
+    own = job.eligibility
+    if (own.excluded or own.excluded_gpus) and isinstance(event, e.ReleaseRequested):
         node_health.readmit(state, job)
-    job.fruitless_suspensions = job.requeues_in_row = 0
-    job.not_before = 0.0
+    job.suspending.fruitless_in_row = 0
+    job.retries = replace(job.retries, requeues_in_row=0)
+    job.next = replace(job.next, not_before=0.0)
     if job.live is None or job.off_gpu:
         job.reason = ITS_TURN
 
@@ -70,7 +74,7 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
     if job.spec.suspend is SuspendMode.SWAP:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-    return impossible(state.pools[job.moves_to or job.pool], job.spec, event.gpus_min)
+    return impossible(state.pools[job.next.pool or job.pool], job.spec, event.gpus_min)
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:
@@ -133,7 +137,7 @@ def _drill(state: ClusterState, event: e.DrillRequested) -> Iterator[Event]:
 
 def _cancel(state: ClusterState, job: Job, event: e.CancelRequested, now: float) -> None:
     if job.live is None:
-        ending.end_job(state, job, JobState.CANCELLED, "cancelled by user", now)
+        ending.end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
 
 
 def _stop_cancelled(state: ClusterState, event: e.CancelRequested) -> Iterator[Event]:

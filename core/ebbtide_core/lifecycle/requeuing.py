@@ -1,11 +1,13 @@
 """Sends jobs back to the queue, changes the limits of arrays, and cancels jobs that can never start."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending, refusing, submission_checks
 from ebbtide_core.lifecycle.refusing import of_unfinished
@@ -31,7 +33,7 @@ def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Even
 
 
 def _requeued(state: ClusterState, job: Job, event: e.JobRequeued, now: float) -> None:
-    job.again_as = event.again_as
+    job.lineage = replace(job.lineage, again_as=event.again_as)
 
 
 # --- jobs that can never start ---
@@ -47,12 +49,12 @@ def given_up(state: ClusterState) -> Iterator[Event]:
 
 def _may_be_given_up(state: ClusterState, event: e.DependencyFailed) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None
+    return job is not None and job.end is None
 
 
 def _give_up(state: ClusterState, job: Job, event: e.DependencyFailed, now: float) -> None:
     if job.live is None:
-        ending.end_job(state, job, JobState.CANCELLED, event.reason, now)
+        ending.end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), event.reason)
 
 
 # --- the limits of arrays ---

@@ -1,8 +1,10 @@
 """Checks a submitted job, and adds it to the state."""
 
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.job.facets import CONSTRAINED, GpuMemory
 from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import pool_membership, submission_checks, sweeps
 from ebbtide_core.model.constraints import NO_NEEDS
@@ -36,9 +38,12 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
 def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
-    job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
-    job.constrained = spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS
-    job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
+    job.suspending.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
+    if spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS:
+        job.eligibility = CONSTRAINED
+    job.priority, job.weight = spec.priority, spec.weight
+    if spec.gpu_mem_bytes:
+        job.gpu_memory = GpuMemory(spec.gpu_mem_bytes)
     job.held_by = HeldBy.USER if event.hold else None
     job.reason = "held by user" if event.hold else ITS_TURN
     job.story.append((now, event))
@@ -46,7 +51,7 @@ def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     if (task := event.task) is not None or spec.after or spec.begin_at or state.gates.limit_users:
         state.enter_gates(job, task)
     if event.again_of is not None:
-        job.again_of = event.again_of
+        job.lineage = replace(job.lineage, again_of=event.again_of)
     if spec.asha is not None:
         sweeps.entered(state, job)
     if event.operation_id:

@@ -6,10 +6,12 @@ still count.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending
 from ebbtide_core.lifecycle.sweeps import halving_of
@@ -30,15 +32,15 @@ def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
 
 
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    if (sweep := halving_of(state, job)) is not None and job.task is not None:
+    if (sweep := halving_of(state, job)) is not None and job.lineage.task is not None:
         sweep.reach(job.id, event.value)
-        job.rungs[event.steps] = event.value
-        state.halvings_changed.add(job.task.array)
+        job.measured = replace(job.measured, rungs={**job.measured.rungs, event.steps: event.value})
+        state.halvings_changed.add(job.lineage.task.array)
 
 
 def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None or job.ending is not None else halving_of(state, job)
+    sweep = None if job is None or job.end is not None else halving_of(state, job)
     return sweep is not None and sweep.tasks[event.job].waits
 
 
@@ -47,7 +49,7 @@ def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) 
     if (sweep := halving_of(state, job)) is not None:
         sweep.promote(job.id)
     if _is_paused(job):
-        job.held_by, job.returns = None, True
+        job.held_by, job.next = None, job.next.returning()
         job.reason = event.reason
 
 
@@ -55,12 +57,12 @@ def _is_paused(job: Job) -> bool:
     """Return whether the task is held at a rung, and not because it did not save or left its GPUs idle."""
     order = job.attempts[-1].stop if job.attempts else None
     useless = order is not None and order.cause is StopCause.IDLE
-    return job.held_by is HeldBy.SYSTEM and job.fruitless_suspensions < limits.MAX_FRUITLESS_SUSPENSIONS and not useless
+    fruitless = job.suspending.fruitless_in_row >= limits.MAX_FRUITLESS_SUSPENSIONS
+    return job.held_by is HeldBy.SYSTEM and not fruitless and not useless
 
 
 def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) -> None:
-    job.exit_code = 0
-    ending.end_job(state, job, JobState.COMPLETED, event.reason, now)
+    ending.end_job(state, job, End(JobState.COMPLETED, now, 0), event.reason)
 
 
 # --- decisions ---

@@ -12,6 +12,7 @@ from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Resume
 from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events.words import until_then
+from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model import limits
@@ -48,18 +49,19 @@ def is_swapped_for(job: Job, cause: StopCause) -> bool:
 
 def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
     attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.exited is not None or attempt.kept is None:
+    if attempt is None or attempt.exited is not None or attempt.swap is None:
         return False
     return event.swaps > attempt.swaps
 
 
 def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float) -> None:
     attempt = job.attempts[-1]
-    came_back = attempt.returning is not None
+    swap = _swap(attempt)
+    came_back = swap.returning_since is not None
     if attempt.started is not None:
-        job.ran_s += max(0.0, now - attempt.started)
         until = attempt.stop.requested if attempt.stop is not None else now
-        job.work_s += max(0.0, until - attempt.started) * state.speed(attempt)
+        work_s = max(0.0, until - attempt.started) * state.speed(attempt)
+        job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)
@@ -67,15 +69,15 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
     pool.books.free(job.id, attempt.allocation, leaves=False)
     pool.freed_nodes.update(attempt.allocation.node_ids)
     if attempt.overran:
-        gpu_memory.widen(state, job, attempt)
+        gpu_memory.widen(state, attempt)
     if came_back:
         _put_off(job, now)
     else:
-        _keep(state, job, attempt, event.mem_bytes)
-    attempt.started, attempt.returning, attempt.off_gpu = None, None, True
-    attempt.swapped, attempt.swaps, attempt.swapped_bytes = now, event.swaps, event.mem_bytes
-    attempt.idle_since = attempt.idle_until = None
-    job.suspended = True
+        _keep(state, job, swap, event.mem_bytes)
+    attempt.started, attempt.off_gpu, swap.returning_since = None, True, None
+    swap.out_since, swap.count, swap.out_bytes = now, event.swaps, event.mem_bytes
+    attempt.idle = None
+    job.next = job.next.resuming()
     where = f"its memory is in the host memory of node {attempt.allocation.node_ids[0]}"
     job.reason = f"could not come back to its GPU: {event.note}" if came_back else f"swapped out; {where}"
     _note(job, event, came_back, now)
@@ -83,9 +85,9 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
 
 def _put_off(job: Job, now: float) -> None:
     """Delay the next try to come back, longer each time, because the GPU has no room for the attempt."""
-    job.requeues_in_row += 1
-    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.requeues_in_row - 1)
-    job.returns, job.not_before = True, now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S)
+    job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
+    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.retries.requeues_in_row - 1)
+    job.next = replace(job.next, at_head=True, not_before=now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S))
 
 
 def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> None:
@@ -110,7 +112,7 @@ def add_note(suspension: Suspension, note: str) -> None:
 
 def _return(state: ClusterState, job: Job, event: e.ReturnRequested, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.stop, attempt.returning, attempt.off_gpu = None, now, False
+    attempt.stop, attempt.off_gpu, _swap(attempt).returning_since = None, False, now
     attempt.reserved_s, attempt.sticky = event.reserved_s, event.sticky
     job.reason = event.reason
     state.place(job, attempt.allocation)
@@ -121,30 +123,35 @@ def _resume(state: ClusterState, event: e.ReturnRequested) -> tuple[Command]:
     return (Resume(attempt.allocation.node_ids, event.job, event.attempt, attempt.swaps),)
 
 
-def is_back(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """Note that the attempt's memory is on the GPU again."""
-    _keep(state, job, attempt, -attempt.swapped_bytes)
-    attempt.swapped, attempt.returning, attempt.swapped_bytes = None, None, 0
-    job.proved = True
-    job.requeues_in_row = 0
+def is_back(state: ClusterState, job: Job, swap: Swap) -> None:
+    """Note that the memory of the job's attempt is on the GPU again."""
+    _keep(state, job, swap, -swap.out_bytes)
+    swap.out_since, swap.returning_since, swap.out_bytes = None, None, 0
+    job.suspending.proved = True
+    job.retries = replace(job.retries, requeues_in_row=0)
 
 
-def let_go(state: ClusterState, job: Job, attempt: Attempt) -> None:
-    """Free what the attempt kept until its end."""
-    assert attempt.kept is not None
+def let_go(state: ClusterState, job: Job, swap: Swap) -> None:
+    """Free what the job's attempt kept until its end."""
+    assert swap.kept is not None
     pool = state.pools[job.pool]
-    pool.books.drop(job.id, attempt.kept)
-    pool.freed_nodes.add(attempt.kept.node)
-    attempt.kept = None
+    pool.books.drop(job.id, swap.kept)
+    pool.freed_nodes.add(swap.kept.node)
+    swap.kept = None
 
 
-def _keep(state: ClusterState, job: Job, attempt: Attempt, more_bytes: int) -> None:
-    """Count ``more_bytes`` more host memory (negative: less) as the attempt's."""
-    assert attempt.kept is not None
+def _keep(state: ClusterState, job: Job, swap: Swap, more_bytes: int) -> None:
+    """Count ``more_bytes`` more host memory (negative: less) as kept by the job's attempt."""
+    assert swap.kept is not None
     books = state.pools[job.pool].books
-    books.drop(job.id, attempt.kept)
-    attempt.kept = replace(attempt.kept, mem_bytes=attempt.kept.mem_bytes + more_bytes)
-    books.keep(job.id, attempt.kept)
+    books.drop(job.id, swap.kept)
+    swap.kept = replace(swap.kept, mem_bytes=swap.kept.mem_bytes + more_bytes)
+    books.keep(job.id, swap.kept)
+
+
+def _swap(attempt: Attempt) -> Swap:
+    assert attempt.swap is not None, "only a swappable attempt leaves its GPU and comes back"
+    return attempt.swap
 
 
 def _say_swapped(event: e.AttemptSwapped) -> str:

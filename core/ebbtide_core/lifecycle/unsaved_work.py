@@ -23,7 +23,7 @@ _CATCHES: Final = {Clue.CATCHES_TERM: "TERM", Clue.CATCHES_USR1: "USR1", Clue.CA
 def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
     """Yield the event for ``attempt``, the newest, which has ended; nothing if all of its work is saved."""
     exit, stop, began = attempt.exit, attempt.stop, attempt.first_started
-    if exit is None or stop is None or began is None or job.ending is not None or not job.suspensions:
+    if exit is None or stop is None or began is None or job.end is not None or not job.suspensions:
         return
     suspension = job.suspensions[-1]
     if suspension.exited != attempt.exited:

@@ -50,7 +50,7 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
     """
     script = script_of(job)
     peaks = state.peaks.get(script) if script else None
-    if not peaks or job.gpu_mem_bytes or not 0 < job.gpus_min < WHOLE:
+    if not peaks or job.gpu_memory.requested_bytes or not 0 < job.gpus_min < WHOLE:
         return None
     runs = "its last run" if len(peaks) == 1 else f"its last {len(peaks)} runs"
     needed = _most_of_one(state, job, request_for(max(peaks)))
@@ -60,12 +60,12 @@ def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
     """Remember the peak of ``job``, which is over, for its script."""
     if (script := script_of(job)) is not None:
-        remember_peak(state, script, job.gpu_mem_peak_bytes, whole=tells(job, ending))
+        remember_peak(state, script, job.gpu_memory.peak_bytes, whole=tells(job, ending))
 
 
 def tells(job: Job, ending: JobState) -> bool:
     """Return whether the peak of ``job`` is all that its script needs."""
-    return ending is JobState.COMPLETED and job.ran_s >= TELLING_S
+    return ending is JobState.COMPLETED and job.times.ran_s >= TELLING_S
 
 
 def remember_peak(state: ClusterState, script: Script, peak: int, *, whole: bool) -> None:
@@ -90,7 +90,7 @@ def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
 
 def _overran(state: ClusterState, job: Job, event: e.MemoryOverran, now: float) -> None:
     job.attempts[-1].overran = True
-    job.overruns += 1
+    job.gpu_memory = replace(job.gpu_memory, overruns=job.gpu_memory.overruns + 1)
 
 
 def _decide_overrun(state: ClusterState, event: e.MemoryOverran) -> Iterator[Event]:
@@ -116,7 +116,7 @@ def _after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.G
     it is swapped and so cannot go to any other GPU. An attempt on a whole GPU cannot overrun.
     """
     needed = request_for(event.used_bytes)
-    alone = needed >= _largest(state, job) or job.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
+    alone = needed >= _largest(state, job) or job.gpu_memory.overruns > 1 or job.spec.suspend is SuspendMode.SWAP
     reason = f"it used {gib(event.used_bytes)} in attempt {event.attempt}"
     return _change_to(state, job, needed, reason, alone)
 
@@ -127,20 +127,20 @@ def _after_overrun(state: ClusterState, job: Job, event: e.MemoryOverran) -> e.G
 def read_end(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> Outcome:
     """Fold: note the memory peak of an attempt that ended; return what its end means if it ran out of GPU memory."""
     share = attempt.allocation.share
-    if exit.gpu_mem_peak_bytes is not None and share <= WHOLE:
-        job.gpu_mem_peak_bytes = max(job.gpu_mem_peak_bytes, exit.gpu_mem_peak_bytes)
+    if exit.gpu_mem_peak_bytes is not None and exit.gpu_mem_peak_bytes > job.gpu_memory.peak_bytes and share <= WHOLE:
+        job.gpu_memory = replace(job.gpu_memory, peak_bytes=exit.gpu_mem_peak_bytes)
     if not exit.out_of_memory or outcome.ending is not Ending.FAILED or not share:
         return outcome
     what = f"out of GPU memory ({gib(_given(attempt))})"
-    if share >= WHOLE or job.alone_after or outcome.final:
+    if share >= WHOLE or job.gpu_memory.alone_after or outcome.final:
         return Outcome(Ending.FAILED, what, final=outcome.final)
-    job.alone_after = attempt.number
+    job.gpu_memory = replace(job.gpu_memory, alone_after=attempt.number)
     return Outcome(Ending.REQUEUED, f"{what}; it is run again, this once, with a GPU of its own")
 
 
 def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryChanged | None:
     """Return what the job needs from now on if it is run again because it ran out of memory; else None."""
-    if job.alone_after != attempt.number or job.ending is not None:
+    if job.gpu_memory.alone_after != attempt.number or job.end is not None:
         return None
     given = _given(attempt)
     peak = attempt.exit.gpu_mem_peak_bytes if attempt.exit is not None else None
@@ -153,7 +153,7 @@ def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryCha
 
 def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None
+    return job is not None and job.end is None
 
 
 def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
@@ -167,20 +167,21 @@ def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
         if job.admission is not None:
             job.admission.ask(event.gpus_max)
-    job.gpu_mem_bytes, job.gpu_mem_from = event.mem_bytes, event.reason
+    job.gpu_memory = replace(job.gpu_memory, requested_bytes=event.mem_bytes, changed_because=event.reason)
 
 
-def widen(state: ClusterState, job: Job, attempt: Attempt) -> None:
+def widen(state: ClusterState, attempt: Attempt) -> None:
     """Fold: give a swapped attempt that overran its GPU the whole of that GPU, because it can come back to no other."""
     [piece] = attempt.allocation.nodes
     gpus = state.nodes[piece.node].gpus
     slices = tuple(GpuSlice(held.gpu, WHOLE, gpus[held.gpu].mem_bytes) for held in piece.gpus)
-    attempt.allocation = job.pinned_allocation = Allocation((replace(piece, gpus=slices),))
+    attempt.allocation = Allocation((replace(piece, gpus=slices),))
 
 
 def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:
     low, high = (max(job.gpus_min, WHOLE), max(job.gpus_max, WHOLE)) if alone else (job.gpus_min, job.gpus_max)
-    return e.GpuMemoryChanged(job.id, _most_of_one(state, job, max(needed, job.gpu_mem_bytes)), low, high, reason)
+    needed = _most_of_one(state, job, max(needed, job.gpu_memory.requested_bytes))
+    return e.GpuMemoryChanged(job.id, needed, low, high, reason)
 
 
 def _most_of_one(state: ClusterState, job: Job, needed: int) -> int:

@@ -107,7 +107,7 @@ def review(state: ClusterState, now: float) -> None:
     """Put a job suspended for interference into the queue while there is room for it, and take it out otherwise."""
     for id, was_away in list(state.aside.items()):
         job = state.jobs.get(id)
-        if job is None or job.ending is not None:
+        if job is None or job.end is not None:
             del state.aside[id]
             continue
         books = state.pools[job.pool].books

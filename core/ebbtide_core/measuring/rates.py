@@ -5,6 +5,7 @@ own, recorded when it is first solid, when it has changed, and perhaps when the 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -30,7 +31,7 @@ MOST_RECORDS: Final = 16
 
 def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: float) -> None:
     """Note how far the job is, and measure its speed."""
-    job.progress, job.progress_at = event.progress, now
+    job.measured = job.measured.after(event.progress, now)
     attempt = job.attempts[-1]
     if attempt.stop is not None or attempt.started is None:
         return
@@ -42,7 +43,7 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
 def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
     """Note the checkpoint that the job has published; the time that saving took counts for no step."""
     attempt = job.attempts[-1]
-    job.checkpoint, attempt.published = event.checkpoint, True
+    job.saved, attempt.published = replace(job.saved, checkpoint=event.checkpoint), True
     if attempt.meter is not None:
         attempt.meter.interrupt()
 
@@ -50,7 +51,8 @@ def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: floa
 def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) -> None:
     """Note what the meter of an attempt has found, for the job and its script."""
     setting = Setting(event.share, event.nodes, event.model, event.alone)
-    job.rates[setting] = rate = MeasuredRate(event.steps_per_s, event.samples)
+    rate = MeasuredRate(event.steps_per_s, event.samples)
+    job.measured = replace(job.measured, rates={**job.measured.rates, setting: rate})
     if script := script_of(job):
         state.rates.add(script, job.id, setting, rate)
 
@@ -80,7 +82,7 @@ def news(state: ClusterState, job: Job) -> Iterator[Event]:
     if meter is None or meter.recorded >= MOST_RECORDS:
         return
     for alone, windows in ((True, meter.alone), (False, meter.shared)):
-        known = job.rates.get(setting_of(state, attempt, alone))
+        known = job.measured.rates.get(setting_of(state, attempt, alone))
         if _is_news(known, windows):
             meter.recorded += 1
             yield _record(state, job, attempt, alone, windows)
@@ -95,7 +97,7 @@ def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
         return
     meter.interrupt()
     for alone, windows in ((True, meter.alone), (False, meter.shared)):
-        known = job.rates.get(setting_of(state, attempt, alone))
+        known = job.measured.rates.get(setting_of(state, attempt, alone))
         if _is_news(known, windows) or (known is not None and windows.count >= BETTER * known.samples):
             yield _record(state, job, attempt, alone, windows)
 
@@ -139,7 +141,7 @@ def solo(state: ClusterState, job: Job) -> float | None:
     if attempt.meter is not None and attempt.meter.alone.count >= SOLID:
         return attempt.meter.alone.steps_per_s
     setting, script = setting_of(state, attempt, True), script_of(job)
-    if (known := job.rates.get(setting)) is not None:
+    if (known := job.measured.rates.get(setting)) is not None:
         return known.steps_per_s
     return state.rates.typical(script, setting) if script else None
 

@@ -388,3 +388,8 @@ class ExitFacts:
     memory_failure: str = ""
     clues: tuple[Clue, ...] = ()
     input_failure: str = ""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as a shell shows it, so 128 and the number of the signal; None if it is not known."""
+        return None if self.lost else (128 + self.signal if self.signal else self.exit_code)

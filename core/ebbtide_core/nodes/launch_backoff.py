@@ -7,6 +7,7 @@ repeated without an end.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
@@ -21,18 +22,18 @@ COUNTED = (RefusalCause.NODE, RefusalCause.NOT_MOVED)
 def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
     """Fold: count a failed launch, and set ``not_before``, the earliest time of the next one, if it has to wait."""
     node = _where(job, refusal)
-    job.launches_in_vain[node] = job.launches_in_vain.get(node, 0) + 1
-    job.vain_in_row = times = job.vain_in_row + 1
+    times = job.retries.vain_in_row + 1
+    job.retries = job.retries.with_launches(node, job.retries.launches_in_vain.get(node, 0) + 1, in_row=times)
     if times > 1:
         pause_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** min(times - 2, 30), limits.MAX_REQUEUE_BACKOFF_S)
-        job.not_before = max(job.not_before, now + pause_s)
+        job.next = replace(job.next, not_before=max(job.next.not_before, now + pause_s))
         job.reason = f"{refusal.reason} ({times} launches failed in a row: the next after {pause_s:g} s)"
 
 
 def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
     """Decide: exclude a node on which too many launches of the job failed."""
     node = _where(job, refusal)
-    if refusal.cause in COUNTED and job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
+    if refusal.cause in COUNTED and job.retries.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
         often = limits.MAX_LAUNCHES_IN_VAIN
         why = f"left out for {limits.LEFT_OUT_S:g} s, after {often} launches in a row that failed: {refusal.reason}"
         yield e.NodeExcluded(job.id, node, why)
@@ -40,8 +41,8 @@ def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:
 
 def left_out(state: ClusterState, job: Job, node: NodeId, now: float) -> None:
     """Fold: note until when the job leaves out the node, if it does so because of failed launches."""
-    if job.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
-        job.left_out_until[node] = now + limits.LEFT_OUT_S
+    if job.retries.launches_in_vain.get(node, 0) >= limits.MAX_LAUNCHES_IN_VAIN:
+        job.eligibility = job.eligibility.left_out(node, now + limits.LEFT_OUT_S)
         state.left_out.add(job.id)
         state.look_at(job, now + limits.LEFT_OUT_S)
 
@@ -50,7 +51,7 @@ def registered(state: ClusterState, node: NodeId, now: float) -> None:
     """Fold: let jobs go to the node again, because it may be a different machine now."""
     for id in sorted(state.left_out):
         job = state.jobs[id]
-        if node in job.left_out_until:
+        if node in job.eligibility.left_out_until:
             state.admit(job, node)
             state.refresh(job, now)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.job.facets import CONSTRAINED
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, RefusalCause
 from ebbtide_core.nodes import foreign_use, launch_backoff, silence
@@ -67,20 +68,15 @@ def _lost(state: ClusterState, event: e.NodeLost, now: float) -> None:
 
 def _excluded(state: ClusterState, job: Job, event: e.NodeExcluded, now: float) -> None:
     state.leave_queue(job)
-    job.excluded |= {event.node}
-    job.excluded_because[event.node] = event.reason
-    job.constrained = True
+    job.eligibility = job.eligibility.without(event.node, event.reason)
     launch_backoff.left_out(state, job, event.node, now)
 
 
 def readmit(state: ClusterState, job: Job) -> None:
     """Let ``job`` use the nodes and GPUs again from which it was excluded."""
     state.leave_queue(job)
-    job.excluded, job.excluded_gpus = frozenset(), frozenset()
-    job.excluded_because.clear()
-    job.launches_in_vain.clear()
-    job.vain_in_row = 0
-    job.left_out_until.clear()
+    job.eligibility = CONSTRAINED
+    job.retries = replace(job.retries, vain_in_row=0, launches_in_vain={})
     state.left_out.discard(job.id)
 
 
@@ -110,7 +106,7 @@ def is_known(state: ClusterState, event: e.NodeLost | e.GpuHealthChanged | e.Nod
 
 def _may_be_excluded(state: ClusterState, event: e.NodeExcluded) -> bool:
     job = state.jobs.get(event.job)
-    return job is not None and job.ending is None and event.node not in job.excluded
+    return job is not None and job.end is None and event.node not in job.eligibility.excluded
 
 
 RULES: Final = (

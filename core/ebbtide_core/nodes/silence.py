@@ -72,7 +72,7 @@ def _end_there(state: ClusterState, event: e.NodeConfirmedDead) -> Iterator[Even
 def _over(job: Job, node: Node, why: str) -> Iterator[Event]:
     """Yield the end of the part of the job's attempt on ``node``, which is proven to be over."""
     attempt = job.attempts[-1]
-    part = node.id if attempt.members else e.EVERY_NODE
+    part = node.id if attempt.gang is not None else e.EVERY_NODE
     if not gang.has_ended(attempt, node.id):
         exit = ExitFacts(lost=True, lost_because=why)
         yield e.AttemptExited(job.id, attempt.number, exit, freed=True, node=part)

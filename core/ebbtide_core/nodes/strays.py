@@ -97,7 +97,7 @@ def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
     """Return why the attempt is a stray; None if it is not."""
     if attempt is None or node not in attempt.allocation.node_ids:
         return StrayKind.UNKNOWN
-    member = attempt.members.get(node)
+    member = None if attempt.gang is None else attempt.gang.members.get(node)
     is_free = attempt.freed is not None or (member is not None and member.freed)
     return StrayKind.OVER if is_free else None
 
@@ -167,14 +167,15 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
         lost = Attempt(number, allocation, now, exited=now, freed=now)
         lost.outcome = "not in this journal"
         job.attempts.append(lost)
-    job.checkpoint_root_id = job.checkpoint_root_id or node.facts.checkpoint_root_id
+    if not job.saved.root_id:
+        job.saved = replace(job.saved, root_id=node.facts.checkpoint_root_id)
     state.refresh(job, now)
 
 
 def _hold(state: ClusterState, event: e.StrayFound) -> Iterator[Event]:
     """Hold a job with an attempt that the journal does not know, until a user decides."""
     job = state.jobs.get(event.job)
-    if job is None or job.ending is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
+    if job is None or job.end is not None or job.held_by is HeldBy.SYSTEM or event.kind is not StrayKind.UNKNOWN:
         return
     if job.live is None:
         runs = "was" if event.over else "runs"

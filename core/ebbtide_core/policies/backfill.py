@@ -82,11 +82,11 @@ def shape_in_time(job: Job) -> Hashable:
     """
     spec, limit, asks_again = job.spec, None, None
     if spec.time_auto:
-        asks_again = (job.user, spec.name or spec.command, job.ran_s)
+        asks_again = (job.user, spec.name or spec.command, job.times.ran_s)
     if spec.time_limit_s is not None:
-        limit = _rounded(spec.time_limit_s - job.ran_s + spec.grace_s)
+        limit = _rounded(spec.time_limit_s - job.times.ran_s + spec.grace_s)
     elif spec.work_s is not None and not spec.time_auto:
-        limit = _rounded(spec.work_s - job.work_s)
+        limit = _rounded(spec.work_s - job.times.work_s)
     return (shape_of(job), limit, asks_again)
 
 
@@ -315,7 +315,7 @@ def _reservation(snapshot: Snapshot, job: Job) -> float | None:
 
 def _starts(job: Job, now: float) -> float:
     """Return when an attempt that is placed now will run, after its expected restart cost."""
-    return now + (job.restart_cost_s or 0.0)
+    return now + (job.suspending.restart_cost_s or 0.0)
 
 
 def _needed(node: Node, now: NodeUse, future: Trial) -> NodeAllocation:
@@ -333,7 +333,7 @@ def _out_of_the_way(piece: NodeAllocation, node: Node, job: Job, now: NodeUse, t
         return piece
     share, able = piece.gpus[0].share, []
     for whole in node.slices.values():
-        wanted = memory_of(job, share, whole) if share < WHOLE else job.gpu_mem_bytes
+        wanted = memory_of(job, share, whole) if share < WHOLE else job.gpu_memory.requested_bytes
         if then.share(whole.gpu) + share <= WHOLE and then.gpu_mem.get(whole.gpu, 0) + wanted <= whole.mem_bytes:
             able.append(whole if share == WHOLE else GpuSlice(whole.gpu, share, wanted))
     able.sort(key=lambda slice: max(0, then.share(slice.gpu) + share - now.share(slice.gpu)))

@@ -56,7 +56,9 @@ class GpuPlace:
         share = self.share(len(self.jobs) + 1)
         if not share or share < self.least or share < job.gpus_min or not sees_checkpoint(job, self.node):
             return False
-        if (job.constrained or self.books.heterogeneous) and not may_use(job, self.books, self.node.id, self.gpu.gpu):
+        if (job.eligibility.constrained or self.books.heterogeneous) and not may_use(
+            job, self.books, self.node.id, self.gpu.gpu
+        ):
             return False
         if self.books.anti_affinity is not None and self.gpu.gpu in self.books.anti_affinity.gpus(job.id, self.node):
             return False

@@ -111,7 +111,7 @@ class Ends:
         entry = None
         if job.planned is not None and best_effort(job):
             end = expected_end(job, self._state.history, self._state.speedup)
-            entry = (-end if end is not None else 0.0, not job.proved, job.sequence, job)
+            entry = (-end if end is not None else 0.0, not job.suspending.proved, job.sequence, job)
         known = self._known.get(job.id)
         if known == entry:
             return

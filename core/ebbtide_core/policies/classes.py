@@ -25,7 +25,7 @@ _TRIAL_AND_ERROR: Final = Stay("trial-and-error, which is not preempted")
 
 def by_class(job: Job) -> QueueKey:
     """Order trial-and-error jobs first; within a class, preempted jobs first, then by submission."""
-    return (job.spec.job_class is JobClass.BEST_EFFORT, not job.returns, job.sequence, job.gpus_min, job.gpus_max)
+    return (job.spec.job_class is JobClass.BEST_EFFORT, not job.next.at_head, job.sequence, job.gpus_min, job.gpus_max)
 
 
 def best_effort(job: Job) -> bool:

@@ -141,7 +141,7 @@ def _elsewhere(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Move
 
 
 def _cost(job: Job) -> float:
-    return job.restart_cost_s or 0.0
+    return job.suspending.restart_cost_s or 0.0
 
 
 def _wait_s(draft: Draft, job: Job) -> float:

@@ -133,8 +133,8 @@ class Draft:
     def wait(self, job: Job, share: int | None = None) -> None:
         """Record why ``job`` waits for ``share`` parts of GPUs; the default is its smallest size."""
         need = "GPU" if job.pinned_allocation is not None else need_text(job, job.gpus_min if share is None else share)
-        if job.gpu_mem_bytes and job.pinned_allocation is None:
-            need += f" with {job.gpu_mem_bytes / 2**30:.3g} GiB"
+        if job.gpu_memory.requested_bytes and job.pinned_allocation is None:
+            need += f" with {job.gpu_memory.requested_bytes / 2**30:.3g} GiB"
         self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job) or self._spared_for(job)}"
         self.sparing.clear()
 
@@ -154,11 +154,11 @@ class Draft:
             return f", kept apart from {others}"
         if books.booked is not None and job.gpus_min and (booked := books.booked.obstacle(job)):
             return f": {booked}"
-        if (job.constrained or books.heterogeneous) and (why := obstacle(job, books)):
+        if (job.eligibility.constrained or books.heterogeneous) and (why := obstacle(job, books)):
             return why
         if job.spec.most_nodes == 1 and job.gpus_min > (biggest := books.largest) * WHOLE:
             return f" on one node: the connected ones have {biggest} at most"
-        if job.checkpoint_root_id and (pinned := self._pinned(job)):
+        if job.saved.root_id and (pinned := self._pinned(job)):
             return pinned
         if job.spec.spread and not could_combine(job, books):
             return ": the connected nodes that share a checkpoint root do not have so many"
@@ -192,7 +192,7 @@ class Draft:
         if not reaching:
             away = ", ".join(node.id for node in keepers(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
-        failure = f" ({job.move_failure})" if job.move_failure else ""
+        failure = f" ({job.saved.move_failure})" if job.saved.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"
 
 

@@ -185,7 +185,7 @@ def _may_grow(draft: Draft, job: Job, resize_after_s: float) -> bool:
 
 def _is_worth_it(draft: Draft, job: Job) -> bool:
     """Return whether the next size up saves more than a restart costs; unknown work is assumed to last an hour."""
-    if not job.restart_cost_s:
+    if not job.suspending.restart_cost_s:
         return True
     share, speedup = _share(draft, job), draft.snapshot.speedup_of(job)
     bigger = next((size for size in job.sizes() if size > share), share)
@@ -194,7 +194,7 @@ def _is_worth_it(draft: Draft, job: Job) -> bool:
     known = left is not None and (left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS)
     counted_by = job.attempts[-1].speedup or draft.snapshot.speedup
     left_s = left.work_s / counted_by(share) if left is not None and known else HORIZON_S
-    return left_s * (1 - speedup(share) / speedup(bigger)) > job.restart_cost_s
+    return left_s * (1 - speedup(share) / speedup(bigger)) > job.suspending.restart_cost_s
 
 
 def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
@@ -202,7 +202,7 @@ def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
     live = job.live
     if live is None or live.started is None:
         return False
-    due = live.started + max(resize_after_s, RUNS_PER_RESTART * (job.restart_cost_s or 0.0))
+    due = live.started + max(resize_after_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
     if due > draft.snapshot.now:
         draft.recheck(due)
         return False

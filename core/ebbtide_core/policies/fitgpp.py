@@ -58,8 +58,8 @@ class FitGpp(Policy):
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
         """Apply the rule by class, and keep a job that was preempted as often as ``p`` allows."""
-        if self.p is not None and job.preemptions >= self.p and job.running and best_effort(job):
-            return Stay(f"preempted {job.preemptions} times already, and p is {self.p}")
+        if self.p is not None and job.suspending.preemptions >= self.p and job.running and best_effort(job):
+            return Stay(f"preempted {job.suspending.preemptions} times already, and p is {self.p}")
         return stays_in_class(job, waiting, self.min_run_s, now)
 
     def queue(self) -> Queue:
@@ -92,7 +92,7 @@ class FitGpp(Policy):
         for cost, job in draft.snapshot.ranking:
             if draft.allocation(job) is None or not may_be_preempted(draft, job, self.min_run_s):
                 continue
-            if self.p is None or job.preemptions < self.p or not job.running:
+            if self.p is None or job.suspending.preemptions < self.p or not job.running:
                 yield cost, job
 
     def _single(self, draft: Draft, job: Job) -> Choice | None:
@@ -156,7 +156,7 @@ def _grace_s(job: Job) -> float:
     """Return GP: the seconds in which ``job`` steps aside, measured or else its grace period; 0 before its start."""
     if not job.running:
         return 0.0
-    return job.spec.grace_s if job.save_s is None else job.save_s
+    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
 
 
 class _Known(NamedTuple):
@@ -205,11 +205,11 @@ class Scores:
             return
         grace_s = _grace_s(job) if room is not None else 0.0
         if known is not None:
-            if known.room is room and known.grace_s == grace_s and known.proved is job.proved:
+            if known.room is room and known.grace_s == grace_s and known.proved is job.suspending.proved:
                 return
             self._remove(known)
         if room is not None:
-            self._add(_Known(job, room, size(room, self._books), grace_s, job.proved))
+            self._add(_Known(job, room, size(room, self._books), grace_s, job.suspending.proved))
 
     def _entry(self, known: _Known) -> _Entry:
         cost = score(known.size, known.grace_s, self._largest, self._longest, self._s)

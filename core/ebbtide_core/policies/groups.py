@@ -165,7 +165,7 @@ def _stand(job: Job) -> Stand | None:
     """Return the position of ``job``; None if it is not active, or needs no GPUs and is not in the queue."""
     if not job.gpus_max:
         return None if job.queued is None else (3, 0.0, job.sequence)
-    if job.ending is not None or (job.held_by is not None and not job.running):
+    if job.end is not None or (job.held_by is not None and not job.running):
         return None
     if job.running:
         return (RUNS if job.preemptible else BOUND, job.attempts[-1].placed, job.sequence)

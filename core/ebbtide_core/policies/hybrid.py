@@ -233,7 +233,7 @@ class _Pass:
             return False
         victims, _ = choice
         for victim in victims:
-            if self.limit is not None and victim.running and victim.preemptions + 1 >= self.limit:
+            if self.limit is not None and victim.running and victim.suspending.preemptions + 1 >= self.limit:
                 self.draft.hold(victim, f"held: preempted {self.limit} times, the limit")
         self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
         claim(self.draft, job, choice, f"preempted by job {job.id} of priority {job.priority}")
@@ -268,7 +268,7 @@ class _Pass:
                 other
                 for proved in (True, False)
                 for _, _, other in reversed(oldest_first)
-                if other.proved is proved and may_be_preempted(self.draft, other, self.min_run_s)
+                if other.suspending.proved is proved and may_be_preempted(self.draft, other, self.min_run_s)
             )
             if powerful:
                 nodes = self.draft.snapshot.nodes

@@ -167,7 +167,7 @@ def _growing_in_vain(snapshot: Snapshot, pool: Pool, wanted: Wanted, rules: Rule
         if (speedup := snapshot.speedup_of(job)) is not snapshot.speedup:
             left *= speedup(member.share) / member.speed(now)  # work was counted by the speed-up at the start
         gain = left / speedup(member.share) - left / speedup(share)
-        if gain <= rules.gain_restarts * (job.restart_cost_s or 0.0):
+        if gain <= rules.gain_restarts * (job.suspending.restart_cost_s or 0.0):
             vain.add(job.id)
     return vain
 

@@ -222,7 +222,7 @@ class Members:
 
 def _returns(job: Job) -> bool:
     """Return whether ``job``, which has no room promised, will wait again once what it holds is free."""
-    if job.holding is None or job.ending is not None or job.held_by is not None or not job.gpus_max:
+    if job.holding is None or job.end is not None or job.held_by is not None or not job.gpus_max:
         return False
     stop = job.attempts[-1].stop
     return stop is not None and not stop.cause.final

@@ -63,7 +63,7 @@ def _of_all_nodes(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice
 
 
 def _unproved(job: Job) -> bool:
-    return not job.proved
+    return not job.suspending.proved
 
 
 # --- candidates ---
@@ -118,7 +118,9 @@ def could_make_room(draft: Draft, job: Job, given: Sequence[Allocation], id: Nod
         return False
     if job.pinned_allocation is not None:
         return id in job.pinned_allocation.node_ids
-    if (job.constrained or draft.snapshot.books.heterogeneous) and not may_use(job, draft.snapshot.books, id):
+    if (job.eligibility.constrained or draft.snapshot.books.heterogeneous) and not may_use(
+        job, draft.snapshot.books, id
+    ):
         return False
     use, spec = draft.trial.use(id), job.spec
     pieces = [piece for allocation in given for piece in allocation.nodes if piece.node == id]

@@ -113,7 +113,7 @@ def _size(books: Books, job: Job) -> int:
 
 def _most(job: Job, domain: Domain) -> int:
     """Return how many GPUs with enough memory there are for ``job`` in ``domain``."""
-    memory = job.gpu_mem_bytes
+    memory = job.gpu_memory.requested_bytes
     large_enough = [
         min(domain.together(node), sum(1 for piece in domain.offered(node) if piece.mem_bytes >= memory))
         for node in domain.nodes.values()

@@ -29,9 +29,9 @@ def spared_until(job: Job, min_run_s: float) -> float | None:
     A job is spared for ``min_run_s``, or ten times its restart cost if that is longer. No job is if ``min_run_s`` is 0.
     """
     live = job.live
-    if not min_run_s or not job.preemptions or live is None or live.started is None or live.stop is not None:
+    if not min_run_s or not job.suspending.preemptions or live is None or live.started is None or live.stop is not None:
         return None
-    return live.started + max(min_run_s, RUNS_PER_RESTART * (job.restart_cost_s or 0.0))
+    return live.started + max(min_run_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
 
 
 def stays_by_itself(job: Job, min_run_s: float, now: float) -> Stay | None:

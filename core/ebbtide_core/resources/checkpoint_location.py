@@ -15,22 +15,22 @@ from ebbtide_core.resources.books import Books, Node
 
 def moves(job: Job) -> bool:
     """Return whether the checkpoint of ``job`` may be copied, and no copy has failed since the job last ran."""
-    return job.spec.move_checkpoints and not job.move_failure
+    return job.spec.move_checkpoints and not job.saved.move_failure
 
 
 def reads_checkpoint(job: Job, node: Node, books: Books) -> bool:
     """Return whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a reachable node."""
-    return sees_checkpoint(job, node) or (job.checkpoint_root_id in books.roots and moves(job))
+    return sees_checkpoint(job, node) or (job.saved.root_id in books.roots and moves(job))
 
 
 def sees_checkpoint(job: Job, node: Node) -> bool:
     """Return whether ``node`` sees what earlier attempts of ``job`` saved."""
-    return not job.checkpoint_root_id or node.facts.checkpoint_root_id == job.checkpoint_root_id
+    return not job.saved.root_id or node.facts.checkpoint_root_id == job.saved.root_id
 
 
 def keepers(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
     """Return the ``nodes``, reachable or not, that have the job's checkpoints, by name; none if it never ran."""
-    root = job.checkpoint_root_id
+    root = job.saved.root_id
     found = [node for node in nodes.values() if root and node.facts.checkpoint_root_id == root]
     return sorted(found, key=lambda node: node.id)
 

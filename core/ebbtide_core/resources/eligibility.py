@@ -57,10 +57,14 @@ class Domain:
 
 def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
     """Return the domains where ``job`` may have ``share`` parts of GPUs; None: any GPUs of any usable nodes."""
-    if not (job.constrained or books.heterogeneous):
+    if not (job.eligibility.constrained or books.heterogeneous):
         return None
     span = _span(job, books, share)
-    if not job.constrained and not books.tainted and (span is Span.GPU or (span is Span.NODE and not books.mixed)):
+    if (
+        not job.eligibility.constrained
+        and not books.tainted
+        and (span is Span.GPU or (span is Span.NODE and not books.mixed))
+    ):
         return None
     return _known(job, books, span)
 
@@ -85,7 +89,9 @@ def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
 
 def largest(job: Job, books: Books) -> int:
     """Return the most GPUs that ``job`` could have on one usable node."""
-    if not (job.constrained or books.heterogeneous) or (not job.constrained and not books.tainted and not books.mixed):
+    if not (job.eligibility.constrained or books.heterogeneous) or (
+        not job.eligibility.constrained and not books.tainted and not books.mixed
+    ):
         return books.largest
     found = _known(job, books, Span.NODE)
     return max((domain.together(node) for domain in found for node in domain.nodes.values()), default=0)
@@ -102,7 +108,7 @@ def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> b
 
 def allows(job: Job, books: Books, allocation: Allocation) -> bool:
     """Return whether ``job`` may have ``allocation``; this is checked for every placement that a policy plans."""
-    if not (job.constrained or books.heterogeneous) or job.pinned_allocation is not None:
+    if not (job.eligibility.constrained or books.heterogeneous) or job.pinned_allocation is not None:
         return True
     if not all(_allows(job, books, piece) for piece in allocation.nodes):
         return False
@@ -135,14 +141,14 @@ def _span(job: Job, books: Books, share: int) -> Span:
 
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """Return the domains for the job's constraints, from the cache in the books if they are there."""
-    key = (job.spec.needs, job.excluded, job.excluded_gpus, span)
+    key = (job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, span)
     return books.remembered.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
 
 
 def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:
     able = [(node, _suited(job, node)) for node in nodes if _takes(job, node)]
     if span is Span.GPU:
-        asks = job.spec.needs.of_gpus or job.excluded_gpus
+        asks = job.spec.needs.of_gpus or job.eligibility.excluded_gpus
         yield _domain((node, gpus) for node, gpus in able if gpus or not asks)
         return
     by_model = [(node, _by_model(gpus)) for node, gpus in able]
@@ -167,12 +173,12 @@ def _domain(chosen: Iterable[tuple[Node, list[GpuFacts]]]) -> Domain:
 
 def _takes(job: Job, node: Node) -> bool:
     facts = node.facts
-    return node.id not in job.excluded and not why_not(job.spec.needs, node.id, facts.labels, facts.taints)
+    return node.id not in job.eligibility.excluded and not why_not(job.spec.needs, node.id, facts.labels, facts.taints)
 
 
 def _suited(job: Job, node: Node) -> list[GpuFacts]:
     needs = job.spec.needs
-    left = [facts for facts in node.gpus.values() if facts.gpu not in job.excluded_gpus]
+    left = [facts for facts in node.gpus.values() if facts.gpu not in job.eligibility.excluded_gpus]
     return [facts for facts in left if not needs.of_gpus or suits(needs, facts)]
 
 
@@ -229,7 +235,7 @@ def could_run(job: Job, books: Books) -> bool:
         return False
     if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
         return False
-    if not job.checkpoint_root_id:
+    if not job.saved.root_id:
         return True
     return any(reads_checkpoint(job, node, books) for node in books.usable.values())
 
@@ -241,7 +247,7 @@ def holds_up(job: Job, books: Books) -> bool:
     """
     if job.pinned_allocation is not None:
         return False
-    if not (job.constrained or books.heterogeneous or books.drained):
+    if not (job.eligibility.constrained or books.heterogeneous or books.drained):
         away = len(books.usable) < len(books.nodes)  # because such nodes may come back
         if away or (job.spec.nodes == 1 and job.gpus_min <= books.largest * WHOLE):
             return True
@@ -254,11 +260,11 @@ def holds_up(job: Job, books: Books) -> bool:
 def why_not_here(job: Job, node: Node) -> str:
     """Return why ``job`` may not use ``node``, in words; empty if it may use the node and at least one GPU of it."""
     needs = job.spec.needs
-    if node.id in job.excluded:
-        return job.excluded_because.get(node.id, "excluded")
+    if node.id in job.eligibility.excluded:
+        return job.eligibility.excluded_because.get(node.id, "excluded")
     if why := why_not(needs, node.id, node.facts.labels, node.facts.taints):
         return why
-    if job.excluded_gpus and node.gpus and node.gpus.keys() <= job.excluded_gpus:
+    if job.eligibility.excluded_gpus and node.gpus and node.gpus.keys() <= job.eligibility.excluded_gpus:
         return "the job's log showed a fault of its GPUs"
     if job.gpus_min and node.gpus and not _suited(job, node):
         return f"no GPU meets {why_no_gpu(needs, next(iter(node.gpus.values())))}"
@@ -275,6 +281,6 @@ def obstacle(job: Job, books: Books) -> str:
         return f": none of the connected nodes will do ({named}{more})"
     if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
         return f" of one model on one node: those that it may use have {most} at most"
-    left_out = [f"node {id} ({text})" for id, text in sorted(job.excluded_because.items())]
-    left_out += [f"GPU {id} (the job's log showed a fault)" for id in sorted(job.excluded_gpus)]
+    left_out = [f"node {id} ({text})" for id, text in sorted(job.eligibility.excluded_because.items())]
+    left_out += [f"GPU {id} (the job's log showed a fault)" for id in sorted(job.eligibility.excluded_gpus)]
     return f", not of {', '.join(left_out[:NODES_NAMED])}" if left_out else ""

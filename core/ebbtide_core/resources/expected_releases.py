@@ -151,5 +151,5 @@ class ExpectedReleases:
         found = () if end is None else (ExpectedRelease(end, job.sequence, False, held is not None, job),)
         if attempt.reserved_s is None:
             return found
-        end = started + max(0.0, attempt.reserved_s - job.ran_s) + job.spec.grace_s
+        end = started + max(0.0, attempt.reserved_s - job.times.ran_s) + job.spec.grace_s
         return (*found, ExpectedRelease(end, job.sequence, True, True, job))

@@ -27,7 +27,7 @@ def pick(
         return ()
     if share < WHOLE:
         return _pick_shared(job, share, node, use)
-    count, memory = share // WHOLE, job.gpu_mem_bytes
+    count, memory = share // WHOLE, job.gpu_memory.requested_bytes
     if node.topology is not None:
         return _pick_linked(job, count, node, node.topology, use, beside)
     if node.held is use and not (job.attempts or memory or use.whole or use.shares):
@@ -54,7 +54,7 @@ def _pick_linked(
     job: Job, count: int, node: Node, topology: Topology, use: NodeUse, beside: Collection[GpuId] | None
 ) -> tuple[GpuSlice, ...] | None:
     """Do as `pick` on a node with a topology. Only a job on one GPU gets a MIG slice."""
-    alone, memory = count == 1 and beside is None, job.gpu_mem_bytes
+    alone, memory = count == 1 and beside is None, job.gpu_memory.requested_bytes
     idle = {piece.gpu: piece for piece in _idle(node, memory, use) if alone or piece.gpu not in topology.slices}
     own = idle.keys() & _own_gpus(job)
     now = idle.keys() & {piece.gpu for piece in _idle(node, memory, use, node.held)}
@@ -86,7 +86,7 @@ def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
     By default memory is in proportion to the share. If the submitter named what the job's data need, it is that plus
     `CONTEXT_BYTES`; a need that was measured since counts as it is, because it includes CUDA's memory.
     """
-    needed = job.gpu_mem_bytes
+    needed = job.gpu_memory.requested_bytes
     if not needed:
         return whole.mem_bytes * share // WHOLE
     if needed != job.spec.gpu_mem_bytes:

@@ -132,7 +132,7 @@ class Trial:
             self._barred = self._booked.barred(job)
         if (own := job.pinned_allocation) is not None:
             return self._own(job, own, nodes, free_now)
-        restricted = (job.constrained or self._books.heterogeneous) and self._domain is None
+        restricted = (job.eligibility.constrained or self._books.heterogeneous) and self._domain is None
         if restricted and (among := domains(job, self._books, share)) is not None:
             return self._find_among(among, job, share, nodes, free_now, fullest)
         if job.spec.nodes > 1 or (share > WHOLE and self.is_gang(job, share)):
@@ -219,7 +219,7 @@ class Trial:
         self._enter()
         if self._booked is not None:
             self._barred = self._booked.barred(job)
-        if not (job.constrained or self._books.heterogeneous):
+        if not (job.eligibility.constrained or self._books.heterogeneous):
             return self._grown(job, allocation, share)
         if (domain := domain_of(job, allocation, self._books)) is None:
             return None
@@ -270,7 +270,11 @@ class Trial:
 
     def idle_beside(self, job: Job, allocation: Allocation) -> int:
         """Return how many idle GPUs on the nodes of ``allocation``, its allocation in use, ``job`` could have too."""
-        domain = domain_of(job, allocation, self._books) if job.constrained or self._books.heterogeneous else None
+        domain = (
+            domain_of(job, allocation, self._books)
+            if job.eligibility.constrained or self._books.heterogeneous
+            else None
+        )
         if self._booked is not None:
             self._barred = self._booked.barred(job)
         seen = [(self.nodes[id], self._open(self.nodes[id], self.use(id))) for id in allocation.node_ids]
@@ -313,7 +317,7 @@ class Trial:
         if (
             (spec.cpus and use.cpus + spec.cpus > node.facts.cpus)
             or (spec.mem_bytes and use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes)
-            or (job.checkpoint_root_id and not reads_checkpoint(job, node, self._books))
+            or (job.saved.root_id and not reads_checkpoint(job, node, self._books))
         ):
             return None
         if self._books.anti_affinity is not None and 0 < share < WHOLE:
@@ -348,7 +352,7 @@ class Trial:
             return None
         wanted = None if nodes is None else set(nodes)
         spec, use, most = job.spec, self._use, job.spec.max_nodes
-        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_mem_bytes)
+        modest = not (self._barred or job.attempts or spec.cpus or spec.mem_bytes or job.gpu_memory.requested_bytes)
         for now in (True,) if free_now else (True, False):
             pieces: list[NodeAllocation] = []
             left = count

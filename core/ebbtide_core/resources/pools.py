@@ -6,6 +6,7 @@ from typing import Protocol
 from ebbtide_core.admission.queues import Queue
 from ebbtide_core.estimates.curves import ScriptRates
 from ebbtide_core.estimates.work import History, Speedup, script_of
+from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import Fitting, PoolSettings
 from ebbtide_core.model.types import JobId, JobState, NodeId
@@ -88,6 +89,6 @@ class PoolState:
         self.resizing.pop(job.id, None)
         self.changed = True
         if self.ranking is not None:
-            ending, job.ending = job.ending, JobState.CANCELLED  # no ranking keeps an ended job
+            end, job.end = job.end, End(JobState.CANCELLED, 0.0, None)  # no ranking keeps an ended job
             self.ranking.update(job)
-            job.ending = ending
+            job.end = end

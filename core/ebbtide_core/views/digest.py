@@ -1,22 +1,14 @@
 """Computes a fingerprint of the cluster's state, equal for a cluster that ran and for the fold of its journal."""
 
-import dataclasses
 import hashlib
 import json
-from typing import Final
 
 from ebbtide_core.events.codec import Json, encode
+from ebbtide_core.job.facets import Gang, Swap
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.state import ClusterState
-
-OF_A_JOB: Final = (
-    "id", "spec", "user", "submitted", "sequence", "gpus_min", "gpus_max", "priority", "weight", "state", "held_by",
-    "attempts", "planned", "suspensions", "ending", "ended", "exit_code", "progress", "checkpoint",
-    "checkpoint_root_id", "preemptions", "resizes", "restarts", "failures", "ran_s", "work_s", "restart_cost_s",
-)  # fmt: skip
-"""All facts of a job, except for the text of its reason, which a pass may change without an event."""
 
 
 def digest(state: ClusterState) -> str:
@@ -33,17 +25,89 @@ def _bytes(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def facts(job: Job) -> dict[str, object]:
+    """Return all facts of a job, by name, except for the text of its reason, which a pass may change without an event.
+
+    The digest depends on their order, which is that of the first version.
+    """
+    end, times, retries, suspending = job.end, job.times, job.retries, job.suspending
+    return {
+        "id": job.id,
+        "spec": job.spec,
+        "user": job.user,
+        "submitted": job.submitted,
+        "sequence": job.sequence,
+        "gpus_min": job.gpus_min,
+        "gpus_max": job.gpus_max,
+        "priority": job.priority,
+        "weight": job.weight,
+        "state": job.state,
+        "held_by": job.held_by,
+        "attempts": job.attempts,
+        "planned": job.planned,
+        "suspensions": job.suspensions,
+        "ending": end.state if end is not None else None,
+        "ended": end.at if end is not None else None,
+        "exit_code": job.exit_code,
+        "progress": job.measured.progress,
+        "checkpoint": job.saved.checkpoint,
+        "checkpoint_root_id": job.saved.root_id,
+        "preemptions": suspending.preemptions,
+        "resizes": suspending.resizes,
+        "restarts": retries.restarts,
+        "failures": retries.failures,
+        "ran_s": times.ran_s,
+        "work_s": times.work_s,
+        "restart_cost_s": suspending.restart_cost_s,
+    }
+
+
 def _job(job: Job) -> Json:
-    return [
-        [_attempt(attempt) for attempt in job.attempts] if name == "attempts" else encode(getattr(job, name))
-        for name in OF_A_JOB
-    ]
+    known = facts(job) | {"attempts": [_attempt(attempt) for attempt in job.attempts]}
+    return [encode(value) for value in known.values()]
 
 
 def _attempt(attempt: Attempt) -> Json:
-    """Leave out the attempt's measured speed, because the journal does not have it."""
-    names = (field.name for field in dataclasses.fields(attempt) if field.init and field.name != "meter")
-    return [encode(getattr(attempt, name)) for name in names]
+    """Encode all facts of an attempt, except for its measured speed, because the journal does not have it."""
+    swap, gang, idle = attempt.swap or Swap(None), attempt.gang or Gang({}), attempt.idle
+    known = (
+        attempt.number,
+        attempt.allocation,
+        attempt.placed,
+        attempt.reserved_s,
+        attempt.sticky,
+        attempt.started,
+        attempt.pid,
+        attempt.resumed_step,
+        attempt.stop,
+        attempt.exited,
+        attempt.exit,
+        attempt.freed,
+        attempt.outcome,
+        attempt.published,
+        swap.kept,
+        swap.count,
+        swap.out_since,
+        swap.out_bytes,
+        swap.returning_since,
+        attempt.off_gpu,
+        attempt.first_started,
+        gang.members,
+        attempt.start,
+        gang.broken_by,
+        gang.port,
+        attempt.sharing,
+        attempt.overran,
+        idle.since if idle is not None else None,
+        idle.suspend_at if idle is not None else None,
+        attempt.unused_since,
+        attempt.edited,
+        attempt.speedup,
+        attempt.matches,
+        attempt.leased,
+        attempt.orphaned,
+    )
+    return [encode(value) for value in known]
 
 
 def _node(node: Node) -> Json:

@@ -74,9 +74,9 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
         backs_off := ahead is None
         and job.waiting
         and job.held_by is None
-        and job.vain_in_row > 0 < job.not_before - now
+        and (vain := job.retries.vain_in_row) > 0 < job.next.not_before - now
     ):
-        room_at, basis = job.not_before, f"it is launched again then: {job.vain_in_row} launches in a row failed"
+        room_at, basis = job.next.not_before, f"it is launched again then: {vain} launches in a row failed"
     left = remaining(job, now, pool.history, pool.speedup)
     return Explanation(
         job=job.id,
@@ -116,8 +116,8 @@ def _needs(job: Job) -> str:
     parts = [need_text(job, job.gpus_min)]
     if job.elastic:
         parts[0] += f" to {count_text(job.gpus_max)}"
-    if job.gpu_mem_bytes:
-        parts.append(f"{job.gpu_mem_bytes / 2**30:g} GiB of GPU memory")
+    if job.gpu_memory.requested_bytes:
+        parts.append(f"{job.gpu_memory.requested_bytes / 2**30:g} GiB of GPU memory")
     if spec.needs is not NO_NEEDS:
         parts += asked(spec.needs)
     if spec.cpus:
@@ -137,7 +137,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(facts.mem_bytes < job.gpu_mem_bytes for facts in node.gpus.values())),
+        ("GPUs too small", all(facts.mem_bytes < job.gpu_memory.requested_bytes for facts in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(pool.books).has_room(job, node):
@@ -160,7 +160,7 @@ def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
     end = expected_end(job, pool.history, pool.speedup)
     live = job.live
     if end is None and live is not None and live.started is not None and live.reserved_s is not None:
-        end = live.started + max(0.0, live.reserved_s - job.ran_s)
+        end = live.started + max(0.0, live.reserved_s - job.times.ran_s)
     return None if end is None else ExpectedRelease(end, job.sequence, False, False, job)
 
 

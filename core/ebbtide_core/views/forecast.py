@@ -133,7 +133,7 @@ class _Ahead:
         attempt = job.attempts[-1]
         stop = attempt.stop
         assert stop is not None
-        needs = stop.grace_s if job.save_s is None else min(job.save_s, stop.grace_s)
+        needs = stop.grace_s if job.suspending.save_s is None else min(job.suspending.save_s, stop.grace_s)
         if attempt.started is None:  # an attempt that has not started has nothing to save
             needs = 0.0
         exit = replace(_ASIDE, checkpoint_s=needs)

@@ -180,7 +180,7 @@ class Ledger:
         elif isinstance(event, e.AttemptFreed) and event.dirty_gpus:
             for piece in job.attempts[event.attempt - 1].allocation:
                 self._look_at_node(piece.node, now)
-        if job.ending is not None and entry.held is None:
+        if job.end is not None and entry.held is None:
             del self._jobs[id]  # so that memory does not grow with the length of the journal
             self._state.jobs.pop(id, None)
 
@@ -198,7 +198,8 @@ class Ledger:
         holding = entry.job.holding
         stage = None if holding is None else _stage(holding)
         held = None if holding is None else holding.allocation
-        idle_since = holding.idle_since if holding is not None and stage is _Stage.COMPUTING else None
+        idle = holding.idle if holding is not None and stage is _Stage.COMPUTING else None
+        idle_since = idle.since if idle is not None else None
         if idle_since != entry.idle_since:
             self._book_idle(entry, now)
             entry.idle_since = idle_since
@@ -311,11 +312,11 @@ class Ledger:
 
 def _life(job: Job) -> _Life | None:
     """Return what ``job`` does; None if it is over."""
-    if job.ending is not None:
+    if job.end is not None:
         return None
     if job.live is not None and not job.off_gpu:
         return _Life.PLACED
-    if job.suspended:
+    if job.next.resumes:
         return _Life.SUSPENDED
     return _Life.WAITING if job.held_by is None else _Life.HELD
 

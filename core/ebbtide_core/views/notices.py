@@ -37,8 +37,8 @@ def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
         case e.AttemptSwapped(note=""):
             return Moment.SUSPENDED, _why_stopped(job.attempts[event.attempt - 1])
         case e.AttemptExited() | e.AttemptRefused() | e.CancelRequested():
-            if job.ending is not None and job.ended == at:
-                return _ENDINGS[job.ending], job.reason
+            if job.end is not None and job.end.at == at:
+                return _ENDINGS[job.end.state], job.reason
             return None if isinstance(event, e.CancelRequested) else _suspended(job, event.attempt, at)
         case _:
             return None

@@ -200,7 +200,7 @@ def _reply(gone: list[JobId]) -> Parts[client_pb2.RemoveReply]:
 def _whole(cluster: Cluster, id: str) -> list[Job]:
     """Return the job ``id``, or all tasks of the array ``id``. Raises `RefusedError` for single tasks of an array."""
     job, array = cluster.job(JobId(id)), array_of(cluster, id)
-    if array is not None and (array.id != id or (job is not None and job.task is not None)):
+    if array is not None and (array.id != id or (job is not None and job.lineage.task is not None)):
         raise RefusedError(Refusal(RefusalKind.CONFLICT, f"tasks go with their array: remove job {array.id}"))
     if not (jobs := jobs_named(cluster, id)):
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, id)))

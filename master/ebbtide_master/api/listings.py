@@ -104,7 +104,7 @@ def names_of(cluster: Cluster, request: client_pb2.ListJobsRequest, user: str = 
             yield
         for job in jobs_named(cluster, id):
             if (not user or job.user == user) and (not request.states or job.state in states):
-                names[job.id if job.task is None or not request.folded else job.task.array] = None
+                names[job.id if job.lineage.task is None or not request.folded else job.lineage.task.array] = None
     return list(names)[-request.limit :] if request.limit else list(names)
 
 

@@ -115,7 +115,7 @@ def latest_of(cluster: Cluster, user: str, most: int) -> list[JobId]:
     found = list[JobId]()
     for job in reversed(cluster.state.jobs.values()):
         if job.user == user:
-            name = job.id if job.task is None else job.task.array
+            name = job.id if job.lineage.task is None else job.lineage.task.array
             if not found or name != found[-1]:
                 found.append(name)
             if len(found) > most:
@@ -183,9 +183,10 @@ def _add_up(message: client_pb2.Job, jobs: list[Job], now: float) -> Parts[None]
             share += job.attempts[-1].allocation.share
         waiting_s += job.waiting_s(now)
         running_s += job.running_s(now)
-        ended, exit_code = max(ended, job.ended or 0.0), max(exit_code, job.exit_code or 0)
+        ended = ended if job.end is None else max(ended, job.end.at)
+        exit_code = max(exit_code, job.exit_code or 0)
     message.gpus_allocated.CopyFrom(parts_to_share(share))
     message.waiting_s, message.running_s = waiting_s, running_s
-    message.tasks.indices = ranges(job.task.index for job in jobs if job.task is not None)
+    message.tasks.indices = ranges(job.lineage.task.index for job in jobs if job.lineage.task is not None)
     if message.state in FINISHED_STATES:
         message.end_time, message.exit_code = ended, exit_code

@@ -10,6 +10,7 @@ from typing import Any
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.job.facets import GpuMemory
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import submission_checks
 from ebbtide_core.lifecycle.pool_membership import with_pool
@@ -235,8 +236,8 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
     refusal, spec = cluster.refusal(first), jobs[0][0]
     if refusal is not None:
         raise RefusedError(refusal)
-    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, gpu_mem_bytes=spec.gpu_mem_bytes)
-    job.pool = spec.pool
+    job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, pool=spec.pool)
+    job.gpu_memory = GpuMemory(spec.gpu_mem_bytes)
     needs = gpu_memory.learned(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
@@ -249,7 +250,7 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
 def _the_rest(cluster: Cluster, id: JobId, jobs: list[Job], failed: bool) -> Facts:
     """Yield the facts for the tasks that the array ``id`` lacks: copies of the jobs that had ended before it began."""
     first = next(iter(cluster.state.gates.arrays[id].tasks.values()))
-    over = [job for job in jobs if job.ended is not None and job.ended <= first.submitted]
+    over = [job for job in jobs if job.end is not None and job.end.at <= first.submitted]
     over = [job for job in over if job.state is JobState.FAILED] if failed else over
     return submission_events(cluster, id, _again(cluster, over), first.user, False, again=over)
 
@@ -264,10 +265,10 @@ def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
 
 
 def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:
-    if job.task is None:
+    if job.lineage.task is None:
         return None
-    array = cluster.state.gates.arrays[job.task.array]
-    return replace(job.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
+    array = cluster.state.gates.arrays[job.lineage.task.array]
+    return replace(job.lineage.task, size=size, max_concurrent=array.max_concurrent, max_slots=array.max_slots)
 
 
 def _had_stdin(job: Job) -> Refusal:
@@ -321,5 +322,5 @@ def is_whole(cluster: Cluster, id: JobId) -> bool:
         return True
     if not array.tasks:  # all of them were removed since
         return True
-    task = next(iter(array.tasks.values())).task
+    task = next(iter(array.tasks.values())).lineage.task
     return task is None or len(array.tasks) >= task.size

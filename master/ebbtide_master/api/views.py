@@ -63,13 +63,13 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         gpus_allocated=parts_to_share(allocation.share if allocation is not None else 0),
         allocation=_allocation_messages(allocation),
         attempt=len(job.attempts),
-        preemptions=job.preemptions,
-        resizes=job.resizes,
-        restarts=job.restarts,
+        preemptions=job.suspending.preemptions,
+        resizes=job.suspending.resizes,
+        restarts=job.retries.restarts,
         progress=_progress_message(job),
         submit_time=job.submitted,
         start_time=started,
-        end_time=job.ended,
+        end_time=job.end.at if job.end is not None else None,
         waiting_s=job.waiting_s(now),
         running_s=job.running_s(now),
         exit_code=job.exit_code if job.state.finished else None,
@@ -77,24 +77,24 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         suspensions=[_suspension_message(job, suspension) for suspension in job.suspensions],
         attempts=[_attempt_message(attempt) for attempt in job.attempts],
         pid=live.pid if live is not None else 0,
-        proved=job.proved,
-        save_s=job.save_s,
-        restart_cost_s=job.restart_cost_s,
-        gpu_mem_bytes=job.gpu_mem_bytes,
-        gpu_mem_from=job.gpu_mem_from,
+        proved=job.suspending.proved,
+        save_s=job.suspending.save_s,
+        restart_cost_s=job.suspending.restart_cost_s,
+        gpu_mem_bytes=job.gpu_memory.requested_bytes,
+        gpu_mem_from=job.gpu_memory.changed_because,
         rates=_rate_messages(job),
-        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.rungs.items()],
+        rungs=[client_pb2.RungResult(steps=steps, value=value) for steps, value in job.measured.rungs.items()],
         steps_per_s=speed_now(job),
-        idle_since=live.idle_since if live is not None else None,
-        idle_until=live.idle_until if live is not None else None,
+        idle_since=live.idle.since if live is not None and live.idle is not None else None,
+        idle_until=live.idle.suspend_at if live is not None and live.idle is not None else None,
         pool=job.pool,
-        moves_to=job.moves_to,
-        excluded_nodes={str(node): why for node, why in job.excluded_because.items()},
-        array=job.task.array if job.task is not None else "",
-        index=job.task.index if job.task is not None else 0,
-        params=job.task.params if job.task is not None else {},
-        again_of=job.again_of or "",
-        again_as=job.again_as or "",
+        moves_to=job.next.pool,
+        excluded_nodes={str(node): why for node, why in job.eligibility.excluded_because.items()},
+        array=job.lineage.task.array if job.lineage.task is not None else "",
+        index=job.lineage.task.index if job.lineage.task is not None else 0,
+        params=job.lineage.task.params if job.lineage.task is not None else {},
+        again_of=job.lineage.again_of or "",
+        again_as=job.lineage.again_as or "",
     )
 
 
@@ -122,13 +122,15 @@ def _written(seconds: float) -> str:
 
 def submit_reply(id: JobId, job: Job | None) -> client_pb2.SubmitReply:
     """Return the reply to the submit of ``job``, whose id is ``id``; the job is None if it is already forgotten."""
-    if job is None or not job.gpu_mem_from:
+    if job is None or not job.gpu_memory.changed_because:
         return client_pb2.SubmitReply(job_id=id)
-    return client_pb2.SubmitReply(job_id=id, gpu_mem_bytes=job.gpu_mem_bytes, gpu_mem_from=job.gpu_mem_from)
+    return client_pb2.SubmitReply(
+        job_id=id, gpu_mem_bytes=job.gpu_memory.requested_bytes, gpu_mem_from=job.gpu_memory.changed_because
+    )
 
 
 def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
-    for at, rate in job.rates.items():
+    for at, rate in job.measured.rates.items():
         yield client_pb2.Rate(
             gpus=parts_to_share(at.share),
             nodes=at.nodes,
@@ -140,9 +142,9 @@ def _rate_messages(job: Job) -> Iterator[client_pb2.Rate]:
 
 
 def _progress_message(job: Job) -> job_pb2.Progress | None:
-    if job.progress is None:
+    if job.measured.progress is None:
         return None
-    progress = job.progress
+    progress = job.measured.progress
     return job_pb2.Progress(
         step=progress.step,
         total=progress.total,
@@ -153,7 +155,7 @@ def _progress_message(job: Job) -> job_pb2.Progress | None:
 
 
 def _checkpoint_message(job: Job) -> job_pb2.Checkpoint | None:
-    if (found := job.checkpoint) is None:
+    if (found := job.saved.checkpoint) is None:
         return None
     return job_pb2.Checkpoint(step=found.step, bytes=found.bytes, path=found.path, verified=found.verified)
 

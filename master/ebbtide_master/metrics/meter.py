@@ -70,7 +70,7 @@ class Counts:
         job = self._cluster.job(id)
         if job is None:
             return
-        if job.state in FINISHED and job.ended == time:
+        if job.state in FINISHED and job.end is not None and job.end.at == time:
             self._ended.labels(job.pool, job.state.value.lower()).inc()
         if job.suspensions and job.suspensions[-1].exited == time:
             self._suspended.labels(job.pool, job.suspensions[-1].checkpointed.value).inc()

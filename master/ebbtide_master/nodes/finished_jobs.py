@@ -18,8 +18,8 @@ async def ended_jobs(loop: MasterLoop, clock: Clock, request: agent_pb2.ReadChec
         now, found = clock.now(), {}
         for id in request.ended_of:
             job = cluster.job(JobId(id))
-            if job is not None and job.state in FINISHED and job.ended is not None:
-                found[id] = max(0.0, now - job.ended)
+            if job is not None and job.state in FINISHED and job.end is not None:
+                found[id] = max(0.0, now - job.end.at)
         removed = [id for id in request.ended_of if id in cluster.state.removed]
         return agent_pb2.CheckpointData(request_id=request.request_id, ended_ago_s=found, removed=removed)
 

@@ -45,7 +45,7 @@ def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Mom
         "user": job.user,
         "state": job.state.value,
         "attempt": len(job.attempts),
-        "exit_code": job.exit_code if job.ending is not None else None,
+        "exit_code": job.exit_code if job.end is not None else None,
     }
     named = f"job {job.id} ({job.spec.name})" if job.spec.name else f"job {job.id}"
     verb = {Moment.LOG: "", Moment.HELD: "", Moment.UNSAVED: ""}.get(moment, f"{moment.value}: ")

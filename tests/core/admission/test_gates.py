@@ -409,7 +409,12 @@ def test_who_is_requeued_steps_aside_and_starts_again_uncharged():
     lab.tell(e.RequeueRequested(job.id))
     assert job.state is JobState.SUSPENDING
     lab.end(job)
-    assert (job.state, len(job.attempts), job.failures, job.preemptions) == (JobState.STARTING, 2, 0, 0)
+    assert (job.state, len(job.attempts), job.retries.failures, job.suspending.preemptions) == (
+        JobState.STARTING,
+        2,
+        0,
+        0,
+    )
 
 
 def test_only_who_runs_can_be_requeued():

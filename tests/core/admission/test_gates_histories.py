@@ -43,16 +43,16 @@ class Model:
         return self.lab.cluster.state.jobs
 
     def stays(self, job):
-        return job.ending is None and job.held_by is None
+        return job.end is None and job.held_by is None
 
     def has_room(self, job):
         return job.planned is not None or job.holding is not None
 
     def caps(self, job):
         """Those that count for it, as (members, most jobs, most parts)."""
-        if job.task is not None:
-            jobs, slots = self.limits[job.task.array]
-            yield ("array", job.task.array), jobs or 10**9, (slots or 10**9) * WHOLE
+        if job.lineage.task is not None:
+            jobs, slots = self.limits[job.lineage.task.array]
+            yield ("array", job.lineage.task.array), jobs or 10**9, (slots or 10**9) * WHOLE
         quota = self.quotas.of(job.user)
         if quota.gpus is not None and job.gpus_min:
             yield ("user", job.user), 10**9, quota.gpus
@@ -93,7 +93,9 @@ class Model:
         return self.stays(job) and all(met) and job.spec.begin_at <= self.lab.now
 
     def verdict(self, dependency):
-        named = [job for job in self.jobs.values() if dependency.job in (job.id, job.task and job.task.array)]
+        named = [
+            job for job in self.jobs.values() if dependency.job in (job.id, job.lineage.task and job.lineage.task.array)
+        ]
         over = [job.state for job in named if job.state.finished]
         return is_met(dependency.kind, len(named) - len(over), sum(not is_ok(state) for state in over))
 
@@ -211,7 +213,7 @@ class Gates(RuleBasedStateMachine):
     def only_who_has_a_seat_is_in_the_queue(self):
         queued = {job.id for job in self.lab.cluster.state.pools["default"].queue}
         for job in self.model.jobs.values():
-            wants = job.waiting and job.planned is None and job.not_before <= self.lab.now
+            wants = job.waiting and job.planned is None and job.next.not_before <= self.lab.now
             assert (job.id in queued) == (wants and (job.admission is None or job.admission.admitted)), job.id
 
     @invariant()

@@ -306,7 +306,7 @@ def test_a_failure_is_charged_to_the_retries(lab: Gangs) -> None:
     job = lab.gang(retries=1)
     lab.ends_on(job, "b", FAILED)
     lab.ends_on(job, "a", stepped_aside())
-    assert (job.failures, job.restarts, job.attempts[0].outcome) == (1, 1, "failed with exit code 1")
+    assert (job.retries.failures, job.retries.restarts, job.attempts[0].outcome) == (1, 1, "failed with exit code 1")
     lab.wait(10)
     assert (job.state, len(job.attempts)) == (JobState.STARTING, 2)
 
@@ -317,7 +317,7 @@ def test_a_node_that_was_restarted_interrupts_the_others_and_all_go_on_elsewhere
     lab.join("b", boot="boot-2")
     assert (lab.asked(Stop), job.state) == ([("a",)], JobState.SUSPENDING)
     lab.ends_on(job, "a", stepped_aside())
-    assert (job.state, job.failures, job.attempts[0].exit) == (JobState.STARTING, 0, ExitFacts(lost=True))
+    assert (job.state, job.retries.failures, job.attempts[0].exit) == (JobState.STARTING, 0, ExitFacts(lost=True))
     assert len(set(job.attempts[1].allocation.node_ids)) == 2
 
 
@@ -396,7 +396,11 @@ def test_the_first_node_says_how_it_ended_and_the_others_add_their_evidence(lab:
     lab.ends_on(job, "b", ExitFacts(signal=9, killed=True, stop_requested=True, checkpointed=Checkpointed.YES))
     # Its peer went away before its own request arrived: that is no failure of the job.
     lab.ends_on(job, "a", ExitFacts(exit_code=1, checkpointed=Checkpointed.NO))
-    assert (job.state, job.failures, job.suspensions[0].checkpointed) == (JobState.SUSPENDED, 0, Checkpointed.YES)
+    assert (job.state, job.retries.failures, job.suspensions[0].checkpointed) == (
+        JobState.SUSPENDED,
+        0,
+        Checkpointed.YES,
+    )
 
 
 def test_a_failure_after_a_suspend_request_breaks_nothing_up(lab: Gangs) -> None:
@@ -405,7 +409,7 @@ def test_a_failure_after_a_suspend_request_breaks_nothing_up(lab: Gangs) -> None
     lab.ends_on(job, "b", FAILED)
     assert lab.asked(Stop) == []
     lab.ends_on(job, "a", stepped_aside())
-    assert (job.state, job.failures) == (JobState.SUSPENDED, 0)
+    assert (job.state, job.retries.failures) == (JobState.SUSPENDED, 0)
 
 
 def test_one_that_was_done_before_the_request_reached_it_is_completed(lab: Gangs) -> None:

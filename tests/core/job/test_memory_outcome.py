@@ -1,8 +1,9 @@
 """Attempts that used up their host memory: a failure of the job, told as that."""
 
 from ebbtide_core import events as e
+from ebbtide_core.job.facets import Gang, GangMember
 from ebbtide_core.job.gang import exit_of
-from ebbtide_core.job.job import Attempt, GangMember
+from ebbtide_core.job.job import Attempt
 from ebbtide_core.model.types import Allocation, ExitFacts, JobState, NodeAllocation, NodeId
 from ebbtide_core.views.narrate import narrate
 
@@ -27,10 +28,10 @@ def test_it_is_tried_again_as_often_as_any_failure_and_no_more() -> None:
     job = lab.running(retries=1)
     lab.end(job, KILLED)
     lab.wait(1)
-    assert (job.failures, job.state) == (1, JobState.STARTING)
+    assert (job.retries.failures, job.state) == (1, JobState.STARTING)
     lab.start(job)
     lab.end(job, KILLED)
-    assert (job.failures, job.state) == (1, JobState.FAILED)
+    assert (job.retries.failures, job.state) == (1, JobState.FAILED)
 
 
 def test_who_completed_although_a_process_of_it_was_killed_has_completed() -> None:
@@ -46,7 +47,7 @@ def test_a_save_that_takes_too_much_memory_is_told_and_saved_nothing() -> None:
     lab.tell(e.SuspendRequested(job.id))
     lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, caught=True, memory_failure=TOO_MUCH))
     assert job.attempts[-1].outcome == f"ended by signal SIGKILL ({TOO_MUCH}) when asked to step aside"
-    assert job.fruitless_suspensions == 1
+    assert job.suspending.fruitless_in_row == 1
 
 
 def test_jobs_that_ask_for_too_little_do_not_speak_against_their_node() -> None:
@@ -61,5 +62,5 @@ def test_of_several_nodes_the_one_that_ran_out_is_heard() -> None:
     nodes = [NodeId("a"), NodeId("b")]
     attempt = Attempt(1, Allocation(tuple(NodeAllocation(node, (), 1.0, 0) for node in nodes)), 0.0)
     left = ExitFacts(exit_code=85, stop_requested=True)
-    attempt.members = {nodes[0]: GangMember(exit=left, ended=1.0), nodes[1]: GangMember(exit=KILLED, ended=1.0)}
+    attempt.gang = Gang({nodes[0]: GangMember(exit=left, ended=1.0), nodes[1]: GangMember(exit=KILLED, ended=1.0)})
     assert exit_of(attempt).memory_failure == TOO_MUCH

@@ -105,4 +105,4 @@ def test_a_node_that_cannot_give_it_input_is_left_out_and_another_starts_it() ->
     lab.tell(e.AttemptRefused(job.id, 1, RefusalCause.NO_STDIN, "its agent is older"))
     [second] = job.attempts[-1].allocation.node_ids
     assert (job.state, len(job.attempts), first != second) == (JobState.STARTING, 2, True)
-    assert job.excluded == {first}
+    assert job.eligibility.excluded == {first}

@@ -49,7 +49,7 @@ def test_a_drilled_job_comes_back_by_itself_on_its_own_gpus_though_others_wait(l
     assert launched(lab.last) == {job.id}
     assert (gpus_of(job), job.attempts[-1].number) == (before, 2)
     assert (waiting.state, other.state) == (JobState.PENDING, JobState.RUNNING)
-    assert (job.preemptions, job.resizes, job.held_by) == (0, 0, None)
+    assert (job.suspending.preemptions, job.suspending.resizes, job.held_by) == (0, 0, None)
 
 
 def test_a_sticky_job_is_still_sticky_after_a_drill():
@@ -108,8 +108,8 @@ def test_a_swapped_job_goes_through_a_drill_as_the_same_attempt(lab):
     lab.tell(e.AttemptSwapped(job.id, 1, 1, 30 * GIB, 2.0))
     assert [command.job for command in lab.last if isinstance(command, Resume)] == [job.id]
     lab.tell(e.AttemptStarted(job.id, 1, 1001, None, 1))
-    assert (job.state, len(job.attempts), job.proved) == (JobState.RUNNING, 1, True)
-    assert (job.save_s, job.suspensions[0].restart_s) == (1.0, 1.0)
+    assert (job.state, len(job.attempts), job.suspending.proved) == (JobState.RUNNING, 1, True)
+    assert (job.suspending.save_s, job.suspensions[0].restart_s) == (1.0, 1.0)
 
 
 def held(lab, job):
@@ -159,7 +159,11 @@ def test_what_was_measured_survives_a_restart_of_the_master(lab):
     for time, event in lab.journal:
         again.replay(event, time)
     copy = again.state.jobs[job.id]
-    assert (copy.save_s, copy.restart_cost_s, copy.proved) == (job.save_s, job.restart_cost_s, True)
+    assert (copy.suspending.save_s, copy.suspending.restart_cost_s, copy.suspending.proved) == (
+        job.suspending.save_s,
+        job.suspending.restart_cost_s,
+        True,
+    )
     assert copy.suspensions == job.suspensions
     assert digest(again.state) != ""
 
@@ -168,17 +172,17 @@ class TestMeasuredCosts:
     def test_the_newest_measurement_counts_for_half(self, lab):
         job = lab.running()
         suspended(lab, job, seconds=9)  # and a second for each step of the lab
-        assert job.save_s == 11
+        assert job.suspending.save_s == 11
         suspended(lab, job, seconds=19)
-        assert job.save_s == 16
+        assert job.suspending.save_s == 16
 
     def test_a_restart_costs_the_save_and_what_it_takes_to_report_a_step_again(self, lab):
         job = lab.running()
         drill(lab, job)
-        assert job.restart_cost_s == 1.0 + 1.0
+        assert job.suspending.restart_cost_s == 1.0 + 1.0
         lab.wait(9)
         lab.progress(job, 5)
-        assert job.restart_cost_s == 1.0 + 12.0
+        assert job.suspending.restart_cost_s == 1.0 + 12.0
 
     @pytest.mark.parametrize(
         ("exit", "seconds", "expected"),
@@ -189,7 +193,7 @@ class TestMeasuredCosts:
     ):
         job = lab.running(grace_s=10.0)
         suspended(lab, job, exit, seconds)
-        assert job.save_s == expected
+        assert job.suspending.save_s == expected
 
     def test_fitgpp_preempts_who_was_measured_to_be_quick_before_who_only_promises_to_be(self, lab):
         slow, quick = lab.running(grace_s=60.0), lab.running(grace_s=600.0)
@@ -223,14 +227,14 @@ class TestWorthwhileGain:
         rigid = lab.running(1)
         elastic = lab.running(1, 2, name="elastic", work_s=None if work_s is None else work_s + 20_003)
         lab.wait(20_000)
-        elastic.restart_cost_s = cost_s
+        elastic.suspending.restart_cost_s = cost_s
         lab.end(rigid, DONE)
         assert (stopped(lab.last) == {elastic.id}) is grows
 
     def test_one_that_is_started_anyway_grows_at_no_further_cost(self):
         lab = Lab("fifo", gpus=2)
         job = lab.submit(1, 2, hold=True)
-        job.restart_cost_s = 1e6
+        job.suspending.restart_cost_s = 1e6
         lab.tell(e.ReleaseRequested(job.id))
         [launch] = [command for command in lab.last if isinstance(command, Launch)]
         assert len(launch.allocation.gpu_ids) == 2
@@ -249,9 +253,9 @@ class TestProof:
     )
     def test_a_job_has_proved_that_it_can_suspend_once_it_has_saved(self, lab, exit, proved):
         job = lab.running()
-        assert not job.proved
+        assert not job.suspending.proved
         suspended(lab, job, exit)
-        assert job.proved is proved
+        assert job.suspending.proved is proved
 
     @pytest.mark.parametrize(("exit", "step", "proved"), [(SAVED, 1, False), (LOST, 9, True), (LOST, 7, False)])
     def test_where_it_goes_on_shows_more_than_what_it_saved(self, lab, exit, step, proved):
@@ -259,7 +263,7 @@ class TestProof:
         lab.progress(job, 8)
         drill(lab, job, exit)
         lab.progress(job, step)
-        assert job.proved is proved
+        assert job.suspending.proved is proved
 
     @pytest.mark.parametrize(
         ("policy", "urgent"),
@@ -275,7 +279,7 @@ class TestProof:
         options = {"preemption": "on"} if policy == "priority" else {}
         lab = Lab(policy, gpus=2, **options)
         jobs = [lab.running(), lab.running()]
-        jobs[proved].proved = True
+        jobs[proved].suspending.proved = True
         for job in jobs:
             lab.cluster.state.refresh(job, lab.now)
         lab.submit(**urgent)
@@ -287,8 +291,8 @@ class TestProof:
         lab.cluster = cluster
         lab.tell(registration("a", 2))
         first, second = lab.running(), lab.running()
-        assert first.proved
-        assert second.proved
+        assert first.suspending.proved
+        assert second.suspending.proved
         suspended(lab, second, stepped_aside(exit_code=0, acknowledged=False))
         lab.submit(2, te=True)
         assert stopped(lab.last) == {first.id, second.id}

@@ -41,24 +41,24 @@ class TestExits:
         assert job.state is JobState.STARTING
         lab.start(job)
         lab.end(job, FAILED)
-        assert (job.state, job.restarts) == (JobState.FAILED, 1)
+        assert (job.state, job.retries.restarts) == (JobState.FAILED, 1)
 
     @pytest.mark.parametrize("code", [75, 85, 99])
     def test_asking_to_be_run_again_is_granted_after_a_growing_delay(self, lab: Lab, code: int) -> None:
         job = lab.running()
         for expected in (1.0, 2.0, 4.0):
             lab.exit(job, ExitFacts(exit_code=code))
-            assert job.not_before == lab.now + expected
+            assert job.next.not_before == lab.now + expected
             lab.free(job)
             lab.wait(expected)
             lab.start(job)
-        assert job.failures == 0
+        assert job.retries.failures == 0
 
     def test_an_exit_during_a_suspension_is_not_charged_to_the_retries(self, lab: Lab) -> None:
         job = lab.running()
         lab.tell(e.SuspendRequested(job.id))
         lab.end(job, stepped_aside(exit_code=1, acknowledged=False))
-        assert (job.state, job.failures) == (JobState.SUSPENDED, 0)
+        assert (job.state, job.retries.failures) == (JobState.SUSPENDED, 0)
 
     def test_an_unknown_exit_is_never_a_success(self, lab: Lab) -> None:
         job = lab.running()

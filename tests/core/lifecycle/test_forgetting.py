@@ -100,7 +100,7 @@ def test_of_a_job_that_is_forgotten_there_is_left_what_is_known_of_its_script() 
 
 def test_who_ended_lately_or_is_spoken_of_is_not_forgotten() -> None:
     lab = lab_with(2)
-    ended = [job.ended for job in lab.cluster.state.jobs.values()]
+    ended = [job.end and job.end.at for job in lab.cluster.state.jobs.values()]
     assert compacted(lab.journal, lab.cluster.state, ended[1])[1] == {"1"}
     lab.submit(after=(Dependency(JobId("1"), AfterKind.ANY),))
     assert compacted(lab.journal, lab.cluster.state, lab.now)[1] == {"2"}

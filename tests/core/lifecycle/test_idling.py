@@ -72,7 +72,7 @@ def test_it_counts_from_the_last_use_and_from_the_last_step(lab: Lab) -> None:
 def test_who_uses_a_gpu_again_or_makes_a_step_is_busy(lab: Lab) -> None:
     job = idle(lab)
     assert look(lab, job, quiet=["a0"]) == [e.JobBusy(job.id, 1)]
-    assert (job.reason, job.attempts[-1].idle_since) == ("running", None)
+    assert (job.reason, job.attempts[-1].idle) == ("running", None)
     lab.wait(10)
     assert len(look(lab, job)) == 1
     lab.progress(job, 5)
@@ -94,11 +94,11 @@ def test_after_a_warning_it_is_suspended_until_somebody_resumes_it(lab: Lab) -> 
     lab.end(job)
     assert job.state is JobState.SUSPENDED
     assert job.reason == "idle on 2 GPUs for 40 min; 'ebb resume 1' when it is to go on"
-    assert job.preemptions == 0
+    assert job.suspending.preemptions == 0
     lab.wait(100)
     lab.tell(e.ResumeRequested(job.id))
     assert job.state is JobState.STARTING
-    assert job.attempts[-1].idle_since is None
+    assert job.attempts[-1].idle is None
 
 
 def test_who_works_again_in_time_goes_on(lab: Lab) -> None:
@@ -126,7 +126,7 @@ def test_one_that_lies_in_host_memory_and_comes_back_is_not_suspended_at_once(la
     lab.tell(e.ResumeRequested(job.id))
     lab.tell(e.AttemptStarted(job.id, 1, 1001, swaps=1))
     lab.wait(10_000)
-    assert (job.state, job.attempts[-1].idle_since) == (JobState.RUNNING, None)
+    assert (job.state, job.attempts[-1].idle) == (JobState.RUNNING, None)
 
 
 def test_reports_that_come_late_say_nothing(lab: Lab) -> None:

@@ -61,7 +61,7 @@ def test_a_broken_gpu_is_not_given_to_the_job_again_and_its_failure_is_not_charg
     broken = gpus_of(job)
     found(lab, job, LogAction.EXCLUDE_GPU, "uncorrectable ECC error")
     lab.end(job, FAILED)
-    assert job.failures == 0
+    assert job.retries.failures == 0
     assert gpus_of(job)
     assert gpus_of(job).isdisjoint(broken)
 

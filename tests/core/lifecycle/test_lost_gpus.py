@@ -45,7 +45,7 @@ def test_the_job_on_a_lost_gpu_ends_with_a_short_grace_and_goes_on_elsewhere_and
     lab.end(job, ExitFacts(signal=9, killed=True, stop_requested=True, delivered=True))
     assert job.state is JobState.STARTING
     assert gpus_of(job) == {"b0"}
-    assert (job.failures, job.restarts, job.preemptions) == (0, 1, 0)
+    assert (job.retries.failures, job.retries.restarts, job.suspending.preemptions) == (0, 1, 0)
     assert other.state is JobState.RUNNING
 
 
@@ -104,7 +104,7 @@ def test_the_memory_of_a_swapped_job_is_lost_with_its_gpu_and_it_starts_again_el
     lab.tell(registration("b", 1, checkpoint_root_id="root-a"))
     lab.end(urgent)
     assert {*gpus_of(job), *gpus_of(urgent)} == {"b0"}
-    assert job.failures == 0
+    assert job.retries.failures == 0
 
 
 def test_a_gpu_that_its_node_does_not_have_any_more_is_lost(lab):
@@ -121,7 +121,7 @@ def test_a_gpu_that_its_node_does_not_have_any_more_is_lost(lab):
 def test_a_job_that_fails_because_its_gpu_was_lost_is_not_charged(lab):
     job = lab.running(retries=0)
     lab.end(job, ExitFacts(exit_code=1, lost_gpu="a0"))
-    assert (job.state, job.failures) == (JobState.STARTING, 0)
+    assert (job.state, job.retries.failures) == (JobState.STARTING, 0)
     assert job.attempts[0].outcome == "interrupted: its GPU was lost (exit code 1)"
 
 

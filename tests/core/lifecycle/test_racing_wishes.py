@@ -117,7 +117,7 @@ class TestWhateverWasWished:
         job = lab.running()
         lab.tell(wish(job))
         lab.end(job, stepped_aside(exit_code=1, acknowledged=False, delivered=False, caught=False))
-        assert job.failures == 0
+        assert job.retries.failures == 0
         assert not job.state.finished
 
     def test_a_failure_that_the_supervisor_saw_before_the_request_counts_as_one(self, lab: Lab, wish) -> None:

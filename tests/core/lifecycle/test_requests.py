@@ -82,7 +82,7 @@ class TestSuspendAndResume:
     def test_a_job_that_was_killed_three_times_without_saving_is_held(self, lab: Lab) -> None:
         job = lab.running(2)
         for times in range(3):
-            assert (job.held_by, job.fruitless_suspensions) == (None, times)
+            assert (job.held_by, job.suspending.fruitless_in_row) == (None, times)
             trial = lab.submit(1, te=True)
             lab.end(job, KILLED)
             lab.start(trial)
@@ -112,7 +112,7 @@ class TestSuspendAndResume:
     def test_who_was_suspended_by_their_user_does_not_jump_the_queue(self, lab: Lab) -> None:
         lab.running(2, suspend=SuspendMode.NONE)
         first, second = lab.submit(2), lab.submit(2)
-        assert not first.returns
+        assert not first.next.at_head
         lab.tell(e.SuspendRequested(first.id))
         lab.tell(e.ResumeRequested(first.id))
         assert [job.id for job in lab.cluster.state.pools["default"].queue] == [first.id, second.id]

@@ -20,7 +20,7 @@ def test_who_computed_through_a_failed_mps_server_goes_on_and_is_not_charged(lab
     job = lab.running("1/4")
     lab.end(job, FAILED)
     assert job.attempts[0].outcome == f"{FAILURE}; it resumes from its last checkpoint"
-    assert (job.state, job.failures, len(job.attempts)) == (JobState.STARTING, 0, 2)
+    assert (job.state, job.retries.failures, len(job.attempts)) == (JobState.STARTING, 0, 2)
 
 
 def test_who_was_asked_to_leave_just_then_is_suspended(lab):
@@ -43,7 +43,7 @@ def test_failures_of_the_server_do_not_hold_a_job_that_makes_checkpoints(lab):
         lab.tell(e.CheckpointPublished(job.id, attempt, Checkpoint(attempt, 1, "/c", True)))
         lab.end(job, FAILED)
         lab.start(job)
-    assert (job.state, job.restarts) == (JobState.RUNNING, 5)
+    assert (job.state, job.retries.restarts) == (JobState.RUNNING, 5)
 
 
 def test_its_story_says_that_the_server_failed(lab):

@@ -62,7 +62,7 @@ class Sweep(Lab):
 
     @property
     def steps(self):
-        return [job.progress.step if job.progress else 0 for job in self.tasks]
+        return [job.measured.progress.step if job.measured.progress else 0 for job in self.tasks]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_eight_tasks_on_two_gpus_leave_one_that_runs_to_its_end(policy, options)
     assert sum(lab.steps) < 8 * 1600 / 3
     assert {job.exit_code for job in lab.tasks} == {0}
     assert lab.cluster.state.halvings == {}
-    assert lab.tasks[5].rungs == {100: 1.0, 400: 1.0}
+    assert lab.tasks[5].measured.rungs == {100: 1.0, 400: 1.0}
 
 
 def test_who_comes_to_a_rung_saves_steps_aside_and_says_where_it_stands() -> None:
@@ -90,7 +90,7 @@ def test_who_comes_to_a_rung_saves_steps_aside_and_says_where_it_stands() -> Non
     assert (first.state, first.held_by) == (JobState.SUSPENDED, HeldBy.SYSTEM)
     assert first.reason == "paused at 100 steps: loss 2 is number 1 of 1 so far, and 0 of them go on"
     assert lab.tasks[2].state is JobState.RUNNING  # the next has its GPU
-    assert first.preemptions == 0
+    assert first.suspending.preemptions == 0
 
 
 def test_who_is_among_the_best_when_it_comes_goes_on_without_a_pause() -> None:

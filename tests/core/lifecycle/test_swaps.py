@@ -84,7 +84,7 @@ def test_it_goes_on_as_the_same_attempt_once_its_gpu_is_free(lab):
     assert job.state is JobState.STARTING
     returned(lab, job)
     assert job.state is JobState.RUNNING
-    assert (len(job.attempts), job.restarts, job.preemptions) == (1, 0, 1)
+    assert (len(job.attempts), job.retries.restarts, job.suspending.preemptions) == (1, 0, 1)
 
 
 def test_it_goes_on_nowhere_else_though_others_have_room():
@@ -130,7 +130,7 @@ def test_time_in_host_memory_is_time_that_it_waits(lab):
     lab.wait(99)
     lab.tell(e.SuspendRequested(job.id))
     swapped(lab, job)
-    ran = job.ran_s
+    ran = job.times.ran_s
     assert ran == lab.now - began
     lab.wait(1000)
     assert job.running_s(lab.now) == ran
@@ -149,7 +149,7 @@ def test_one_that_cannot_be_swapped_ends_and_goes_on_from_its_last_checkpoint(la
     assert job.state is JobState.SUSPENDED
     assert job.suspensions[-1].note == failure
     assert job.attempts[-1].outcome == f"{failure}; it resumes from its last checkpoint"
-    assert job.failures == 0
+    assert job.retries.failures == 0
     assert use(lab) == (1, 0.0, 0)
     lab.end(urgent, ExitFacts())
     assert len(job.attempts) == 2
@@ -160,7 +160,7 @@ def test_one_that_breaks_on_its_way_back_starts_again_and_is_not_charged_for_it(
     lab.end(urgent, ExitFacts())
     lab.end(job, ExitFacts(signal=9, stop_requested=True, swap_failure="could not be moved back to its GPU: x"))
     assert job.suspensions[-1].note.endswith("; could not be moved back to its GPU: x")
-    assert job.failures == 0
+    assert job.retries.failures == 0
     assert len(job.attempts) == 2
     assert job.state is JobState.STARTING
     lab.start(job)
@@ -183,7 +183,7 @@ def test_a_reboot_of_its_node_loses_what_was_in_host_memory(lab):
     job, _ = away(lab)
     lab.tell(registration("a", 1, boot_id="boot-2"))
     assert job.attempts[0].outcome.startswith("interrupted")
-    assert job.failures == 0
+    assert job.retries.failures == 0
     assert use(lab)[2] == (8 if len(job.attempts) == 2 else 0)
 
 

@@ -8,6 +8,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Launch, Stop
 from ebbtide_core.events.codec import decode_event, encode
+from ebbtide_core.job.facets import GpuMemory
 from ebbtide_core.job.job import Job
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model.spec import JobSpec
@@ -40,7 +41,8 @@ def learned(lab: Lab, user: str = "ann", **spec: Any) -> e.GpuMemoryChanged | No
     """What a new job would be given."""
     fields = {"command": ("x",), "workdir": "/", "gpus_min": QUARTER, "gpus_max": QUARTER} | spec
     asked = JobSpec(**fields)
-    job = Job(JobId("9"), asked, user, 0.0, 0, asked.gpus_min, asked.gpus_max, gpu_mem_bytes=asked.gpu_mem_bytes)
+    job = Job(JobId("9"), asked, user, 0.0, 0, asked.gpus_min, asked.gpus_max)
+    job.gpu_memory = GpuMemory(asked.gpu_mem_bytes)
     return gpu_memory.learned(lab.cluster.state, job)
 
 
@@ -162,7 +164,7 @@ def test_a_peak_of_an_attempt_that_stepped_aside_counts_for_its_job() -> None:
     lab.start(job)
     lab.wait(60)
     lab.end(job, used(1))
-    assert job.gpu_mem_peak_bytes == 8 * GIB
+    assert job.gpu_memory.peak_bytes == 8 * GIB
     needs = learned(lab)
     assert needs is not None
     assert needs.mem_bytes == 9 * GIB
@@ -212,8 +214,11 @@ def test_whoever_uses_too_much_is_suspended_and_goes_on_with_more_and_its_neighb
     lab.end(hungry)
     lab.start(hungry)
     assert held(hungry) == (QUARTER, 22 * GIB)
-    assert (hungry.gpu_mem_bytes, hungry.gpu_mem_from) == (22 * GIB, "it used 20 GiB in attempt 1")
-    assert (hungry.spec.gpu_mem_bytes, hungry.failures, hungry.preemptions) == (0, 0, 0)
+    assert (hungry.gpu_memory.requested_bytes, hungry.gpu_memory.changed_because) == (
+        22 * GIB,
+        "it used 20 GiB in attempt 1",
+    )
+    assert (hungry.spec.gpu_mem_bytes, hungry.retries.failures, hungry.suspending.preemptions) == (0, 0, 0)
     assert (neighbour.state, len(neighbour.attempts), neighbour.attempts[-1].stop) == (JobState.RUNNING, 1, None)
     assert "attempt 1 uses 20 GiB of GPU memory, 10 GiB were given to it (GPU a0)" in told(lab)
     assert "needs 22 GiB of GPU memory: it used 20 GiB in attempt 1" in told(lab)
@@ -240,7 +245,7 @@ def test_an_overrun_that_is_reported_again_and_again_changes_nothing() -> None:
     assert overrun(lab, job, 30, attempt=1) == []
     lab.start(job)
     assert overrun(lab, job, 30, attempt=1) == []
-    assert (len(job.attempts), job.overruns, job.gpu_mem_bytes) == (2, 1, 22 * GIB)
+    assert (len(job.attempts), job.gpu_memory.overruns, job.gpu_memory.requested_bytes) == (2, 1, 22 * GIB)
     assert len(lab.journal) == before + 5  # exited, unsaved, freed, placed, started
 
 
@@ -298,7 +303,7 @@ def test_who_asked_for_it_does_not_matter_once_it_is_to_stop_anyway() -> None:
     job = lab.running("1/4")
     lab.tell(e.SuspendRequested(job.id))
     assert overrun(lab, job, 20) == []
-    assert (job.attempts[-1].stop.cause, job.gpu_mem_bytes) == (StopCause.SUSPENDED, 0)
+    assert (job.attempts[-1].stop.cause, job.gpu_memory.requested_bytes) == (StopCause.SUSPENDED, 0)
 
 
 @pytest.mark.parametrize("gpu", ["a1", "zzz", ""])
@@ -347,8 +352,11 @@ def test_who_runs_out_of_memory_beside_others_is_run_once_more_with_a_gpu_of_its
     [launch] = [command for command in commands if isinstance(command, Launch)]
     assert (launch.spec.gpus_min, launch.spec.gpus_max, launch.spec.gpu_mem_bytes) == (WHOLE, WHOLE, 0)
     lab.start(job)
-    assert (held(job), job.failures) == ((WHOLE, 40 * GIB), 0)
-    assert (job.gpu_mem_bytes, job.gpu_mem_from) == (11 * GIB, "it ran out of 10 GiB in attempt 1")
+    assert (held(job), job.retries.failures) == ((WHOLE, 40 * GIB), 0)
+    assert (job.gpu_memory.requested_bytes, job.gpu_memory.changed_because) == (
+        11 * GIB,
+        "it ran out of 10 GiB in attempt 1",
+    )
     assert "attempt 1 ended: exit code 1, out of GPU memory" in told(lab)
     assert "needs 11 GiB of GPU memory and a GPU of its own: it ran out of 10 GiB in attempt 1" in told(lab)
     lab.wait(60)
@@ -368,7 +376,7 @@ def test_the_second_time_it_has_failed_and_retries_count_from_then_on() -> None:
         if job.state is JobState.STARTING:
             lab.start(job)
     assert (job.state, job.reason) == (JobState.FAILED, "out of GPU memory (40 GiB)")
-    assert (len(job.attempts), job.failures) == (3, 1)
+    assert (len(job.attempts), job.retries.failures) == (3, 1)
 
 
 def test_on_a_whole_gpu_it_has_failed_at_once() -> None:
@@ -404,7 +412,7 @@ def test_what_did_not_fail_did_not_run_out_of_memory(exit: ExitFacts) -> None:
     lab = Lab()
     job = lab.running("1/4")
     lab.end(job, exit)
-    assert (job.alone_after, job.gpus_min, job.gpu_mem_bytes) == (0, QUARTER, 0)
+    assert (job.gpu_memory.alone_after, job.gpus_min, job.gpu_memory.requested_bytes) == (0, QUARTER, 0)
 
 
 def test_a_job_that_its_user_suspended_meanwhile_waits_for_its_user() -> None:
@@ -433,8 +441,7 @@ def test_the_journal_brings_all_of_it_back() -> None:
         again.replay(decode_event(type(event).__name__, encode(event)), now)
     for job in (hungry, failing):
         twin = again.state.jobs[job.id]
-        for name in ("gpu_mem_bytes", "gpu_mem_from", "gpu_mem_peak_bytes", "overruns", "alone_after", "gpus_min"):
-            assert getattr(twin, name) == getattr(job, name), name
+        assert (twin.gpu_memory, twin.gpus_min) == (job.gpu_memory, job.gpus_min)
     assert again.state.peaks == lab.cluster.state.peaks
 
 

@@ -24,7 +24,7 @@ def train(lab: Lab, seconds: float, *speeds: tuple[Job, float]) -> None:
         lab.now += 1.0
         for job, per_s in speeds:
             if job.running:
-                step = (job.progress.step if job.progress else 0) + per_s
+                step = (job.measured.progress.step if job.measured.progress else 0) + per_s
                 report = e.ProgressReported(job.id, len(job.attempts), Progress(int(step), 10**6))
                 commands = lab.cluster.handle(report, lab.now)
                 lab.journal += [(lab.now, command.event) for command in commands if hasattr(command, "event")]
@@ -161,7 +161,7 @@ def test_one_that_cannot_save_lies_in_host_memory_until_the_other_is_done() -> N
     lab.wait(1000)
     assert (two.state, two.attempts[-1].off_gpu) == (JobState.SUSPENDED, True)
     lab.end(one, DONE)
-    assert two.attempts[-1].returning is not None
+    assert two.attempts[-1].swap.returning_since is not None
 
 
 def test_without_a_speed_alone_nothing_happens() -> None:

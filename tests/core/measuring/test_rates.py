@@ -79,7 +79,7 @@ class TestMeter:
 
 def train(lab: Lab, job: Job, seconds: float, per_s: float) -> None:
     """The job reports a step ``per_s`` times a second."""
-    step, number = job.progress.step if job.progress else 0, 0
+    step, number = job.measured.progress.step if job.measured.progress else 0, 0
     until = lab.now + seconds
     while lab.now < until:
         number += 1
@@ -156,8 +156,8 @@ def test_resizes_give_one_job_several_points() -> None:
     lab.tell(e.ResizeRequested(job.id, 2 * WHOLE, 2 * WHOLE))
     lab.settle()
     train(lab, job, 30, per_s=6)
-    assert [at.share // WHOLE for at in job.rates] == [1, 2]
-    assert [rate.steps_per_s for rate in job.rates.values()] == pytest.approx([4.0, 6.0])
+    assert [at.share // WHOLE for at in job.measured.rates] == [1, 2]
+    assert [rate.steps_per_s for rate in job.measured.rates.values()] == pytest.approx([4.0, 6.0])
     curve = lab.cluster.state.curve(job)
     assert curve is not None
     assert [curve(size * WHOLE) for size in (1, 2, 3)] == pytest.approx([1.0, 1.5, 2.0])
@@ -170,7 +170,7 @@ def test_a_new_master_knows_what_was_recorded() -> None:
     again = Cluster(lab.cluster.policy)
     for now, event in lab.journal:
         again.replay(event, now)
-    assert again.state.jobs[job.id].rates == job.rates != {}
+    assert again.state.jobs[job.id].measured.rates == job.measured.rates != {}
 
 
 def test_shares_of_a_gpu_are_told_apart_by_company() -> None:
@@ -188,8 +188,8 @@ def test_a_save_is_left_out_when_its_checkpoint_is_published() -> None:
     for number in range(5):
         train(lab, job, 6, per_s=4)
         lab.now += 30
-        assert job.progress is not None
-        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(job.progress.step, 10, f"/c/{number}", True)))
+        assert job.measured.progress is not None
+        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(job.measured.progress.step, 10, f"/c/{number}", True)))
     assert {event.steps_per_s for event in recorded(lab, job)} == {4.0}
 
 
@@ -245,7 +245,7 @@ def test_the_curve_that_was_known_at_its_start_counts_for_a_whole_attempt() -> N
     lab.cluster.handle(e.ProgressReported(late.id, 1, Progress(100, 200)), lab.now)
     assert late.attempts[-1].speedup == lab.cluster.state.curve(late)
     lab.tell(e.AttemptExited(late.id, 1, ExitFacts(exit_code=85, acknowledged=True, stop_requested=True)))
-    assert late.work_s == pytest.approx(1.5 * 101.0)
+    assert late.times.work_s == pytest.approx(1.5 * 101.0)
 
 
 def test_rates_of_the_last_jobs_count_each_once() -> None:
@@ -254,8 +254,8 @@ def test_rates_of_the_last_jobs_count_each_once() -> None:
         job = lab.running(1)
         train(lab, job, 30, per_s)
         lab.end(job, DONE)
-    [setting] = job.rates
-    assert job.rates[setting] == MeasuredRate(32.0, 6)
+    [setting] = job.measured.rates
+    assert job.measured.rates[setting] == MeasuredRate(32.0, 6)
     assert lab.cluster.state.rates.typical(("ann", "x"), setting) == 8.0
 
 
@@ -304,11 +304,11 @@ def test_a_job_that_scales_as_measured_does_not_grow_for_less_than_a_restart_cos
     lab.tell(e.DrillRequested(job.id))
     lab.end(job)
     lab.start(job)
-    job.restart_cost_s = 700.0
+    job.suspending.restart_cost_s = 700.0
     lab.end(blocker, DONE)
     lab.wait(10_000)
     assert held(job) == 1, "an hour more at 1.2 times the speed saves ten minutes"
-    job.restart_cost_s = 500.0
+    job.suspending.restart_cost_s = 500.0
     lab.wait(10_000)
     assert job.attempts[-1].stop is not None
     assert held(job) == 2

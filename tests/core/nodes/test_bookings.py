@@ -100,7 +100,7 @@ def test_who_can_be_suspended_computes_there_until_it_has_to_save(lab: BookedLab
     assert stopped(lab.wait(1)) == {job.id}
     assert job.reason == f"reserved for bob, {WINDOW} (reservation 1)"
     lab.end(job)
-    assert (job.state, job.preemptions) == (JobState.SUSPENDED, 1)
+    assert (job.state, job.suspending.preemptions) == (JobState.SUSPENDED, 1)
     lab.wait(1000 + GRACE_S + FREEING_S)
     assert job.state is JobState.STARTING
 

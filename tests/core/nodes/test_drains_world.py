@@ -45,7 +45,7 @@ class DrainedWorld(WatchedWorld):
         for node in NODES:
             self.put_back(node)
         for job in list(self.cluster.state.unfinished.values()):
-            if job.excluded and job.held_by is None:
+            if job.eligibility.excluded and job.held_by is None:
                 self.tell(e.ReleaseRequested(job.id))
         super().teardown()
 

@@ -88,7 +88,7 @@ def test_a_job_that_fails_at_once_backs_off_ever_longer_and_then_has_failed() ->
     pauses = []
     for _ in range(3):
         lab.exit(job, FAILED)
-        pauses.append(job.not_before - lab.now)
+        pauses.append(job.next.not_before - lab.now)
         lab.free(job)
         lab.wait(pauses[-1])
         lab.start(job)

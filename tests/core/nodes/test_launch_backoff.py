@@ -101,7 +101,7 @@ def test_another_node_is_tried_then_and_the_first_once_it_registers_again() -> N
     assert last != first
     world.now += 1.0
     world.cluster.handle(registration(first), world.now)
-    assert first not in world.cluster.state.jobs[JOB].excluded
+    assert first not in world.cluster.state.jobs[JOB].eligibility.excluded
 
 
 def test_a_start_that_succeeds_is_the_end_of_it() -> None:
@@ -112,7 +112,7 @@ def test_a_start_that_succeeds_is_the_end_of_it() -> None:
     world.tell(e.SchedulingDue(), None)
     assert len(world.launched) == 2
     world.cluster.handle(e.AttemptStarted(JOB, 2, 100), world.now)
-    assert not world.cluster.state.jobs[JOB].launches_in_vain
+    assert not world.cluster.state.jobs[JOB].retries.launches_in_vain
 
 
 def test_a_node_registers_after_a_job_that_did_without_it_is_retired() -> None:

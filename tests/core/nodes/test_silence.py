@@ -56,7 +56,7 @@ class TestConfirmedDead:
         assert launched(lab.tell(dead(A))) == {job.id}
         assert gpus_of(job) == {"b0"}
         assert job.attempts[0].outcome == "interrupted: node a was confirmed dead by ann"
-        assert job.spec.retries == job.failures == 0
+        assert job.spec.retries == job.retries.failures == 0
 
     def test_a_connected_node_is_not_dead(self, lab: Lab) -> None:
         refusal = lab.cluster.refusal(dead(A))

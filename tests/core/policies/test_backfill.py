@@ -142,7 +142,7 @@ def test_the_head_starts_when_it_was_promised_and_nobody_is_preempted(policy: st
     lab.wait(600.0)
     lab.end(running)
     assert launched(lab.last) == {head.id}
-    assert all(job.preemptions == 0 for job in lab.cluster.state.jobs.values())
+    assert all(job.suspending.preemptions == 0 for job in lab.cluster.state.jobs.values())
 
 
 def test_the_head_starts_sooner_if_those_before_it_end_sooner() -> None:

@@ -29,7 +29,7 @@ def suspend_once(lab: Lab, job: Job, cost_s: float = 5.0) -> None:
     lab.tell(e.ResumeRequested(job.id))
     lab.now += cost_s - 1.0
     lab.start(job)
-    assert job.restart_cost_s is not None
+    assert job.suspending.restart_cost_s is not None
 
 
 def halves(lab: Lab, **spec: Any) -> tuple[Job, Job]:
@@ -56,7 +56,7 @@ def test_a_shared_job_is_moved_to_another_s_gpu_so_that_one_is_whole(policy: str
     assert waiting.state is STARTS
     assert moved.state is STARTS
     assert gpus_of(first) == gpus_of(second) != gpus_of(waiting)
-    assert (moved.preemptions, moved.resizes) == (0, 0)
+    assert (moved.suspending.preemptions, moved.suspending.resizes) == (0, 0)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -109,7 +109,7 @@ def test_a_move_that_costs_more_than_the_wait_is_not_made() -> None:
     lab = lab_of("a", 2)
     first, second = halves(lab)
     for job in (first, second):
-        job.restart_cost_s = 700.0  # ten times that has not passed yet, and it is more than anybody waits
+        job.suspending.restart_cost_s = 700.0  # ten times that has not passed yet, and it is more than anybody waits
     lab.now += 10 * LONG_S
     assert lab.submit(1).state is WAITS
     assert (first.state, second.state) == (RUNS, RUNS)
@@ -129,7 +129,7 @@ def test_who_cannot_go_elsewhere_is_not_moved(spec: dict) -> None:
     lab = lab_of("a", 2)
     first, filler, second = lab.running("1/2", **spec), lab.running("1/2"), lab.running("1/2", **spec)
     for job in (first, second):
-        job.restart_cost_s = 1.0
+        job.suspending.restart_cost_s = 1.0
         lab.cluster.state.pools["default"].came_back[job.id] = job
     lab.end(filler, DONE)
     lab.now += LONG_S

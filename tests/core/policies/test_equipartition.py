@@ -170,7 +170,7 @@ def test_a_job_that_comes_gets_its_share_of_those_that_run() -> None:
     assert shares([first, second]) == [2, 2]
     assert gpus_of(first) < before
     assert first.attempts[-1].number == 2
-    assert first.preemptions == 0
+    assert first.suspending.preemptions == 0
 
 
 def test_whoever_is_left_grows_and_keeps_what_they_have() -> None:
@@ -283,7 +283,7 @@ def test_an_attempt_that_has_not_started_yet_is_left_alone() -> None:
 def test_a_job_grows_only_if_that_saves_more_than_its_restart_costs(work: float, expected: int) -> None:
     lab = malleable(4, gain_restarts="1")
     first, second = settled(lab, (1, 4), (1, 4), work_s=work)
-    second.restart_cost_s = 100.0
+    second.suspending.restart_cost_s = 100.0
     lab.end(first, DONE)
     lab.settle()
     assert share(second) == expected
@@ -292,7 +292,7 @@ def test_a_job_grows_only_if_that_saves_more_than_its_restart_costs(work: float,
 def test_gpus_that_one_does_not_want_go_to_the_others() -> None:
     lab = malleable(6, gain_restarts="1")
     jobs = settled(lab, (1, 6), (1, 6), (1, 6), work_s=10_000.0)
-    jobs[1].restart_cost_s = 1e6
+    jobs[1].suspending.restart_cost_s = 1e6
     lab.end(jobs[0], DONE)
     lab.settle()
     assert shares(jobs[1:]) == [2, 4]

@@ -78,7 +78,7 @@ def test_shares_are_adjusted_when_another_group_comes_and_when_it_is_done() -> N
     assert held_by(first) == [8]
     [second] = submit_together(lab, ("second", 30, 1, {}))
     assert held_by(first, second) == [2, 6]
-    assert sum(job.preemptions for job in first) == 6
+    assert sum(job.suspending.preemptions for job in first) == 6
     for job in second:
         while not job.state.finished:
             lab.end(next(other for other in second if other.state is JobState.RUNNING), DONE)
@@ -146,14 +146,14 @@ def test_the_oldest_groups_run_when_no_group_has_a_share_as_large_as_its_jobs() 
     lab = lab_of()
     groups = submit_together(lab, *[(name, 2, 4, {}) for name in "wxyz"])
     assert held_by(*groups) == [4, 4, 0, 0]
-    assert {job.preemptions for jobs in groups for job in jobs} == {0}
+    assert {job.suspending.preemptions for jobs in groups for job in jobs} == {0}
 
 
 def test_nobody_is_preempted_for_a_gain_of_less_than_a_whole_job() -> None:
     lab = lab_of()
     first = lab.running(8, group="first")
     submit_together(lab, ("second", 2, 8, {}))  # shares of 2.67 and 5.33
-    assert first.preemptions == 0
+    assert first.suspending.preemptions == 0
     lab.end(first, DONE)
     lab.settle()
     assert first.state is JobState.COMPLETED
@@ -179,7 +179,7 @@ def test_a_resumed_job_is_spared_for_a_while() -> None:
     lab.end(second, DONE)
     lab.settle()
     assert [job.state for job in first] == [JobState.RUNNING] * 2
-    assert first[1].preemptions == 1
+    assert first[1].suspending.preemptions == 1
     third = lab.submit(1, group="third")
     assert stopped(lab.last) == set()
     assert lab.wakes[-1][1] == pytest.approx(first[1].attempts[-1].started + 600)
@@ -271,7 +271,7 @@ def test_an_elastic_job_demands_its_greatest_size_and_shrinks_to_its_share() -> 
     assert len(gpus_of(elastic)) == 8
     [others] = submit_together(lab, ("others", 8, 1, {}))
     assert held_by([elastic], others) == [4, 4]
-    assert {job.preemptions for job in [elastic, *others]} == {0}
+    assert {job.suspending.preemptions for job in [elastic, *others]} == {0}
 
 
 def test_surplus_is_taken_from_those_who_have_more_than_their_share() -> None:

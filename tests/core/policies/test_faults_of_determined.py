@@ -143,7 +143,7 @@ def test_no_more_are_preempted_than_are_needed(policy: str) -> None:
     big = lab.submit(3, priority=5, te=True, group="one")
     assert len(stopped(lab.last)) == 3
     lab.settle()
-    assert (held([big]), sum(job.preemptions for job in jobs)) == (3, 3)
+    assert (held([big]), sum(job.suspending.preemptions for job in jobs)) == (3, 3)
 
 
 def test_others_start_while_somebody_is_on_the_way_out() -> None:
@@ -360,7 +360,7 @@ def test_a_gang_of_which_a_node_does_not_get_going_is_started_again() -> None:
     lab.refuses(gang, "b", RefusalCause.NODE)
     lab.ends_on(gang, "a")
     lab.wait(10)
-    assert (gang.state, len(gang.attempts), gang.failures) == (JobState.STARTING, 2, 0)
+    assert (gang.state, len(gang.attempts), gang.retries.failures) == (JobState.STARTING, 2, 0)
 
 
 def test_after_a_restart_of_the_master_a_node_that_stays_away_holds_up_nobody() -> None:

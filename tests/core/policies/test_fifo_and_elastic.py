@@ -59,7 +59,7 @@ def test_a_waiting_job_shrinks_an_elastic_one_instead_of_waiting() -> None:
     job = lab.submit(1)
     assert stopped(lab.last) == {elastic.id}
     lab.end(elastic)
-    assert (elastic.resizes, elastic.preemptions) == (1, 0)
+    assert (elastic.suspending.resizes, elastic.suspending.preemptions) == (1, 0)
     assert launched(lab.last) == {elastic.id, job.id}
     assert len(gpus_of(elastic)) == 3  # not smaller than it had to be
     assert elastic.suspensions[0].reason.startswith("making room for job 2")

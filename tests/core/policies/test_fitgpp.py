@@ -41,7 +41,7 @@ def test_the_victim_goes_back_to_the_head_of_the_queue_and_resumes() -> None:
     assert victim.state is JobState.STARTING
     assert later.state is JobState.PENDING
     assert len(victim.attempts) == 2
-    assert victim.preemptions == 1
+    assert victim.suspending.preemptions == 1
 
 
 def test_the_job_with_the_shorter_grace_period_steps_aside() -> None:

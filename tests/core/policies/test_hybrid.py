@@ -31,7 +31,7 @@ def test_a_more_urgent_job_takes_the_place_of_a_less_urgent_one() -> None:
     assert high.reason == f"waiting for 1 GPU that job {low.id} is asked to free"
     lab.settle()
     assert (low.state, high.state) == (JobState.SUSPENDED, JobState.RUNNING)
-    assert low.preemptions == 1
+    assert low.suspending.preemptions == 1
 
 
 def test_equally_urgent_jobs_wait_in_order_of_arrival() -> None:
@@ -71,7 +71,7 @@ def test_the_newest_is_the_one_that_started_last_not_the_one_that_came_last() ->
     lab.settle()  # the late one stepped aside
     lab.submit(1, priority=7)
     lab.settle()
-    assert (early.preemptions, late.preemptions) == (1, 1)
+    assert (early.suspending.preemptions, late.suspending.preemptions) == (1, 1)
     lab.end(urgent, DONE)
     lab.settle()
     assert (early.state, late.state) == (JobState.RUNNING, JobState.SUSPENDED)  # the first to come is the first back
@@ -147,7 +147,7 @@ def test_surplus_is_taken_back_before_anybody_is_preempted() -> None:
     lab.submit(2, priority=8)
     lab.settle()
     assert len(gpus_of(elastic)) == 2
-    assert elastic.preemptions == 0
+    assert elastic.suspending.preemptions == 0
 
 
 def test_a_job_without_gpus_starts_although_all_slots_are_taken() -> None:
@@ -216,7 +216,7 @@ def test_a_job_that_was_preempted_too_often_is_held_not_lost() -> None:
         lab.settle()
         lab.end(urgent, DONE)
         lab.settle()
-    assert low.preemptions == 2
+    assert low.suspending.preemptions == 2
     assert (low.state, low.held_by) == (JobState.SUSPENDED, HeldBy.SYSTEM)
     assert low.reason == "held: preempted 2 times, the limit"
 
@@ -242,7 +242,7 @@ def test_a_job_on_a_sticky_slot_is_never_preempted() -> None:
     for _ in range(2):
         lab.submit(1, priority=1)
         lab.settle()
-    assert (kept.preemptions, newest.preemptions) == (0, 1)
+    assert (kept.suspending.preemptions, newest.suspending.preemptions) == (0, 1)
     assert kept.state is JobState.RUNNING
 
 
@@ -336,7 +336,7 @@ def test_what_an_elastic_job_has_grown_on_is_not_in_the_way_of_others() -> None:
     other = lab.submit(1)
     lab.settle()
     assert other.state is JobState.RUNNING
-    assert (first.preemptions, elastic.preemptions, len(gpus_of(elastic))) == (0, 0, 2)
+    assert (first.suspending.preemptions, elastic.suspending.preemptions, len(gpus_of(elastic))) == (0, 0, 2)
 
 
 def test_the_books_of_slots_follow_every_change() -> None:

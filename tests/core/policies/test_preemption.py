@@ -131,7 +131,7 @@ def test_each_of_many_small_jobs_that_make_room_for_a_large_one_is_needed(policy
 def test_fitgpp_preempts_nobody_more_often_than_p(counts, steps, p) -> None:
     lab = Lab("fitgpp", "", p=str(p), **NOW)
     run(lab, counts, steps)
-    assert all(job.preemptions <= p for job in lab.cluster.state.jobs.values())
+    assert all(job.suspending.preemptions <= p for job in lab.cluster.state.jobs.values())
 
 
 @settings(max_examples=share_of(60), deadline=None)

@@ -67,8 +67,8 @@ def test_the_seven_steps_of_the_seed() -> None:
     for step, do, expected in steps:
         do()
         assert example.gpus == expected, f"step {step}"
-    assert {job.preemptions for job in example.jobs["notebook"] + example.jobs["whole"]} == {0}
-    assert [job.preemptions for job in example.jobs["half"]] == [1]
+    assert {job.suspending.preemptions for job in example.jobs["notebook"] + example.jobs["whole"]} == {0}
+    assert [job.suspending.preemptions for job in example.jobs["half"]] == [1]
 
 
 def test_without_preemption_the_large_experiment_of_step_2_waits_until_the_trials_need_4_gpus() -> None:
@@ -216,7 +216,7 @@ def test_surplus_is_taken_back_before_anybody_is_preempted() -> None:
     lab.submit(2, priority=5)
     lab.settle()
     assert len(gpus_of(elastic)) == 1
-    assert elastic.preemptions == 0
+    assert elastic.suspending.preemptions == 0
 
 
 def test_a_resumed_job_is_spared_for_a_while() -> None:
@@ -247,7 +247,7 @@ def test_a_gang_preempts_on_several_nodes_all_that_it_needs_or_nobody() -> None:
     assert len(gpus_of(other)) == 5
     assert lab.submit(4, priority=1, max_nodes=2).state is JobState.PENDING
     assert stopped(lab.last) == set()  # one GPU is all that could be freed
-    assert sum(job.preemptions for job in jobs) == 5 - 1 + 1
+    assert sum(job.suspending.preemptions for job in jobs) == 5 - 1 + 1
 
 
 # --- backfill ---

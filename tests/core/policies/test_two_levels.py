@@ -46,7 +46,7 @@ def test_an_elastic_job_grows_into_what_is_left_and_gives_it_back_before_anybody
     assert len(gpus_of(elastic)) == 4
     other = lab.submit(2, priority=50, te=True)
     lab.settle()
-    assert (len(gpus_of(elastic)), len(gpus_of(other)), elastic.preemptions) == (2, 2, 0)
+    assert (len(gpus_of(elastic)), len(gpus_of(other)), elastic.suspending.preemptions) == (2, 2, 0)
     lab.end(other, DONE)
     lab.wait(1000)  # its restart has cost something, so that it is left alone for a while
     lab.settle()
@@ -75,7 +75,7 @@ def test_a_cheaper_job_that_is_more_urgent_is_left_alone() -> None:
 def test_what_a_job_was_measured_to_need_counts_instead_of_its_grace_period() -> None:
     lab = lab_of(gpus=2, victims="cheapest")
     first, second = (lab.running(1, priority=9, grace_s=300.0) for _ in range(2))
-    first.save_s, first.proved = 2.0, True
+    first.suspending.save_s, first.suspending.proved = 2.0, True
     lab.cluster.state.refresh(first, lab.now)
     lab.submit(1, priority=5)
     assert stopped(lab.last) == {first.id}
@@ -189,7 +189,7 @@ def test_jobs_of_one_slot_fare_as_under_hybrid(steps, count) -> None:
             elif running:
                 lab.end(running[0], DONE)
             lab.settle()
-        fates.append([(job.state, job.preemptions, bool(job.attempts) and sticky(job)) for job in jobs])
+        fates.append([(job.state, job.suspending.preemptions, bool(job.attempts) and sticky(job)) for job in jobs])
     assert fates[0] == fates[1]
 
 

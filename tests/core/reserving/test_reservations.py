@@ -38,7 +38,7 @@ def test_at_the_end_of_its_reservation_a_job_checkpoints_and_asks_for_the_next(l
     lab.end(job, stepped_aside())
     assert job.state is JobState.STARTING
     assert job.attempts[1].reserved_s == 2 * FIRST_S
-    assert (job.preemptions, job.failures, job.restarts) == (0, 0, 0)
+    assert (job.suspending.preemptions, job.retries.failures, job.retries.restarts) == (0, 0, 0)
 
 
 def test_who_waits_gets_its_turn_when_a_reservation_ends(lab: Lab) -> None:

@@ -51,7 +51,7 @@ def test_what_ran_there_since_is_where_its_checkpoint_is():
     job = homeless(lab, move_checkpoints=True)
     lab.start(job)
     lab.tell(registration("b", 1, known=lab.known(job)))
-    assert job.checkpoint_root_id == "root-b"
+    assert job.saved.root_id == "root-b"
     lab.tell(e.SuspendRequested(job.id))
     lab.end(job)
     lab.tell(e.ResumeRequested(job.id))
@@ -76,7 +76,7 @@ def test_once_it_has_run_again_its_checkpoint_may_be_copied_again():
     refuses_the_copy(lab, job)
     lab.end(lab.cluster.state.jobs["2"], DONE)
     lab.start(job)
-    assert job.move_failure == ""
+    assert job.saved.move_failure == ""
 
 
 def test_a_user_who_holds_and_releases_it_has_it_tried_again():

@@ -232,7 +232,7 @@ def test_a_node_without_a_required_path_is_remembered_and_the_job_goes_elsewhere
     [second] = where(job)
     assert {first, second} == {"a", "b"}
     made.tell(e.AttemptRefused(job.id, 2, RefusalCause.NO_PATH, f"node {second} has no /data (--require-path)"))
-    assert (job.state.name, job.excluded) == ("PENDING", {"a", "b"})
+    assert (job.state.name, job.eligibility.excluded) == ("PENDING", {"a", "b"})
     assert "a: node a has no /data (--require-path)" in job.reason
     made.tell(e.ReleaseRequested(job.id))
     assert where(job) == ("a",)

@@ -85,7 +85,7 @@ def forbidden(made: Lab, job: Job, launch: Launch) -> str:
         node = made.cluster.state.nodes[piece.node]
         checks = {
             "on": not wanted.on or node.id in wanted.on,
-            "exclude": node.id not in wanted.exclude and node.id not in job.excluded,
+            "exclude": node.id not in wanted.exclude and node.id not in job.eligibility.excluded,
             "select": all(node.facts.labels.get(each.key) in each.values for each in wanted.select),
             "taint": set(node.facts.taints) <= set(wanted.tolerate),
             "drain": node.drain is None,
@@ -165,8 +165,8 @@ def test_no_job_ever_runs_where_its_needs_forbid_it(policy, cluster, history):
     again = Lab(policy, nodes="")
     for time, event in made.journal:
         again.cluster.replay(event, time)
-    assert {id: (job.state, job.excluded) for id, job in again.cluster.state.jobs.items()} == {
-        id: (job.state, job.excluded) for id, job in made.cluster.state.jobs.items()
+    assert {id: (job.state, job.eligibility.excluded) for id, job in again.cluster.state.jobs.items()} == {
+        id: (job.state, job.eligibility.excluded) for id, job in made.cluster.state.jobs.items()
     }
     assert not made.cluster.state.problems, InvariantError
 

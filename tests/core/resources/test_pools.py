@@ -69,7 +69,7 @@ def test_the_policy_of_a_pool_takes_victims_from_that_pool_only() -> None:
     assert stopped(lab.last) == {big.id}
     lab.settle()
     assert urgent.state is JobState.RUNNING
-    assert default.preemptions == 0
+    assert default.suspending.preemptions == 0
 
 
 def test_a_pool_in_which_nothing_changed_is_not_planned() -> None:
@@ -160,7 +160,7 @@ def test_a_running_job_steps_aside_and_goes_on_in_the_other_pool() -> None:
     assert (job.pool, other.state) == ("default", JobState.PENDING)  # its GPUs are not proven free
     lab.free(job)
     assert (job.pool, gpus_of(job), gpus_of(other)) == ("big", {"b0", "b1"}, {"a0"})
-    assert (job.preemptions, job.failures) == (0, 0)
+    assert (job.suspending.preemptions, job.retries.failures) == (0, 0)
     assert [entry.reason for entry in job.suspensions] == ["stepping aside to go on in pool big"]
 
 
@@ -263,7 +263,7 @@ def test_what_was_moved_is_where_it_was_when_the_journal_is_folded() -> None:
     lab.restart(lab.settings)
     assert digest(lab.cluster.state) == before
     twin = lab.cluster.state.jobs[running.id]
-    assert (twin.pool, twin.moves_to) == ("default", "big")
+    assert (twin.pool, twin.next.pool) == ("default", "big")
     assert lab.cluster.state.jobs[waiting.id].pool == "big"
 
 

@@ -11,7 +11,7 @@ from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, ExitFacts, JobClass, JobId, Progress
 from ebbtide_core.policies.registry import POLICIES, create_policy
-from ebbtide_core.views.digest import OF_A_JOB
+from ebbtide_core.views.digest import facts
 
 from tests.core.lab import registration, stepped_aside
 
@@ -107,19 +107,17 @@ class Both:
             return [e.AttemptExited(job.id, number, stepped_aside()), e.AttemptFreed(job.id, number)]
         if self.random.random() < 0.5:
             return [e.AttemptExited(job.id, number, ExitFacts(), freed=True)]
-        step = (job.progress.step if job.progress is not None else 0) + 10
+        step = (job.measured.progress.step if job.measured.progress is not None else 0) + 10
         return [e.ProgressReported(job.id, number, Progress(step, 1000))]
 
     def check(self) -> None:
         """Every job of each pool is as it is in the cluster of that pool, in all but its words."""
-        names = [name for name in OF_A_JOB if name != "spec"]
         for pool, side in self.sides.items():
             for id, twin in side.cluster.state.jobs.items():
                 job = self.cluster.state.jobs[id]
                 assert job.pool == pool
                 assert set(job.attempts[-1].allocation.node_ids if job.attempts else ()) <= set(NODES[pool])
-                for name in names:
-                    assert getattr(job, name) == getattr(twin, name), (id, name)
+                assert facts(job) | {"spec": twin.spec} == facts(twin), id
             for id, node in side.cluster.state.nodes.items():
                 here = self.cluster.state.nodes[id]
                 assert (here.held, here.promised, here.attempts) == (node.held, node.promised, node.attempts)

@@ -115,7 +115,7 @@ def test_it_grows_over_nodes_and_shrinks_to_one_as_one_attempt():
     lab.tell(e.ResizeRequested(job.id, 2 * WHOLE, 2 * WHOLE))
     lab.leave(job)
     assert room(job) == {"ra": 2}
-    assert (job.resizes, len(job.attempts)) == (2, 3)
+    assert (job.suspending.resizes, len(job.attempts)) == (2, 3)
 
 
 def test_it_leaves_the_node_that_another_job_needs():

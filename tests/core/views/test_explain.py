@@ -103,7 +103,7 @@ def preempted_once(lab: Lab) -> Job:
     lab.end(lab.cluster.state.jobs[JobId("2")], DONE)
     lab.settle()
     assert job.running
-    assert job.preemptions == 1
+    assert job.suspending.preemptions == 1
     return job
 
 

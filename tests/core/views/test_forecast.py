@@ -40,7 +40,7 @@ def test_with_another_priority_it_would_preempt_and_is_told_whom(lab):
 
 def test_who_is_asked_to_stop_takes_as_long_as_it_was_measured_to_need(lab):
     running = lab.running(4, grace_s=100.0)
-    running.save_s = 3.0
+    running.suspending.save_s = 3.0
     lab.cluster.state.refresh(running, lab.now)
     seen = foreseen(lab, lab.submit(4, hold=False, priority=10))
     assert seen.start == pytest.approx(lab.now - 1 + 3.0, abs=2)

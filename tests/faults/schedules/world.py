@@ -372,7 +372,7 @@ class World:
             exits = self.truth.exits.get(job.id, set())
             if job.state is JobState.COMPLETED and 0 not in exits:
                 raise Violation(f"job {job.id} is said to be completed: its attempts ended with {exits}")
-            if job.state is JobState.FAILED and not exits - {0} and not job.restarts:
+            if job.state is JobState.FAILED and not exits - {0} and not job.retries.restarts:
                 raise Violation(f"job {job.id} is said to have failed ({job.reason}): {exits}")
             if job.state is JobState.CANCELLED and job.id not in self.cancelled:
                 raise Violation(f"job {job.id} was cancelled by nobody")

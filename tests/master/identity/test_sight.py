@@ -41,8 +41,8 @@ def test_what_is_left_of_others_events_still_folds_to_the_same_queue(lines):
         message = seen(event_message(line), "nobody", lambda id: "somebody")
         assert message.text
         hidden.replay(decode_event(message.kind, json.loads(message.json)), line.time)
-    assert [(job.id, job.state, job.gpus_min, job.ran_s) for job in hidden.state.jobs.values()] == [
-        (job.id, job.state, job.gpus_min, job.ran_s) for job in whole.state.jobs.values()
+    assert [(job.id, job.state, job.gpus_min, job.times.ran_s) for job in hidden.state.jobs.values()] == [
+        (job.id, job.state, job.gpus_min, job.times.ran_s) for job in whole.state.jobs.values()
     ]
     assert all(job.spec.command == (NOT_SHOWN,) and not job.spec.env for job in hidden.state.jobs.values())
 

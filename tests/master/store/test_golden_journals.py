@@ -80,8 +80,8 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
-        assert (job.state.value, len(job.attempts), job.proved) == ("RUNNING", 2, True)
-        assert (job.save_s, job.restart_cost_s) == (1.0, 7.0)
+        assert (job.state.value, len(job.attempts), job.suspending.proved) == ("RUNNING", 2, True)
+        assert (job.suspending.save_s, job.suspending.restart_cost_s) == (1.0, 7.0)
 
     def test_who_was_on_gpus_past_the_cluster_is_known_again_and_for_how_long(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
@@ -99,9 +99,17 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["2"]
-        assert (job.state.value, len(job.attempts), job.overruns, job.alone_after) == ("RUNNING", 3, 1, 2)
-        assert (job.gpu_mem_bytes, job.gpu_mem_from) == (8 << 30, "it ran out of 7.2 GiB in attempt 2")
-        assert (job.gpus_min, job.gpu_mem_peak_bytes) == (WHOLE, 7 << 30)
+        assert (job.state.value, len(job.attempts), job.gpu_memory.overruns, job.gpu_memory.alone_after) == (
+            "RUNNING",
+            3,
+            1,
+            2,
+        )
+        assert (job.gpu_memory.requested_bytes, job.gpu_memory.changed_because) == (
+            8 << 30,
+            "it ran out of 7.2 GiB in attempt 2",
+        )
+        assert (job.gpus_min, job.gpu_memory.peak_bytes) == (WHOLE, 7 << 30)
         assert [list(peaks) for peaks in cluster.state.peaks.values()] == [[4 << 30]]
 
     def test_what_was_measured_of_a_job_is_known_of_its_script(self, tmp_path: Path) -> None:
@@ -111,7 +119,7 @@ class TestGoldenJournal:
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
         curve = cluster.state.curve(job)
-        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.rates.items()] == [
+        assert [(at.share, at.alone, rate.steps_per_s, rate.samples) for at, rate in job.measured.rates.items()] == [
             (720720, True, 4.0, 3),
             (1441440, True, 6.0, 5),
         ]
@@ -130,7 +138,7 @@ class TestGoldenJournal:
         assert [booked.gpu for booked in booking.gpus] == ["a0", "a3"]
         assert cluster.state.pools["default"].books.booked is cluster.state.bookings
         [attempt] = cluster.state.jobs["1"].attempts
-        assert (attempt.idle_since, attempt.idle_until) == (2010.0, None)
+        assert (attempt.idle.since, attempt.idle.suspend_at) == (2010.0, None)
 
     def test_what_a_job_printed_is_known_again_and_where_it_does_not_go_because_of_it(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))
@@ -138,7 +146,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job = cluster.state.jobs["1"]
-        assert (job.excluded, job.excluded_gpus, job.failures) == ({"b"}, {"a0"}, 0)
+        assert (job.eligibility.excluded, job.eligibility.excluded_gpus, job.retries.failures) == ({"b"}, {"a0"}, 0)
         assert job.reason == "failed with exit code 1: 'CUDA out of memory', not to be tried again"
         assert [rule.target for rule in job.spec.notify] == ["team"]
 
@@ -169,7 +177,7 @@ class TestGoldenJournal:
         with golden("journal-1-pools", tmp_path / "journal.db") as store:
             for line in store.events():
                 cluster.replay(line.event, line.time)
-        found = {job.id: (job.state.value, job.pool, job.moves_to) for job in cluster.state.jobs.values()}
+        found = {job.id: (job.state.value, job.pool, job.next.pool) for job in cluster.state.jobs.values()}
         assert found == {
             "1": ("RUNNING", "big", ""),
             "2": ("PENDING", "big", ""),
@@ -183,7 +191,7 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         job, nodes = cluster.state.jobs["1"], cluster.state.nodes
-        assert (job.state.value, job.constrained, job.excluded) == ("PENDING", True, {"a"})
+        assert (job.state.value, job.eligibility.constrained, job.eligibility.excluded) == ("PENDING", True, {"a"})
         assert job.spec.needs.select[0].values == ("lab", "den")
         assert (nodes["a"].drain.deadline, nodes["a"].drain.since, nodes["b"].drain) == (8207.0, 1007.0, None)
         assert (nodes["a"].facts.labels, nodes["a"].facts.taints) == ({"zone": "lab"}, ("gold",))
@@ -211,7 +219,7 @@ class TestGoldenJournal:
             "100.0": "FAILED",
             "4": "CANCELLED",
         }
-        assert (array.max_concurrent, array.unfinished, jobs["100.0"].again_as, jobs["6"].again_of) == (
+        assert (array.max_concurrent, array.unfinished, jobs["100.0"].lineage.again_as, jobs["6"].lineage.again_of) == (
             2,
             2,
             "6",
@@ -341,11 +349,17 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                 "user": job.user,
                 "gpus": [job.gpus_min, job.gpus_max],
                 "submitted": job.submitted,
-                "ended": job.ended,
+                "ended": job.end and job.end.at,
                 "exit_code": job.exit_code,
-                "checkpoint": job.checkpoint.step if job.checkpoint else None,
-                "counts": [job.preemptions, job.resizes, job.restarts, job.failures, job.fruitless_suspensions],
-                "ran_s": job.ran_s,
+                "checkpoint": job.saved.checkpoint.step if job.saved.checkpoint else None,
+                "counts": [
+                    job.suspending.preemptions,
+                    job.suspending.resizes,
+                    job.retries.restarts,
+                    job.retries.failures,
+                    job.suspending.fruitless_in_row,
+                ],
+                "ran_s": job.times.ran_s,
                 "attempts": [[a.started, a.exited, a.freed, a.outcome] for a in job.attempts],
                 "suspensions": [[s.requested, s.exited, s.gpu_free, s.resumed] for s in job.suspensions],
             }
