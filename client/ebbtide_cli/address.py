@@ -2,7 +2,7 @@
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,37 @@ class Address:
             except (OSError, UnicodeError) as error:
                 raise self.absent(_words(error)) from error
             yield target
+
+    @contextmanager
+    def connecting(self) -> Iterator[Callable[[], socket.socket]]:
+        """Yield a function that connects to the socket in the home, valid for the block; it checks who listens there.
+
+        Raises `Unreachable` at once if nothing accepts connections there, so the first connection is made before it is
+        asked for. Later the function raises OSError, or `Unreachable` if the listener is not to be trusted.
+        """
+        assert self.home is not None
+        made: list[socket.socket] = []
+        home = self.home
+
+        def connect() -> socket.socket:
+            try:
+                return made.pop() if made else home_socket.connected(home, target)
+            except NotTrusted as error:
+                raise self.absent(str(error)) from error
+
+        try:
+            with ExitStack() as stack:
+                try:
+                    target = stack.enter_context(home_socket.entered(home))
+                    made.append(connect())
+                except NotTrusted as error:
+                    raise self.absent(str(error)) from error
+                except OSError as error:
+                    raise self.absent(_words(error)) from error
+                yield connect
+        finally:
+            for unused in made:
+                unused.close()
 
     def absent(self, why: str = "") -> Unreachable:
         """Build the error for a master that does not listen here."""
