@@ -14,7 +14,7 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.address import Address
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
 from ebbtide_cli.finding import find_master
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
     import grpc
@@ -138,19 +138,19 @@ def _failure(error: CallFailed, address: Address) -> Failure:
     """Translate a gRPC status; its text comes from the master and already names the field."""
     words = error.words
     match error.status:
-        case Status.INVALID_ARGUMENT:
+        case CallStatus.INVALID_ARGUMENT:
             return Failure(words or "the master refused the request as invalid", USAGE)
-        case Status.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
+        case CallStatus.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
             return Failure(f"the request is larger than the master takes: {words}", USAGE)
-        case Status.RESOURCE_EXHAUSTED if (wait_s := _retry_after_s(error)) is not None:
+        case CallStatus.RESOURCE_EXHAUSTED if (wait_s := _retry_after_s(error)) is not None:
             return TooFast(words, wait_s)
-        case Status.UNAUTHENTICATED | Status.PERMISSION_DENIED:
+        case CallStatus.UNAUTHENTICATED | CallStatus.PERMISSION_DENIED:
             return Failure(words or f"not allowed by the master at {address}", UNREACHABLE)
-        case Status.DEADLINE_EXCEEDED:
+        case CallStatus.DEADLINE_EXCEEDED:
             return Unreachable(f"the master at {address} ({address.source}) did not answer within {REPLY_S:g} s")
-        case Status.UNAVAILABLE | Status.CANCELLED:
+        case CallStatus.UNAVAILABLE | CallStatus.CANCELLED:
             return Unreachable(_tls_trouble(address) or f"lost the master at {address} ({address.source}): {words}")
-        case Status.UNIMPLEMENTED:
+        case CallStatus.UNIMPLEMENTED:
             return Failure(f"the master at {address} is of a version that cannot do this: {words}")
         case _:
             return Failure(words or f"the master at {address} failed: {error.status.name}", FAILED)

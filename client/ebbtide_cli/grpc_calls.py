@@ -13,7 +13,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 from ebbtide_cli import interrupts
 from ebbtide_cli.address import Address
 from ebbtide_cli.credentials import channel_credentials, proven
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 Reply = TypeVar("Reply")
 
@@ -38,7 +38,7 @@ def stub_at(address: Address) -> Iterator[ClientServiceStub]:
 
 def failed(error: grpc.RpcError) -> CallFailed:
     """Return the same failure without gRPC's types."""
-    status = Status(error.code().value[0])
+    status = CallStatus(error.code().value[0])
     trailers = {str(said.key): str(said.value) for said in error.trailing_metadata() or ()}
     return CallFailed(status, error.details() or "", trailers)
 

@@ -9,7 +9,6 @@ behind.
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -256,6 +255,8 @@ def stop_signals() -> Iterator[int]:
 
     An exception from a signal handler can be lost in a destructor; a byte in a socket cannot.
     """
+    import socket
+
     told, tell = socket.socketpair()
     tell.setblocking(False)
     with told, tell:
@@ -370,10 +371,10 @@ def _kill_children() -> None:
 
 def _end(code: int) -> NoReturn:
     """End the process at once, whatever locks other threads hold; flush nothing that could block."""
-    import termios
-
     _kill_children()
     for descriptor, settings in _terminals.items():
+        import termios
+
         with suppress(termios.error):
             termios.tcsetattr(descriptor, termios.TCSANOW, settings)
     os._exit(code)

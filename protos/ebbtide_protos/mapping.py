@@ -187,7 +187,7 @@ class _Conversion:
             return self.of(kind.__supertype__, there)
         if origin in (types.UnionType, typing.Union) and there.has_presence:
             return self.of(next(argument for argument in arguments if argument is not type(None)), there)
-        if there.is_repeated and there.message_type is not None and there.message_type.GetOptions().map_entry:
+        if there.is_repeated and there.message_type is not None and there.message_type.has_options:  # an entry of a map
             if origin is Mapping and self.of(arguments[1], there.message_type.fields_by_name["value"]) == (None, None):
                 return None, dict
         elif there.is_repeated:

@@ -17,7 +17,7 @@ from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.text import printable
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import DURATION, examples, id_argument, json_option, master_option
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
@@ -96,7 +96,7 @@ def _until(
         try:
             yield from open_stream(stub, max(0.1, deadline - time.monotonic()))
         except CallFailed as error:
-            if error.status is not Status.DEADLINE_EXCEEDED:
+            if error.status is not CallStatus.DEADLINE_EXCEEDED:
                 raise
 
     return follow(master, read)

@@ -1,5 +1,6 @@
 """``ebb resize``: give jobs another number of GPUs."""
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
@@ -50,5 +51,5 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
 
 
 def _range_of(spec: job_pb2.JobSpec) -> GpuRange:
-    low, high = share_of(spec.gpus_min), share_of(spec.gpus_max)
+    low, high = Fraction(share_of(spec.gpus_min)), Fraction(share_of(spec.gpus_max))
     return GpuRange(low, max(low, high))

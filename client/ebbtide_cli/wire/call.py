@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from ebbtide_cli.wire import frames
 from ebbtide_cli.wire.hpack import Decoder, encoded
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
-    from socket import socket
+    from _socket import socket
 
 STREAM: Final = 1
 """The number of the only call of a connection."""
@@ -28,21 +28,21 @@ _SENT_AT_ONCE: Final = 1 << 16
 _PREFIX: Final = 5
 """Bytes before each message: whether it is compressed, and its length."""
 _RESET: Final = {
-    7: Status.UNAVAILABLE,
-    8: Status.CANCELLED,
-    11: Status.RESOURCE_EXHAUSTED,
-    12: Status.PERMISSION_DENIED,
+    7: CallStatus.UNAVAILABLE,
+    8: CallStatus.CANCELLED,
+    11: CallStatus.RESOURCE_EXHAUSTED,
+    12: CallStatus.PERMISSION_DENIED,
 }
 """What HTTP/2's error codes mean to a call; all others mean INTERNAL."""
 _HTTP: Final = {
-    "400": Status.INTERNAL,
-    "401": Status.UNAUTHENTICATED,
-    "403": Status.PERMISSION_DENIED,
-    "404": Status.UNIMPLEMENTED,
-    "429": Status.UNAVAILABLE,
-    "502": Status.UNAVAILABLE,
-    "503": Status.UNAVAILABLE,
-    "504": Status.UNAVAILABLE,
+    "400": CallStatus.INTERNAL,
+    "401": CallStatus.UNAUTHENTICATED,
+    "403": CallStatus.PERMISSION_DENIED,
+    "404": CallStatus.UNIMPLEMENTED,
+    "429": CallStatus.UNAVAILABLE,
+    "502": CallStatus.UNAVAILABLE,
+    "503": CallStatus.UNAVAILABLE,
+    "504": CallStatus.UNAVAILABLE,
 }
 
 
@@ -76,11 +76,11 @@ class Call:
                     return
                 self._take_frame()
         except TimeoutError:
-            raise CallFailed(Status.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
+            raise CallFailed(CallStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from None
         except ValueError as error:
-            raise CallFailed(Status.UNAVAILABLE, f"what answers speaks no gRPC: {error}") from None
+            raise CallFailed(CallStatus.UNAVAILABLE, f"what answers speaks no gRPC: {error}") from None
         finally:
             self.close()
 
@@ -187,7 +187,9 @@ class Call:
                 self._unsent += frames.frame(frames.PING, frames.ACK, 0, payload)
             case frames.RST_STREAM if stream == STREAM:
                 code = int.from_bytes(payload, "big")
-                raise CallFailed(_RESET.get(code, Status.INTERNAL), f"the call was ended with HTTP/2's error {code}")
+                raise CallFailed(
+                    _RESET.get(code, CallStatus.INTERNAL), f"the call was ended with HTTP/2's error {code}"
+                )
             case frames.GOAWAY:
                 if int.from_bytes(payload[:4], "big") & frames.MAX_WINDOW < STREAM:
                     raise self._lost(payload[8:].decode(errors="replace") or "it takes no calls")
@@ -224,7 +226,7 @@ class Call:
         while len(self._body) >= _PREFIX:
             end = _PREFIX + int.from_bytes(self._body[1:_PREFIX], "big")
             if self._body[0]:
-                raise CallFailed(Status.INTERNAL, "a reply is compressed, which was not asked for")
+                raise CallFailed(CallStatus.INTERNAL, "a reply is compressed, which was not asked for")
             if len(self._body) < end:
                 break
             self._messages.append(bytes(self._body[_PREFIX:end]))
@@ -264,9 +266,9 @@ class Call:
         if http.startswith("1"):
             raise ValueError(f"it answers with HTTP status {http}")
         if http != "200":
-            raise CallFailed(_HTTP.get(http, Status.UNKNOWN), f"it answers with HTTP status {http or 'none'}")
+            raise CallFailed(_HTTP.get(http, CallStatus.UNKNOWN), f"it answers with HTTP status {http or 'none'}")
         if not kind.startswith("application/grpc"):
-            raise CallFailed(Status.UNKNOWN, f"it answers with {kind or 'nothing of a known kind'}")
+            raise CallFailed(CallStatus.UNKNOWN, f"it answers with {kind or 'nothing of a known kind'}")
 
     def _take_settings(self, payload: bytes) -> None:
         told = frames.read_settings(payload)
@@ -287,27 +289,27 @@ class Call:
         """Raise `CallFailed` unless the call ended well."""
         told = self._trailers.get("grpc-status", "")
         if not (told.isascii() and told.isdigit()):
-            raise CallFailed(Status.UNKNOWN, "the call ended without a status")
+            raise CallFailed(CallStatus.UNKNOWN, "the call ended without a status")
         status = _status(int(told))
-        if status is not Status.OK:
+        if status is not CallStatus.OK:
             from urllib.parse import unquote  # most calls end well
 
             words = unquote(self._trailers.get("grpc-message", ""), errors="replace")
             raise CallFailed(status, words, self._trailers)
         if self._body:
-            raise CallFailed(Status.INTERNAL, "a reply is cut off")
+            raise CallFailed(CallStatus.INTERNAL, "a reply is cut off")
 
     def _lost(self, why: str) -> CallFailed:
         if self._cancelled:
-            return CallFailed(Status.CANCELLED, "the call was cancelled")
-        return CallFailed(Status.UNAVAILABLE, why)
+            return CallFailed(CallStatus.CANCELLED, "the call was cancelled")
+        return CallFailed(CallStatus.UNAVAILABLE, why)
 
 
-def _status(code: int) -> Status:
+def _status(code: int) -> CallStatus:
     try:
-        return Status(code)
+        return CallStatus(code)
     except ValueError:
-        return Status.UNKNOWN
+        return CallStatus.UNKNOWN
 
 
 def timeout_words(seconds: float) -> str:

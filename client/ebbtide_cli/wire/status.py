@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 
-class Status(IntEnum):
+class CallStatus(IntEnum):
     """The status codes of gRPC."""
 
     OK = 0
@@ -29,7 +29,7 @@ class Status(IntEnum):
 class CallFailed(Exception):
     """A call ended with a ``status`` other than OK; ``words`` say why, and ``trailers`` came with them."""
 
-    def __init__(self, status: Status, words: str, trailers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, status: CallStatus, words: str, trailers: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{status.name}: {words}")
         self.status = status
         self.words = words

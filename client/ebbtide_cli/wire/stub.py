@@ -8,10 +8,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from ebbtide_cli.wire.call import Call
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
-    from socket import socket
+    from _socket import socket
 
 Reply = TypeVar("Reply")
 Metadata = tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class SocketStub:
         try:
             call = Call(self._connect(), timeout)
         except OSError as error:
-            raise CallFailed(Status.UNAVAILABLE, error.strerror or str(error)) from None
+            raise CallFailed(CallStatus.UNAVAILABLE, error.strerror or str(error)) from None
         self._calls.add(call)
         return call
 
@@ -90,7 +90,7 @@ class Replies(Generic[Reply]):
             reply: Reply = self._kind.FromString(next(self._written))
         except DecodeError:
             self._written.close()
-            raise CallFailed(Status.INTERNAL, "a reply cannot be read") from None
+            raise CallFailed(CallStatus.INTERNAL, "a reply cannot be read") from None
         except BaseException:
             self._stub._end(self._call)
             raise
@@ -105,5 +105,5 @@ def _only(replies: Replies[Reply]) -> Reply:
     """Return the reply of a call that has one. Raises `CallFailed`."""
     found = list(replies)
     if len(found) != 1:
-        raise CallFailed(Status.INTERNAL, f"the call brought {len(found)} replies instead of one")
+        raise CallFailed(CallStatus.INTERNAL, f"the call brought {len(found)} replies instead of one")
     return found[0]

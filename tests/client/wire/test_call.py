@@ -14,7 +14,7 @@ import pytest
 from ebbtide_cli.address import at_home
 from ebbtide_cli.grpc_calls import stub_at
 from ebbtide_cli.wire.call import WINDOW, timeout_words
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 from ebbtide_cli.wire.stub import SERVICE, SocketStub
 from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2
@@ -175,12 +175,12 @@ def test_a_stream_of_requests_that_is_refused_is_not_sent_to_its_end(stub):
             yield client_pb2.SnapshotUpload(data=b"x" * 100_000)
 
     failed = failure(lambda: list(stub.UploadSnapshot(uploads(), timeout=60)))
-    assert (failed.status, failed.words) == (Status.PERMISSION_DENIED, "not yours")
+    assert (failed.status, failed.words) == (CallStatus.PERMISSION_DENIED, "not yours")
     assert len(sent) < 1000
 
 
 @pytest.mark.parametrize("dial", [by_socket, by_grpc])
-@pytest.mark.parametrize("code", [code for code in Status if code is not Status.OK])
+@pytest.mark.parametrize("code", [code for code in CallStatus if code is not CallStatus.OK])
 def test_a_refusal_has_the_same_status_words_and_trailers_as_in_the_library(home, dial, code):
     with dial(home) as stub:
         failed = failure(lambda: ask_job(stub, f"refuse {code.value}", timeout=30))
@@ -193,12 +193,12 @@ def test_a_request_over_the_server_s_limit_is_refused_with_its_words(service, di
     request = client_pb2.SubmitRequest(operation_id="x" * 2_000_000)
     with serving(service, ("grpc.max_receive_message_length", 1000)) as home, dial(home) as stub:
         failed = failure(lambda: stub.Submit(request, timeout=30))
-    assert failed.status is Status.RESOURCE_EXHAUSTED
+    assert failed.status is CallStatus.RESOURCE_EXHAUSTED
     assert "larger than max" in failed.words
 
 
 def test_every_status_of_the_library_has_the_same_number_here():
-    assert {status.name: status.value for status in Status} == {
+    assert {status.name: status.value for status in CallStatus} == {
         status.name: status.value[0] for status in grpc.StatusCode
     }
 
@@ -214,7 +214,7 @@ def test_the_token_and_the_time_that_is_left_are_sent(stub, service):
 def test_a_call_ends_in_its_time_even_if_the_server_does_not_answer(stub, service):
     began = time.monotonic()
     failed = failure(lambda: ask_job(stub, "wait", timeout=0.3))
-    assert failed.status is Status.DEADLINE_EXCEEDED
+    assert failed.status is CallStatus.DEADLINE_EXCEEDED
     assert 0.2 < time.monotonic() - began < 10
     assert service.left.wait(10)
 
@@ -239,7 +239,7 @@ def test_another_thread_can_cancel_a_call_that_is_waited_for(stub, service):
     replies = stub.ReadLogs(client_pb2.ReadLogsRequest(job_id="1", follow=True))
     next(replies)
     threading.Timer(0.1, replies.cancel).start()
-    assert failure(lambda: next(replies)).status is Status.CANCELLED
+    assert failure(lambda: next(replies)).status is CallStatus.CANCELLED
     assert service.left.wait(10)
     replies.cancel()  # which changes nothing any more
 
@@ -260,7 +260,7 @@ def test_a_server_that_stops_ends_a_stream_and_says_why(service, dial):
         next(replies)
         threading.Timer(0.1, server.stop, (None,)).start()
         failed = failure(lambda: next(replies))
-    assert (failed.status, failed.words) == (Status.UNAVAILABLE, "Cancelling all calls")
+    assert (failed.status, failed.words) == (CallStatus.UNAVAILABLE, "Cancelling all calls")
 
 
 def test_a_call_after_the_server_went_away_says_so(service):
@@ -268,7 +268,7 @@ def test_a_call_after_the_server_went_away_says_so(service):
         with serving(service) as home:
             stub = stack.enter_context(by_socket(home))
             ask_job(stub, "17")
-        assert failure(lambda: ask_job(stub, "17")).status is Status.UNAVAILABLE
+        assert failure(lambda: ask_job(stub, "17")).status is CallStatus.UNAVAILABLE
 
 
 def test_a_quiet_stream_outlives_the_pings_of_a_server_that_wants_them_answered(service):

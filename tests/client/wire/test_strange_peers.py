@@ -13,7 +13,7 @@ from ebbtide_cli.wire import frames
 from ebbtide_cli.wire.call import WINDOW, Call
 from ebbtide_cli.wire.frames import frame
 from ebbtide_cli.wire.hpack import encoded
-from ebbtide_cli.wire.status import CallFailed, Status
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 SETTINGS = frames.settings({})
 OPENED = frame(
@@ -129,38 +129,38 @@ def reset(code: int) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "status", "words"),
     [
-        (b"", Status.UNAVAILABLE, "the connection ended"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\n", Status.UNAVAILABLE, "speaks no gRPC: a frame has 4740180 bytes"),
-        (SETTINGS + OPENED + data(message(b"one"))[:-1], Status.UNAVAILABLE, "the connection ended"),
-        (SETTINGS + OPENED + data(message(b"one")), Status.UNAVAILABLE, "the connection ended"),
-        (SETTINGS + OPENED + data(message(b"one"), frames.END_STREAM), Status.UNKNOWN, "without a status"),
-        (SETTINGS + OPENED + data(message(b"one")[:-1]) + trailers(), Status.INTERNAL, "a reply is cut off"),
-        (SETTINGS + OPENED + data(b"\1\0\0\0\1x") + trailers(), Status.INTERNAL, "a reply is compressed"),
-        (SETTINGS + data(message(b"one")), Status.UNAVAILABLE, "a message comes before the headers"),
-        (SETTINGS + OPENED + OPENED, Status.UNAVAILABLE, "headers come twice"),
-        (SETTINGS + OPENED + trailers("none"), Status.UNKNOWN, "without a status"),
-        (SETTINGS + OPENED + trailers("²"), Status.UNKNOWN, "without a status"),
-        (SETTINGS + OPENED + trailers(77, "new"), Status.UNKNOWN, "new"),
-        (SETTINGS + OPENED + trailers(5, "no%20job%2"), Status.NOT_FOUND, "no job%2"),
-        (SETTINGS + OPENED + trailers(5, "%ff%00"), Status.NOT_FOUND, "\ufffd\0"),
-        (http("502"), Status.UNAVAILABLE, "HTTP status 502"),
-        (http("418"), Status.UNKNOWN, "HTTP status 418"),
-        (http("200"), Status.UNKNOWN, "text/html"),
-        (http("103"), Status.UNAVAILABLE, "HTTP status 103"),
-        (reset(7), Status.UNAVAILABLE, "HTTP/2's error 7"),
-        (reset(8), Status.CANCELLED, "HTTP/2's error 8"),
-        (reset(11), Status.RESOURCE_EXHAUSTED, "HTTP/2's error 11"),
-        (reset(12), Status.PERMISSION_DENIED, "HTTP/2's error 12"),
-        (reset(2), Status.INTERNAL, "HTTP/2's error 2"),
-        (frame(frames.GOAWAY, 0, 0, bytes(8) + b"too many"), Status.UNAVAILABLE, "too many"),
-        (frame(frames.GOAWAY, 0, 0, b""), Status.UNAVAILABLE, "it takes no calls"),
-        (frame(frames.PUSH_PROMISE, 0, 1, bytes(4)), Status.UNAVAILABLE, "a frame of kind 5"),
-        (frame(frames.CONTINUATION, 4, 1, b""), Status.UNAVAILABLE, "a frame of kind 9"),
-        (frame(frames.SETTINGS, 0, 0, b"\0\1\0"), Status.UNAVAILABLE, "a setting is cut off"),
-        (SETTINGS + OPENED + data(b"\x05ab", PADDED), Status.UNAVAILABLE, "more padding than bytes"),
-        (frame(frames.HEADERS, 0, 1, FIRST) + SETTINGS, Status.UNAVAILABLE, "not continued as they should be"),
-        (frame(frames.HEADERS, END, 1, b"\xff\xff\xff\xff\xff\xff"), Status.UNAVAILABLE, "too many digits"),
-        (frame(frames.HEADERS, 0, 1) + frame(9, 0, 1, bytes(16384)) * 70, Status.UNAVAILABLE, "not continued"),
+        (b"", CallStatus.UNAVAILABLE, "the connection ended"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", CallStatus.UNAVAILABLE, "speaks no gRPC: a frame has 4740180 bytes"),
+        (SETTINGS + OPENED + data(message(b"one"))[:-1], CallStatus.UNAVAILABLE, "the connection ended"),
+        (SETTINGS + OPENED + data(message(b"one")), CallStatus.UNAVAILABLE, "the connection ended"),
+        (SETTINGS + OPENED + data(message(b"one"), frames.END_STREAM), CallStatus.UNKNOWN, "without a status"),
+        (SETTINGS + OPENED + data(message(b"one")[:-1]) + trailers(), CallStatus.INTERNAL, "a reply is cut off"),
+        (SETTINGS + OPENED + data(b"\1\0\0\0\1x") + trailers(), CallStatus.INTERNAL, "a reply is compressed"),
+        (SETTINGS + data(message(b"one")), CallStatus.UNAVAILABLE, "a message comes before the headers"),
+        (SETTINGS + OPENED + OPENED, CallStatus.UNAVAILABLE, "headers come twice"),
+        (SETTINGS + OPENED + trailers("none"), CallStatus.UNKNOWN, "without a status"),
+        (SETTINGS + OPENED + trailers("²"), CallStatus.UNKNOWN, "without a status"),
+        (SETTINGS + OPENED + trailers(77, "new"), CallStatus.UNKNOWN, "new"),
+        (SETTINGS + OPENED + trailers(5, "no%20job%2"), CallStatus.NOT_FOUND, "no job%2"),
+        (SETTINGS + OPENED + trailers(5, "%ff%00"), CallStatus.NOT_FOUND, "\ufffd\0"),
+        (http("502"), CallStatus.UNAVAILABLE, "HTTP status 502"),
+        (http("418"), CallStatus.UNKNOWN, "HTTP status 418"),
+        (http("200"), CallStatus.UNKNOWN, "text/html"),
+        (http("103"), CallStatus.UNAVAILABLE, "HTTP status 103"),
+        (reset(7), CallStatus.UNAVAILABLE, "HTTP/2's error 7"),
+        (reset(8), CallStatus.CANCELLED, "HTTP/2's error 8"),
+        (reset(11), CallStatus.RESOURCE_EXHAUSTED, "HTTP/2's error 11"),
+        (reset(12), CallStatus.PERMISSION_DENIED, "HTTP/2's error 12"),
+        (reset(2), CallStatus.INTERNAL, "HTTP/2's error 2"),
+        (frame(frames.GOAWAY, 0, 0, bytes(8) + b"too many"), CallStatus.UNAVAILABLE, "too many"),
+        (frame(frames.GOAWAY, 0, 0, b""), CallStatus.UNAVAILABLE, "it takes no calls"),
+        (frame(frames.PUSH_PROMISE, 0, 1, bytes(4)), CallStatus.UNAVAILABLE, "a frame of kind 5"),
+        (frame(frames.CONTINUATION, 4, 1, b""), CallStatus.UNAVAILABLE, "a frame of kind 9"),
+        (frame(frames.SETTINGS, 0, 0, b"\0\1\0"), CallStatus.UNAVAILABLE, "a setting is cut off"),
+        (SETTINGS + OPENED + data(b"\x05ab", PADDED), CallStatus.UNAVAILABLE, "more padding than bytes"),
+        (frame(frames.HEADERS, 0, 1, FIRST) + SETTINGS, CallStatus.UNAVAILABLE, "not continued as they should be"),
+        (frame(frames.HEADERS, END, 1, b"\xff\xff\xff\xff\xff\xff"), CallStatus.UNAVAILABLE, "too many digits"),
+        (frame(frames.HEADERS, 0, 1) + frame(9, 0, 1, bytes(16384)) * 70, CallStatus.UNAVAILABLE, "not continued"),
     ],
 )  # fmt: skip
 def test_whatever_else_comes_is_one_failure_that_says_what_came(answer, status, words):
@@ -294,7 +294,7 @@ def test_a_peer_that_falls_silent_is_waited_for_as_long_as_the_call_has(begun):
     began = time.monotonic()
     with peer(silent, timeout=0.2) as call, pytest.raises(CallFailed) as caught:
         list(call.replies("/path", (), (b"asked",)))
-    assert caught.value.status is Status.DEADLINE_EXCEEDED
+    assert caught.value.status is CallStatus.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 10
 
 
@@ -305,4 +305,4 @@ def test_what_a_peer_said_before_it_hung_up_is_read_though_it_hears_nothing_more
 
     with peer(refusing) as call, pytest.raises(CallFailed) as caught:
         list(call.replies("/path", (), (b"x" * 60_000 for _ in range(1000))))
-    assert caught.value.status is Status.PERMISSION_DENIED
+    assert caught.value.status is CallStatus.PERMISSION_DENIED
