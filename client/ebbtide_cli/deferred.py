@@ -11,6 +11,8 @@ def defer_what_verbs_hardly_use() -> None:
     defer("inspect", cleandoc=_cleandoc)
     # uuid, which click imports, asks it for the system.
     defer("platform", system=lambda: os.uname().sysname)
+    # click looks in vain for a translation of each of its texts.
+    defer("gettext", gettext=lambda text: text, ngettext=lambda one, many, count: one if count == 1 else many)
     # pathlib imports it for paths as URIs.
     defer("urllib.parse", "quote_from_bytes")
     # protobuf loads its implementation in Python beside the one in C, which is the one that is used.
