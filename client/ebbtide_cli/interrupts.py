@@ -27,8 +27,10 @@ STIRRED_S: Final = 0.02
 """Seconds between two such signals."""
 ENDED_S: Final = 1.5
 """Seconds in which the process may leave by itself; it has nothing to wait for."""
-_FRAGILE: Final = frozenset({"grpc", "asyncio", "multiprocessing.popen_spawn_posix"})
-"""Packages and modules that an asynchronous exception breaks, or whose child process prints it."""
+_FRAGILE: Final = frozenset(
+    {"grpc", "asyncio", "multiprocessing.popen_spawn_posix", "google.protobuf.internal.builder"}
+)
+"""Packages and modules that an asynchronous exception breaks or crashes, or whose child process prints it."""
 _WRAPPING: Final = frozenset({"__del__", "__set_name__"})
 """Functions out of which an exception does not come as itself."""
 
