@@ -279,6 +279,14 @@ def test_a_quiet_stream_outlives_the_pings_of_a_server_that_wants_them_answered(
         assert next(replies, None) is None
 
 
+def test_a_reader_that_pauses_for_longer_than_a_server_waits_is_told_that_the_stream_is_lost(service):
+    with serving(service, *KEPT_ALIVE) as home, by_socket(home) as stub:
+        replies = stub.ReadLogs(client_pb2.ReadLogsRequest(job_id="1", follow=True))
+        next(replies)
+        assert service.left.wait(20)  # the server has waited long enough for the answer to its ping
+        assert failure(lambda: next(replies)).status is CallStatus.UNAVAILABLE
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
