@@ -1,11 +1,9 @@
 """Parse and print the addresses of masters, and check whether a master listens at one."""
 
-import ipaddress
-import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
@@ -13,11 +11,13 @@ from ebbtide_protos.place import NotTrusted
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
 from ebbtide_cli.home import Home
 
+if TYPE_CHECKING:
+    from _socket import socket
+
 CONNECT_S = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where a master listens, and which option, variable or record gave the address (``source``).
 
     ``beside`` has the other addresses that were given with this one; they belong to standby masters.
@@ -39,6 +39,8 @@ class Address:
         """Whether the master is on this machine."""
         if self.home is not None:
             return True
+        import ipaddress
+
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -55,6 +57,8 @@ class Address:
                 if self.home is not None:
                     target = stack.enter_context(home_socket.reached(self.home))
                 else:
+                    import socket
+
                     socket.create_connection((self.host, self.port), timeout=CONNECT_S).close()
                     target = str(self)
             except NotTrusted as error:
@@ -62,6 +66,37 @@ class Address:
             except (OSError, UnicodeError) as error:
                 raise self.absent(_words(error)) from error
             yield target
+
+    @contextmanager
+    def connecting(self) -> "Iterator[Callable[[], socket]]":
+        """Yield a function that connects to the socket in the home, valid for the block; it checks who listens there.
+
+        Raises `Unreachable` at once if nothing accepts connections there, so the first connection is made before it is
+        asked for. Later the function raises OSError, or `Unreachable` if the listener is not to be trusted.
+        """
+        assert self.home is not None
+        made: list[socket] = []
+        home = self.home
+
+        def connect() -> "socket":
+            try:
+                return made.pop() if made else home_socket.connected(home, target)
+            except NotTrusted as error:
+                raise self.absent(str(error)) from error
+
+        try:
+            with ExitStack() as stack:
+                try:
+                    target = stack.enter_context(home_socket.entered(home))
+                    made.append(connect())
+                except NotTrusted as error:
+                    raise self.absent(str(error)) from error
+                except OSError as error:
+                    raise self.absent(_words(error)) from error
+                yield connect
+        finally:
+            for unused in made:
+                unused.close()
 
     def absent(self, why: str = "") -> Unreachable:
         """Build the error for a master that does not listen here."""

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from ebbtide_cli import COMPLETION
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem, ShellComplete
     from ebbtide_protos.v1 import client_pb2
 
-VARIABLE: Final = "_EBB_COMPLETE"
-"""The variable in which the shell says which completion it asks for."""
 PATIENCE_S: Final = 1.0
 """Seconds after which completion gives up, because a user waits no longer for a key."""
 
@@ -34,7 +34,7 @@ def complete(verbs: click.Command, wanted: str) -> int:
     kind = shells().get(shell)
     if kind is None or instruction != "complete":
         return 1
-    print(kind(verbs, {}, "ebb", VARIABLE).complete())
+    print(kind(verbs, {}, "ebb", COMPLETION).complete())
     return 0
 
 

@@ -1,21 +1,24 @@
-"""Talk to the master over gRPC, and turn each kind of failure into one line and an exit code."""
+"""Talk to the master over gRPC, and turn each kind of failure into one line and an exit code.
+
+A master's socket is talked to by `wire`, all else by the gRPC library, which takes long to load.
+"""
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-import grpc
 from ebbtide_protos.later import RETRY_KEY
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.address import Address
-from ebbtide_cli.calls import cancellable, close
-from ebbtide_cli.credentials import channel_credentials, proven
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
 from ebbtide_cli.finding import find_master
-from ebbtide_cli.trust import authority
+from ebbtide_cli.wire.status import CallFailed, CallStatus
+
+if TYPE_CHECKING:
+    import grpc
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -28,31 +31,47 @@ RETRY_S = 0.2
 SETTLED_S = 1.0
 """Seconds after which an open stream has proved that it reached a master, even if nothing was sent on it yet."""
 
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
+
+@contextmanager
+def connected(master: str | Address | None) -> "Iterator[ClientServiceStub]":
+    """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
+    address = find_master(master)
+    interrupts.hurry()
+    try:
+        if address.home is not None:
+            with _by_socket(address) as stub:
+                yield stub
+        else:
+            from ebbtide_cli.grpc_calls import stub_at
+
+            with stub_at(address) as stub:
+                yield stub
+    except CallFailed as error:
+        raise _failure(error, address) from error
 
 
 @contextmanager
-def connected(master: str | Address | None) -> Iterator[ClientServiceStub]:
-    """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
-    address = find_master(master)
-    with address.reached() as target:
-        interrupts.hurry()
-        channel = grpc.secure_channel(target, channel_credentials(address), options=CHANNEL_OPTIONS)
+def _by_socket(address: Address) -> "Iterator[ClientServiceStub]":
+    from ebbtide_cli.credentials import token_metadata
+    from ebbtide_cli.wire.stub import SocketStub
+
+    with address.connecting() as connect:
+        stub = SocketStub(connect, token_metadata(address))
         try:
-            yield ClientServiceStub(cancellable(proven(channel, address)))
-        except grpc.RpcError as error:
-            raise _failure(error, address) from error
+            yield cast("ClientServiceStub", stub)  # it has the same methods
         finally:
-            close(channel)
+            stub.close()
 
 
 @asynccontextmanager
-async def connecting(master: str | Address | None) -> AsyncIterator[ClientServiceStub]:
+async def connecting(master: str | Address | None) -> "AsyncIterator[ClientServiceStub]":
     """Connect for callers that wait for several things at once: the stub's calls are awaited."""
+    import grpc
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+    from ebbtide_cli.credentials import channel_credentials, proven
+    from ebbtide_cli.grpc_calls import CHANNEL_OPTIONS, failed
+
     address = find_master(master)
     with address.reached() as target:
         interrupts.hurry()
@@ -62,7 +81,7 @@ async def connecting(master: str | Address | None) -> AsyncIterator[ClientServic
             ) as channel:
                 yield ClientServiceStub(proven(channel, address))
         except grpc.RpcError as error:
-            raise _failure(error, address) from error
+            raise _failure(failed(error), address) from error
 
 
 def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:
@@ -71,7 +90,7 @@ def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request
 
 
 def follow(
-    master: str | None, read: Callable[[ClientServiceStub], Iterator[Reply]], *, reached: bool = False
+    master: str | None, read: "Callable[[ClientServiceStub], Iterator[Reply]]", *, reached: bool = False
 ) -> Iterator[Reply]:
     """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
 
@@ -115,26 +134,26 @@ class Outage:
         return self._lost_at is None or now - self._lost_at > RECONNECT_S
 
 
-def _failure(error: grpc.RpcError, address: Address) -> Failure:
+def _failure(error: CallFailed, address: Address) -> Failure:
     """Translate a gRPC status; its text comes from the master and already names the field."""
-    code, words = error.code(), error.details() or ""
-    match code:
-        case grpc.StatusCode.INVALID_ARGUMENT:
+    words = error.words
+    match error.status:
+        case CallStatus.INVALID_ARGUMENT:
             return Failure(words or "the master refused the request as invalid", USAGE)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
+        case CallStatus.RESOURCE_EXHAUSTED if "larger than max" in words.lower():
             return Failure(f"the request is larger than the master takes: {words}", USAGE)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED if (wait_s := _retry_after_s(error)) is not None:
+        case CallStatus.RESOURCE_EXHAUSTED if (wait_s := _retry_after_s(error)) is not None:
             return TooFast(words, wait_s)
-        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+        case CallStatus.UNAUTHENTICATED | CallStatus.PERMISSION_DENIED:
             return Failure(words or f"not allowed by the master at {address}", UNREACHABLE)
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
+        case CallStatus.DEADLINE_EXCEEDED:
             return Unreachable(f"the master at {address} ({address.source}) did not answer within {REPLY_S:g} s")
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+        case CallStatus.UNAVAILABLE | CallStatus.CANCELLED:
             return Unreachable(_tls_trouble(address) or f"lost the master at {address} ({address.source}): {words}")
-        case grpc.StatusCode.UNIMPLEMENTED:
+        case CallStatus.UNIMPLEMENTED:
             return Failure(f"the master at {address} is of a version that cannot do this: {words}")
         case _:
-            return Failure(words or f"the master at {address} failed: {code.name}", FAILED)
+            return Failure(words or f"the master at {address} failed: {error.status.name}", FAILED)
 
 
 def _tls_trouble(address: Address) -> str:
@@ -143,12 +162,12 @@ def _tls_trouble(address: Address) -> str:
         return ""
     from ebbtide_protos.handshake import Knock, trouble
 
+    from ebbtide_cli.trust import authority
+
     return trouble(Knock(address.host, address.port, authority(address)))
 
 
-def _retry_after_s(error: grpc.RpcError) -> float | None:
+def _retry_after_s(error: CallFailed) -> float | None:
     """Return after how many seconds the master will accept the request that it refused; None if it does not say."""
-    for said in error.trailing_metadata() or ():
-        if said.key == RETRY_KEY:
-            return float(said.value)
-    return None
+    told = error.trailers.get(RETRY_KEY)
+    return None if told is None else float(told)

@@ -1,35 +1,40 @@
 """Prove to a master who this user is, and check that the master is the one that it claims to be."""
 
 import os
-import socket
-from contextlib import closing
-from typing import Any, Final, TypeAlias
-
-import grpc
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_cli.address import Address
 from ebbtide_cli.errors import UNREACHABLE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.logins import login_for
-from ebbtide_cli.token_metadata import ProvenChannel
+from ebbtide_cli.token_metadata import Metadata, ProvenChannel, bearer
 from ebbtide_cli.trust import authority, is_own
+
+if TYPE_CHECKING:
+    import grpc
 
 TOKEN_VARIABLE: Final = "EBB_TOKEN"
 
-Channel: TypeAlias = "grpc.Channel | grpc.aio.Channel"
 
-
-def proven(channel: Channel, address: Address) -> Any:
+def proven(channel: "grpc.Channel | grpc.aio.Channel", address: Address) -> Any:
     """Wrap the channel for stubs, so that the user's token is sent with each call to the master at ``address``."""
     token = _token(address)
     return channel if token is None else ProvenChannel(channel, token)
 
 
-def channel_credentials(address: Address) -> grpc.ChannelCredentials:
+def token_metadata(address: Address) -> Metadata:
+    """Return the metadata that carries the user's token, with each call to the master at ``address``."""
+    token = _token(address)
+    return () if token is None else bearer(token)
+
+
+def channel_credentials(address: Address) -> "grpc.ChannelCredentials":
     """Return the credentials of a channel: none at a socket, whose owner was checked before; TLS at a port.
 
     Raises `Failure` if no certificate of an authority is known for that master.
     """
+    import grpc
+
     if address.home is not None:
         return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     if trusted := authority(address):
@@ -56,6 +61,8 @@ def is_this_machine(address: Address) -> bool:
     """Whether the address is on this machine, so that paths mean the same for the master as here."""
     if address.is_loopback:
         return True
+    import socket
+
     try:
         found = socket.getaddrinfo(address.host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -65,7 +72,9 @@ def is_this_machine(address: Address) -> bool:
 
 def _is_own(family: int, where: tuple[object, ...]) -> bool:
     """Whether the address is this machine's: a socket can be bound only to those."""
-    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+    import socket
+
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind(where)
         except OSError:

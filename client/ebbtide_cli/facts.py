@@ -4,14 +4,16 @@ Ids are strings, times Unix seconds or null, fractions of a GPU numbers.
 """
 
 import json
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_cli.arrays import gate_facts
 from ebbtide_cli.kinds import drain_facts, needs_facts
 from ebbtide_cli.printed import printed_facts
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Facts = dict[str, Any]
 
@@ -72,9 +74,13 @@ def state_of(job: client_pb2.Job) -> str:
     return job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
 
-def share_of(share: job_pb2.Share) -> Fraction:
+def share_of(share: job_pb2.Share) -> "int | Fraction":
     """Convert a share on the wire into a number; 0 if it is not set."""
-    return Fraction(share.numerator, share.denominator) if share.denominator else Fraction(0)
+    if share.denominator < 2:
+        return share.numerator if share.denominator else 0
+    from fractions import Fraction  # most jobs have whole GPUs
+
+    return Fraction(share.numerator, share.denominator)
 
 
 def job_facts(job: client_pb2.Job) -> Facts:

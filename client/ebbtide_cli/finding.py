@@ -7,7 +7,6 @@ The last login does not count while ``EBB_HOME`` is set.
 """
 
 import os
-from dataclasses import replace
 
 from ebbtide_cli.address import Address, local_master, parse_address
 from ebbtide_cli.errors import Unreachable
@@ -44,4 +43,4 @@ def _one_of(text: str, source: str) -> Address:
     from ebbtide_cli.choosing import first_that_serves  # here, for it imports gRPC
 
     beside = tuple(map(str, addresses))
-    return first_that_serves([replace(address, beside=beside) for address in addresses])
+    return first_that_serves([address._replace(beside=beside) for address in addresses])

@@ -3,16 +3,14 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebbtide_protos.place import NotTrusted, check_file
 from ebbtide_protos.process import Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(NamedTuple):
     """The paths below one ``EBB_HOME``."""
 
     root: Path

@@ -9,7 +9,6 @@ behind.
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,8 +27,16 @@ STIRRED_S: Final = 0.02
 """Seconds between two such signals."""
 ENDED_S: Final = 1.5
 """Seconds in which the process may leave by itself; it has nothing to wait for."""
-_FRAGILE: Final = frozenset({"grpc", "asyncio", "concurrent.futures.process", "multiprocessing.popen_spawn_posix"})
-"""Packages and modules that an asynchronous exception breaks, or whose child process prints it.
+_FRAGILE: Final = frozenset(
+    {
+        "grpc",
+        "asyncio",
+        "concurrent.futures.process",
+        "multiprocessing.popen_spawn_posix",
+        "google.protobuf.internal.builder",
+    }
+)
+"""Packages and modules that an asynchronous exception breaks or crashes, or whose child process prints it.
 
 A pool of processes that is interrupted between two steps of its start raises another exception when it is shut down.
 """
@@ -259,6 +266,8 @@ def stop_signals() -> Iterator[int]:
 
     An exception from a signal handler can be lost in a destructor; a byte in a socket cannot.
     """
+    import socket
+
     told, tell = socket.socketpair()
     tell.setblocking(False)
     with told, tell:
@@ -373,10 +382,10 @@ def _kill_children() -> None:
 
 def _end(code: int) -> NoReturn:
     """End the process at once, whatever locks other threads hold; flush nothing that could block."""
-    import termios
-
     _kill_children()
     for descriptor, settings in _terminals.items():
+        import termios
+
         with suppress(termios.error):
             termios.tcsetattr(descriptor, termios.TCSANOW, settings)
     os._exit(code)

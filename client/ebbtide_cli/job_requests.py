@@ -1,11 +1,10 @@
 """Send a request for each of several jobs, report each result, and wait for the effect if the user asks for that."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
@@ -14,7 +13,10 @@ from ebbtide_cli.jobs import finished, summary
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.watching import wait_for
 
-Send = Callable[[ClientServiceStub, str], client_pb2.Job]
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+Send = Callable[["ClientServiceStub", str], client_pb2.Job]
 Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
 """Whether the request has taken effect, given the job now and the job as it was when the master accepted that."""
 

@@ -8,14 +8,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ebbtide_cli.errors import Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """The token that proves this user, and the certificate (PEM) of the master's authority; empty without TLS."""
 
     token: str
@@ -88,7 +87,7 @@ def _write(logins: dict[str, Login]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump({address: asdict(login) for address, login in logins.items()}, file, indent=1)
+        json.dump({address: login._asdict() for address, login in logins.items()}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

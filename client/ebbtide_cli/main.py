@@ -1,22 +1,31 @@
 """Start ``ebb``: always end with an exit code and at most one line of complaint, never with a traceback."""
 
+import gc
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+
+from ebbtide_cli import COMPLETION
+
+TOLD_AT_ONCE: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
+"""The arguments that are answered without loading a verb, and without click."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``ebb`` and return its exit code; without ``arguments``, take the process's own and perhaps end it here."""
     # Imported here so that an interrupt during the imports ends as quietly as a later one.
     try:
+        if arguments is None:
+            gc.disable()  # until the verb is loaded, because nothing becomes garbage before
+            _open_what_is_closed()
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        if given in TOLD_AT_ONCE and not os.environ.get(COMPLETION):
+            return _ended(_tell, given)
         from ebbtide_cli import interrupts
 
-        if arguments is None:
-            _open_what_is_closed()
         with interrupts.heard(ends=arguments is None):
-            code = _run(sys.argv[1:] if arguments is None else arguments)
+            code = _ended(_run, given)
             return interrupts.leave(code) if arguments is None else code
     except KeyboardInterrupt:
         pass
@@ -39,34 +48,59 @@ def _open_what_is_closed() -> None:
         sys.stderr = os.fdopen(2, "w")
 
 
-def _run(arguments: Sequence[str]) -> int:
-    """Run a verb; interrupts are left to the caller."""
-    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
-    from ebbtide_cli.output import complain
-    from ebbtide_cli.verb import run
-
+def _ended(work: Callable[[Sequence[str]], int], given: Sequence[str]) -> int:
+    """Do the work and return its exit code, whatever happens; interrupts are left to the caller."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = run(arguments)
+        code = work(given)
         sys.stdout.flush()
         return code
-    except Failure as failure:
-        complain(failure.message)
-        return failure.code
-    except BrokenPipeError:
-        # The reader is gone: the rest of the buffer must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except OSError as error:
-        complain(f"{error.filename or 'output'}: {error.strerror or error}")
-        return FAILED
     except Exception as error:  # noqa: BLE001 - the last resort: a fault of Ebbtide must not look like a stack dump
-        if os.environ.get("EBB_DEBUG"):
-            traceback.print_exc()
-        complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")
-        return FAILED
+        return _complained(error)
+
+
+def _tell(given: Sequence[str]) -> int:
+    """Answer what needs no verb, and none of what verbs need."""
+    from ebbtide_cli.overview import overview, release, width
+
+    print(release() if given == ["--version"] else overview(width()))
+    return 0
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run a verb."""
+    from ebbtide_cli.deferred import defer_what_verbs_hardly_use
+
+    defer_what_verbs_hardly_use()
+    from ebbtide_cli.verb import run
+
+    return run(given)
+
+
+def _complained(error: Exception) -> int:
+    """Say in one line what went wrong, and return the exit code."""
+    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
+    from ebbtide_cli.output import complain
+
+    match error:
+        case Failure():
+            complain(error.message)
+            return error.code
+        case BrokenPipeError():
+            # The reader is gone: the rest of the buffer must not be written at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BROKEN_PIPE
+        case OSError():
+            complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        case _:
+            if os.environ.get("EBB_DEBUG"):
+                import traceback
+
+                traceback.print_exception(error)
+            complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")
+    return FAILED
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ebbtide_cli.text import one_line
 
 if TYPE_CHECKING:
-    from ebbtide_cli.drawing import LiveLine
+    from ebbtide_cli.rich_drawing import LiveLine
 
 
 def print_json(facts: Any) -> None:
@@ -40,7 +40,7 @@ class StatusLine:
             return
         if self._live is None:
             # Most waits end before a line has to be drawn.
-            from ebbtide_cli.drawing import LiveLine
+            from ebbtide_cli.rich_drawing import LiveLine
 
             self._live = LiveLine()
         self._live.show(words, done)

@@ -1,11 +1,13 @@
 """Make text safe and readable on a terminal."""
 
-import shlex
 import time
 from collections.abc import Sequence
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from ebbtide_protos.quantities import abbreviated
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 LONGEST_LINE = 600
 
@@ -30,8 +32,12 @@ def format_time(seconds: float | None) -> str:
     return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def format_count(count: float | Fraction) -> str:
+def format_count(count: "float | Fraction") -> str:
     """Write a number of GPUs or CPUs: ``4``, ``1/4``, ``2.5``."""
+    if count == int(count):
+        return str(int(count))
+    from fractions import Fraction  # most numbers are whole
+
     value = Fraction(count).limit_denominator(720_720)
     if value.denominator == 1 or (value.numerator == 1 and value.denominator <= 16):
         return str(value)
@@ -40,6 +46,8 @@ def format_count(count: float | Fraction) -> str:
 
 def format_command(command: Sequence[str]) -> str:
     """Write a command as a shell would take it, made safe for a terminal."""
+    import shlex
+
     return printable(shlex.join(command))
 
 

@@ -6,13 +6,20 @@ while the close of a channel holds the interpreter and waits for that thread. No
 
 from typing import Any
 
+Metadata = tuple[tuple[str, str], ...]
+
+
+def bearer(token: str) -> Metadata:
+    """Return the metadata in which a call carries ``token``."""
+    return (("authorization", f"Bearer {token}"),)
+
 
 class ProvenChannel:
     """The part of a channel's interface that stubs use, for either kind of channel; each call carries ``token``."""
 
     def __init__(self, channel: Any, token: str) -> None:
         self._channel = channel
-        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._metadata = bearer(token)
 
     def _method(self, kind: str, *described: Any, **more: Any) -> "_Method":
         return _Method(getattr(self._channel, kind)(*described, **more), self._metadata)
@@ -40,7 +47,7 @@ class ProvenChannel:
 class _Method:
     """A method of a channel."""
 
-    def __init__(self, method: Any, metadata: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, method: Any, metadata: Metadata) -> None:
         self._call = method
         self._metadata = metadata
 

@@ -4,12 +4,12 @@ Every ``parse_…`` raises ``ValueError`` with a message that says what to write
 """
 
 import re
-from dataclasses import dataclass
-from datetime import datetime, time, timedelta
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbtide_protos.quantities import COUNT, DURATION_UNITS, SIZE_UNITS, abbreviated, bounded, parse_duration
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 MAX_SHARE_DENOMINATOR: Final = 16
 MAX_TASKS: Final = 10_000
@@ -17,21 +17,23 @@ MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
 """The limits up to here repeat those of `ebbtide_core.model.limits`, which most verbs do not load."""
 
-_PIECE: Final = re.compile(r"(?P<low>\d{1,6})(-(?P<high>\d{1,6})(:(?P<step>[1-9]\d{0,5}))?)?")
-_AFTER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?|@(~\d{1,4})?")
-_GPUS: Final = re.compile(r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?")
+# Compiled when they are first used, because most verbs use none of them.
+_PIECE: Final = r"(?P<low>\d{1,6})(-(?P<high>\d{1,6})(:(?P<step>[1-9]\d{0,5}))?)?"
+_AFTER: Final = r"\d{1,9}(\.\d{1,9})?|@(~\d{1,4})?"
+_GPUS: Final = r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRange:
+class GpuRange(NamedTuple):
     """The least and the most GPUs that a job takes; equal for a rigid job."""
 
-    low: Fraction
-    high: Fraction
+    low: "Fraction"
+    high: "Fraction"
 
     @classmethod
     def exactly(cls, count: int) -> "GpuRange":
         """Return the range of exactly ``count`` whole GPUs."""
+        from fractions import Fraction
+
         return cls(Fraction(count), Fraction(count))
 
     def __str__(self) -> str:
@@ -60,7 +62,7 @@ def format_size(count: int) -> str:
 
 def parse_gpus(text: str) -> GpuRange:
     """Read ``N``, ``N-M``, ``1/n`` or ``1/n-M``."""
-    match = _GPUS.fullmatch(bounded(text))
+    match = re.fullmatch(_GPUS, bounded(text))
     if match is None:
         raise ValueError(f"{text!r} is not a number of GPUs: write 2, 1-4, 1/4 or 1/4-2")
     low = _gpu_count(match["low"])
@@ -82,8 +84,10 @@ def parse_nodes(text: str) -> tuple[int, int]:
     return low, high
 
 
-def _gpu_count(text: str) -> Fraction:
+def _gpu_count(text: str) -> "Fraction":
     """Read one count: a positive whole number, or 1/n."""
+    from fractions import Fraction
+
     numerator, _, denominator = text.partition("/")
     if int(numerator) == 0:
         raise ValueError(f"{text!r} is no GPU at all: a job without GPUs is spelled --cpu-only")
@@ -104,7 +108,7 @@ def parse_cpus(text: str) -> float:
 def parse_array(text: str) -> tuple[tuple[int, ...], int]:
     """Read ``0-9``, ``0,3,7-9`` or ``0-15:4``, and ``%2`` as the most at a time; return the indices, and that or 0."""
     listed, percent, most = text.partition("%")
-    pieces = [_PIECE.fullmatch(piece) for piece in listed.split(",")]
+    pieces = [re.fullmatch(_PIECE, piece) for piece in listed.split(",")]
     if len(text) > MAX_ARRAY_TEXT or not all(pieces) or not re.fullmatch(r"[1-9]\d{0,8}" if percent else "", most):
         raise ValueError(f"{abbreviated(text)!r} is not a list of indices: write 0-9, 0-9%2 or 0,3,7-9")
     indices = list[int]()
@@ -126,7 +130,7 @@ def parse_after(text: str) -> tuple[tuple[str, str], ...]:
         kind, _, ids = part.partition(":") if ":" in part else ("", "", part)
         name = {"": "any", "afterany": "any", "afterok": "ok", "afternotok": "not-ok"}.get(kind, kind)
         named = ids.split(":")
-        if name not in ("any", "ok", "not-ok") or not all(_AFTER.fullmatch(id) for id in named):
+        if name not in ("any", "ok", "not-ok") or not all(re.fullmatch(_AFTER, id) for id in named):
             raise ValueError(f"{abbreviated(part)!r} is no job to wait for: write 12, ok:12, not-ok:12, any:12 or ok:@")
         found += [(id, name) for id in named]
     return tuple(found)
@@ -134,6 +138,8 @@ def parse_after(text: str) -> tuple[tuple[str, str], ...]:
 
 def parse_begin(text: str, now: float) -> float:
     """Read ``+2h``, ``18:00`` (the next), or ``2026-11-23T09:00`` in local time; return Unix seconds."""
+    from datetime import datetime, time, timedelta
+
     bounded(text)
     if text.startswith("+"):
         return now + parse_duration(text[1:])

@@ -1,5 +1,6 @@
-"""List all verbs, and define what they share: lazy loading, common options, argument types."""
+"""Define what verbs share: lazy loading, common options, argument types."""
 
+import gc
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -9,81 +10,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 from ebbtide_protos.quantities import LONGEST, abbreviated, parse_duration, parse_size
 
-from ebbtide_cli.completing import VARIABLE, complete, job_ids
+from ebbtide_cli import COMPLETION
+from ebbtide_cli.completing import complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.overview import VERBS, WIDEST, overview, release
 from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_setting
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Value = TypeVar("Value")
-
-VERBS: Final = {
-    "Cluster": {
-        "up": "Start a whole cluster on this machine",
-        "down": "Suspend all jobs and stop the cluster of this machine",
-        "demo": "Watch real training make room, resume and change size",
-        "master": "Run the master in the foreground",
-        "agent": "Run a node's agent in the foreground",
-        "fake": "Break fake GPUs on purpose",
-        "nodes": "Show nodes and GPUs",
-        "node": "Let nodes join, drain them, put them back into service, or declare them dead",
-        "top": "Watch GPUs, memory, jobs and the queue",
-        "reserve-gpus": "Reserve GPUs for one user from one time to another",
-        "reservations": "Show which GPUs are reserved for whom, and when",
-        "events": "Show what happened in the cluster",
-        "usage": "Sum up GPU hours, and how much of them was lost or idle",
-        "completion": "Make the shell complete verbs, options and ids",
-        "doctor": "Check this node, and say what to do about each problem",
-    },
-    "People": {
-        "login": "Log in to a master, on this or another machine",
-        "logout": "Forget a login",
-        "whoami": "Show which user the master takes you for",
-        "user": "Manage who may use the cluster, and what they may do",
-        "token": "Create, list and revoke the tokens that people log in with",
-    },
-    "Jobs": {
-        "submit": "Queue a job",
-        "templates": "List named sets of options for 'ebb submit'",
-        "ls": "List jobs",
-        "show": "Show everything about one job",
-        "explain": "Say why a job waits, and when it may start",
-        "story": "Show every event of one job",
-        "logs": "Print a job's output",
-        "wait": "Wait until jobs have finished",
-        "notify": "Send a test notification",
-    },
-    "Interactive": {
-        "run": "Queue a command and follow it to its end",
-        "shell": "Open a shell on a node, with GPUs of its own",
-        "exec": "Start a shell or a command inside a running job",
-        "notebook": "Start Jupyter on a node, and open a tunnel to it",
-        "tensorboard": "Start TensorBoard on jobs' files, and open a tunnel to it",
-        "tunnel": "Reach a port that a job listens on",
-        "cp": "Fetch a job's files from its node",
-    },
-    "Studies": {
-        "simulate": "Try policies on workloads, and re-run the papers' experiments",
-        "replay": "Simulate a cluster's past under another policy",
-        "observe": "Record what runs on a node outside the cluster, for a simulation",
-        "reserve": "Compute how long to reserve for a job of unknown run time",
-    },
-    "Changes": {
-        "suspend": "Checkpoint jobs and free their GPUs until 'ebb resume'",
-        "resume": "Resume suspended jobs",
-        "drill": "Suspend and resume a job, to test whether it saves and continues",
-        "resize": "Give jobs another number of GPUs",
-        "requeue": "Put jobs back into the queue, or submit them again",
-        "set": "Give jobs another priority or weight, and arrays other limits",
-        "cancel": "End jobs for good",
-        "rm": "Remove finished jobs, with their logs and checkpoints",
-        "hold": "Keep waiting jobs from starting",
-        "release": "Let held jobs start",
-    },
-}
-"""Every verb with one line of help, so that ``ebb --help`` imports no verb; ``x-y`` is ``verbs/x_y.command``."""
-
 
 MEANT: Final = {
     **dict.fromkeys(("kill", "stop", "abort", "scancel"), "cancel"),
@@ -133,6 +69,9 @@ class VerbGroup(Verbs):
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = import_module(f"ebbtide_cli.verbs.{cmd_name.replace('-', '_')}").command
+        if not gc.isenabled():  # see `main`
+            gc.freeze()
+            gc.enable()
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
@@ -143,11 +82,9 @@ class VerbGroup(Verbs):
         found = [CompletionItem(name, help=help) for name, help in verbs.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of verbs by section."""
-        for title, section in VERBS.items():
-            with formatter.section(title):
-                formatter.write_dl(list(section.items()))
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by section."""
+        formatter.write(overview(formatter.width))
 
 
 def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -225,31 +162,25 @@ def examples(*lines: str) -> str:
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"ebbtide {version('ebbtide')}")
+        click.echo(release())
         ctx.exit()
 
 
 @click.group(
     cls=VerbGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog=examples("ebb up", "ebb submit --gpus 2 -- python train.py", "ebb ls", "ebb <verb> --help"),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context
 def ebb(ctx: click.Context) -> None:
-    """Share GPUs: jobs that suspend, resume and change size."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; usage errors become `Failure`."""
-    if wanted := os.environ.get(VARIABLE):
+    if wanted := os.environ.get(COMPLETION):
         return complete(ebb, wanted)
     # click's own `main` is not used: it has its own handling of a closed pipe and of an interrupt.
     try:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.connection import follow
@@ -15,6 +15,9 @@ from ebbtide_cli.jobs import progress_words
 from ebbtide_cli.output import StatusLine
 from ebbtide_cli.values import format_duration
 
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
 
 def watch_jobs(master: str | None, job_ids: Sequence[str], *, reached: bool = False) -> Iterator[client_pb2.Job]:
     """Yield the jobs now, then each again whenever it changes, without end and across restarts of the master.
@@ -22,7 +25,7 @@ def watch_jobs(master: str | None, job_ids: Sequence[str], *, reached: bool = Fa
     If the master was ``reached`` a moment ago, even the first connection may fail and is tried again.
     """
 
-    def read(stub: ClientServiceStub) -> Iterator[client_pb2.Job]:
+    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.Job]:
         yield from stub.WatchJobs(client_pb2.WatchJobsRequest(job_ids=job_ids))
         raise Unreachable("the master stopped telling about the jobs")
 

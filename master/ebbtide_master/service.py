@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from ebbtide_core.model import limits
 from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
+from ebbtide_protos.version import VERSION
 
 from ebbtide_master.api.cluster import about
 from ebbtide_master.api.context import Context
@@ -106,7 +106,7 @@ async def serving(
         agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
         context = Context(
-            about=about(store, epoch, version("ebbtide"), policy),
+            about=about(store, epoch, VERSION, policy),
             loop=loop,
             clock=clock,
             store=store,

@@ -4,8 +4,8 @@ Only that account and root can enter the directory, so the kernel keeps all othe
 the socket and of the listening process before it sends anything.
 """
 
+import _socket  # the part in C: `socket` adds names for hundreds of numbers, which takes longer than to connect
 import os
-import socket
 import stat
 import struct
 from collections.abc import Iterator
@@ -55,21 +55,32 @@ def entered(home: Path) -> Iterator[str]:
 def reached(home: Path) -> Iterator[str]:
     """Give the address if a master of this account or of root listens there. Raises `NotTrusted`, OSError."""
     with entered(home) as target:
-        _check_listener(home, target.removeprefix(SCHEME))
+        connected(home, target).close()
         yield target
 
 
-def _check_listener(home: Path, path: str) -> None:
+def connected(home: Path, target: str) -> _socket.socket:
+    """Connect to ``target``, which is `entered`, if it is a master of this account or of root that listens there.
+
+    Raises `NotTrusted`, OSError.
+    """
+    path = target.removeprefix(SCHEME)
     facts = os.lstat(path)
     named = home / FOLDER / NAME
     if not stat.S_ISSOCK(facts.st_mode):
         raise NotTrusted(f"{named} is no socket")
     if facts.st_uid not in (0, os.geteuid()):
         raise NotTrusted(f"{named} belongs to uid {facts.st_uid}, and this is uid {os.geteuid()}")
-    with socket.socket(socket.AF_UNIX) as knock:
-        knock.settimeout(ANSWER_S)
-        knock.connect(path)
-        found = knock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    connection = _socket.socket(_socket.AF_UNIX)
+    try:
+        connection.settimeout(ANSWER_S)
+        connection.connect(path)
+        found = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(found)
         if uid != facts.st_uid:
             raise NotTrusted(f"uid {uid} listens at {named}, which belongs to uid {facts.st_uid}")
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

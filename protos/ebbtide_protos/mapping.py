@@ -11,11 +11,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from enum import Enum
 from functools import cached_property
 from operator import attrgetter, not_
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ebbtide_core.model.spec_error import SpecError
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -40,8 +40,7 @@ _SCALARS: Final[Mapping[type, Collection[int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class Wire(NamedTuple):
     """How a field is sent, if its own name and type do not say it."""
 
     name: str = ""  # its name on the wire; empty means the record's name
@@ -60,8 +59,7 @@ Wires = Mapping[type, Mapping[str, Wire]]
 """The exceptions by the type of a record and the name of its field."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     """One field of a record, and its field on the wire; a conversion that is None changes nothing."""
 
     name: str
@@ -171,8 +169,7 @@ class Mapper(Generic[Record, Wired]):
         raise SpecError(option, f"{f'{field} ' if self._option else ''}{shown} is not known to this version")
 
 
-@dataclass(frozen=True, slots=True)
-class _Conversion:
+class _Conversion(NamedTuple):
     """How the values of one field, ``what``, are converted; ``option`` is its name in errors."""
 
     mapper: Mapper[Any, Any]
@@ -187,7 +184,7 @@ class _Conversion:
             return self.of(kind.__supertype__, there)
         if origin in (types.UnionType, typing.Union) and there.has_presence:
             return self.of(next(argument for argument in arguments if argument is not type(None)), there)
-        if there.is_repeated and there.message_type is not None and there.message_type.GetOptions().map_entry:
+        if there.is_repeated and there.message_type is not None and there.message_type.has_options:  # an entry of a map
             if origin is Mapping and self.of(arguments[1], there.message_type.fields_by_name["value"]) == (None, None):
                 return None, dict
         elif there.is_repeated:

@@ -11,7 +11,6 @@ instead; the caller puts the name of the option or field before it.
 """
 
 import re
-from fractions import Fraction
 from typing import Final
 
 LONGEST: Final = 32
@@ -30,13 +29,16 @@ SIZE_UNITS: Final = {
 }
 COUNT: Final = r"[0-9]+(?:\.[0-9]+)?"
 
-_DURATION: Final = re.compile("".join(f"(?:({COUNT}){unit})?" for unit in DURATION_UNITS))
-_SIZE: Final = re.compile(rf"({COUNT}) ?([A-Za-z]+)")
+# Compiled when they are first used, because most commands use none of them.
+_DURATION: Final = "".join(f"(?:({COUNT}){unit})?" for unit in DURATION_UNITS)
+_SIZE: Final = rf"({COUNT}) ?([A-Za-z]+)"
 
 
 def parse_duration(text: str) -> float:
     """Read a duration; return seconds."""
-    match = _DURATION.fullmatch(bounded(text))
+    from fractions import Fraction
+
+    match = re.fullmatch(_DURATION, bounded(text))
     if not text or match is None:
         raise ValueError(f"{text!r} is not a duration with units: write 90s, 3m, 2h, 1d or 1h30m")
     counts = zip(match.groups(), DURATION_UNITS.values(), strict=True)
@@ -45,7 +47,9 @@ def parse_duration(text: str) -> float:
 
 def parse_size(text: str) -> int:
     """Read a size; return bytes, rounded down."""
-    match = _SIZE.fullmatch(bounded(text))
+    from fractions import Fraction
+
+    match = re.fullmatch(_SIZE, bounded(text))
     if match is None or match[2].lower() not in SIZE_UNITS:
         raise ValueError(f"{text!r} is not a size with a unit: write 10GiB, 512MiB or 80GB")
     return int(Fraction(match[1]) * SIZE_UNITS[match[2].lower()])

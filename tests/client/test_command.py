@@ -2,23 +2,26 @@
 
 import json
 import os
+import pty
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from ebbtide_cli import main as entry_point
 from ebbtide_cli.daemons import stop_process
 from ebbtide_cli.errors import Failure
-from ebbtide_cli.verb import VERBS
+from ebbtide_cli.overview import VERBS, overview
 from ebbtide_protos.process import Identity
 
 from tests.certificates import an_authority
-from tests.client.runs import modules_of, start_ebb
+from tests.client.runs import modules_of, read_terminal, start_ebb
 from tests.client.scripted_master import make_job
 
 ALL_VERBS = [name for section in VERBS.values() for name in section]
@@ -41,6 +44,25 @@ TALKING = {
 }
 
 
+VERSIONED = {"ebbtide_protos", "ebbtide_protos.version"}
+
+
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.startswith("ebbtide")}
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@cache
+def modules_of_nothing() -> set[str]:
+    """The modules that this Python has loaded by itself."""
+    script = "import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
 def own_record(**changes) -> dict[str, object]:
     """A master.json that names this process."""
     starttime = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
@@ -58,10 +80,33 @@ def test_every_verb_has_help_with_an_example(ebb, verb):
 def test_help_names_every_verb_and_imports_none(ebb_process):
     listed = ebb_process("--help").out
     assert all(f"\n  {verb} " in listed for verb in ALL_VERBS)
-    modules = modules_of("--help")
-    assert "ebbtide_cli.verb" in modules
-    heavy = {"grpc", "google.protobuf", "rich", "ebbtide_cli.verbs.ls", "ebbtide_agent", "ebbtide_protos.v1"}
+
+
+@pytest.mark.parametrize("asked", [[], ["--help"], ["-h"], ["--version"]], ids=" ".join)
+def test_what_needs_no_verb_loads_nothing_that_verbs_need(home, asked):
+    modules = modules_of(*asked)
+    assert "ebbtide_cli.overview" in modules
+    heavy = {"click", "typing", "threading", "signal", "importlib.metadata", "google.protobuf", "grpc", "rich"}
     assert not modules & heavy
+    assert ours(modules) <= {"ebbtide_cli", "ebbtide_cli.main", "ebbtide_cli.overview", *VERSIONED}
+    assert len(modules - modules_of_nothing()) <= 45
+
+
+@pytest.mark.parametrize("width", [50, 55, 63, 80, 108])
+def test_the_help_is_laid_out_as_click_lays_out_that_of_a_verb(width):
+    shown = overview(width)
+    formatter = click.HelpFormatter(width=width)
+    for title, section in VERBS.items():
+        with formatter.section(title):
+            formatter.write_dl(list(section.items()))
+    assert formatter.getvalue() in shown + "\n"
+    assert all(len(line) <= width for line in shown.splitlines())
+
+
+def test_the_help_is_the_same_whether_click_was_needed_or_not(ebb_process, monkeypatch):
+    for columns in ("40", "61", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert ebb_process("--help", "ls").out == ebb_process("--help").out
 
 
 @pytest.mark.parametrize(
@@ -87,15 +132,47 @@ def test_help_names_every_verb_and_imports_none(ebb_process):
 def test_what_draws_nothing_does_not_load_rich(master, arguments):
     master.add(make_job(state="CANCELLED"))
     modules = modules_of(*arguments)
-    assert "grpc" in modules
-    assert not any(name.partition(".")[0] == "rich" for name in modules)
+    assert "ebbtide_cli.wire.call" in modules
+    assert not any(name.partition(".")[0] in ("rich", "grpc", "asyncio") for name in modules)
 
 
-def test_listing_jobs_loads_rich_but_no_daemon(master):
+DEFERRED = {"ast", "dis", "ipaddress", "google.protobuf.text_format"}
+"""Modules that only those load which are deferred."""
+SHORT = {"ls": [], "show": ["17"], "explain": ["17"], "cancel": ["17"], "events": []}
+"""Verbs that ask the master once or twice, and print what it says."""
+HEAVY = {"grpc", "asyncio", "socket", "subprocess", "rich", "psutil", "importlib.metadata", "shutil", "csv", "random"}
+
+
+@pytest.mark.parametrize("verb", SHORT)
+def test_a_short_verb_loads_no_more_than_it_needs(master, verb):
+    """Which and how many modules, and not how long they take: that holds the speed on every machine."""
     master.add(make_job())
-    modules = modules_of("ls")
-    assert "rich.table" in modules
-    assert not modules & {"psutil", "ebbtide_agent", "ebbtide_master", "ebbtide_core"}
+    modules = modules_of(verb, *SHORT[verb])
+    assert not modules & (HEAVY | DEFERRED | {"fractions"})
+    assert not packages(modules) & {"ebbtide_agent", "ebbtide_master", "ebbtide_core"}
+    assert len(ours(modules)) <= 50
+    assert len(modules - modules_of_nothing()) <= 165
+
+
+def test_a_submit_loads_no_more_than_it_needs(master):
+    modules = modules_of("submit", "--", "true")
+    assert not modules & (HEAVY | DEFERRED)
+    assert not packages(modules) & {"ebbtide_agent", "ebbtide_master"}
+    assert {name.split(".")[1] for name in modules if name.startswith("ebbtide_core.")} == {"model"}
+    assert len(ours(modules)) <= 92
+    assert len(modules - modules_of_nothing()) <= 215
+
+
+def test_what_is_drawn_on_a_terminal_is_drawn_by_rich(master):
+    master.add(make_job())
+    script = "import sys; from ebbtide_cli.main import main; main(['ls']); print('rich.table' in sys.modules)"
+    outer, inner = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", script], stdout=inner, stderr=inner) as process:
+        os.close(inner)
+        shown = b"".join(iter(lambda: read_terminal(outer), b""))
+    os.close(outer)
+    assert process.returncode == 0
+    assert shown.endswith(b"True\r\n")
 
 
 def test_up_looks_for_gpus_without_loading_the_agent(home):

@@ -1,7 +1,11 @@
 """What `ebb` draws: for a person at a terminal of any width, and plainly for everything else."""
 
+import random
+
 import pytest
+from ebbtide_cli import drawing, rich_drawing
 from ebbtide_protos.v1 import client_pb2, job_pb2
+from rich.console import Console
 
 from tests.client.runs import colours, run_on_terminal, without_styles
 from tests.client.scripted_master import ScriptedMaster, make_job, make_node
@@ -57,6 +61,52 @@ def test_a_pipe_gets_one_complete_line_for_each_row(busy, ebb):
     assert ebb("show", "18").out.count(LONG + "end") == 2
     assert ebb("story", "17").out.splitlines()[-2].endswith(LONG + MARKUP)
     assert not any(row != row.rstrip() for row in (titles, *rows))
+
+
+CELLS = (
+    "",
+    "a",
+    "RUNNING",
+    "x y",
+    "  lead",
+    "trail   ",
+    "訓練",
+    "é",
+    "e\u0301",
+    "\u200b",
+    MARKUP,
+    "a\tb",
+    "a\nb",
+    LONG,
+    "\xa0n\xa0",
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_printed_plainly_is_laid_out_as_rich_does_on_a_screen_without_end(monkeypatch, capsys, seed):
+    """So both look the same, though the one is drawn without rich."""
+
+    def endless(stream):
+        return Console(file=stream, width=1_000_000, color_system=None, highlight=False)
+
+    monkeypatch.setattr(rich_drawing, "_console", endless)
+    monkeypatch.setattr(rich_drawing, "ROOM_FOR_BARS", 10**7)
+    chance = random.Random(seed)
+    for _ in range(20):
+        wide = chance.randint(1, 5)
+        rows = [[chance.choice(CELLS) for _ in range(wide)] for _ in range(chance.randint(0, 5))]
+        titles = [f"{chance.choice(('ID', 'ÜBER', 'NAME'))}{number}" for number in range(wide)]
+        done = [[(cell, 0.5) for cell in row] for row in rows]
+        for name, given, drawn in (
+            ("print_table", (titles, rows), (titles, rows)),
+            ("print_columns", (rows,), (rows,)),
+            ("print_words", (titles,), (titles,)),
+            *([("print_list", (titles, done), (titles, rows, (), ()))] if rows else []),
+        ):
+            getattr(rich_drawing, name)(*drawn)
+            expected = capsys.readouterr().out
+            getattr(drawing, name)(*given)
+            assert capsys.readouterr().out == expected
 
 
 def test_columns_are_aligned_also_below_wide_characters(ebb, master):

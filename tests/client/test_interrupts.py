@@ -36,8 +36,8 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-IN_GRPC = """
-work = library("grpc._channel", '''
+IN_LIBRARY = """
+work = library("LIBRARY", '''
 def work():
     state = ["half"]
     print("ready", flush=True)
@@ -56,8 +56,10 @@ except KeyboardInterrupt:
 """
 
 
-def test_what_must_not_be_interrupted_is_not_and_the_rest_is() -> None:
-    with a_program(IN_GRPC) as process:
+@pytest.mark.parametrize("library", ["grpc._channel", "google.protobuf.internal.builder"])
+def test_what_must_not_be_interrupted_is_not_and_the_rest_is(library: str) -> None:
+    """protobuf crashed when it was interrupted while it made the classes of messages."""
+    with a_program(IN_LIBRARY.replace("LIBRARY", library)) as process:
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "half changed\ninterrupted\n", "")
 

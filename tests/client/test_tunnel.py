@@ -46,7 +46,7 @@ def test_tensorboard_ends_with_its_job(ebb, master):
     assert master.sent("Cancel") == []
 
 
-@pytest.mark.parametrize("verb", ["tunnel", "tensorboard", "ls"])
+@pytest.mark.parametrize("verb", ["tunnel", "tensorboard"])
 def test_grpc_is_told_to_print_nothing_before_it_is_loaded(verb):
     """It reads that once; what it has to say of a master that goes away ("Got goaway") is nobody's business."""
     code = f"""

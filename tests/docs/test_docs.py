@@ -13,7 +13,7 @@ import pytest
 from ebbtide_agent.contract.environment import gang_environment, job_environment, rank_environment
 from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
 from ebbtide_agent.network import Network
-from ebbtide_cli.verb import VERBS
+from ebbtide_cli.overview import VERBS
 from ebbtide_core.job.job import TRANSITIONS
 from ebbtide_core.job.outcome import Ending, read_exit
 from ebbtide_core.model.settings import DEFAULT_POLICY

@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +16,7 @@ import grpc
 import grpc.aio
 from ebbtide_protos import protocol
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
+from ebbtide_protos.version import VERSION
 
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.files.exchange import Exchange
@@ -212,7 +212,7 @@ class MasterLink:
             mem_bytes=self._node.mem_bytes,
             checkpoint_root_id=self._node.checkpoint_root_id,
             gpu_backend=self._telemetry.kind,
-            version=version("ebbtide"),
+            version=VERSION,
             address=address,
             attempts=self._attempts.statuses(),
             share_with_foreign=self._node.share_with_foreign,

@@ -4,12 +4,11 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Unreachable
@@ -17,6 +16,9 @@ from ebbtide_cli.output import StatusLine
 from ebbtide_cli.snapshot.files import list_files
 from ebbtide_cli.snapshot.packing import Progress, check_size, compressed, take
 from ebbtide_cli.values import format_size
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 SHOWN_AFTER_S: Final = 2.0
 UPLOAD_S: Final = 3600.0
@@ -48,7 +50,7 @@ def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None
         time.sleep(RETRY_S)
 
 
-def _send(stub: ClientServiceStub, root: Path, snapshot: SnapshotRef) -> None:
+def _send(stub: "ClientServiceStub", root: Path, snapshot: SnapshotRef) -> None:
     message = SNAPSHOTS.to_message(snapshot)
     if not ask(stub.FindSnapshot, message).present:
         with StatusLine() as line:

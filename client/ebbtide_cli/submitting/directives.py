@@ -2,21 +2,19 @@
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ebbtide_cli.errors import USAGE, Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
+class Directive(NamedTuple):
     """Options as a user would type them, and ``where`` they stand, as ``train.sh:3``."""
 
     where: str
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DirectiveLine:
+class DirectiveLine(NamedTuple):
     """A line of a script, without its mark such as ``#EBB``; ``number`` counts from 1."""
 
     number: int

@@ -1,9 +1,8 @@
 """Read a script that is submitted as a file: the job runs a copy of it as it is at submit."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ebbtide_core.model.limits import MAX_SCRIPT_BYTES
 from ebbtide_protos.quantities import abbreviated
@@ -16,8 +15,7 @@ SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")
 MARKS: Final = ("#EBB", "#SBATCH")
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script as it was when it was read; ``name`` is what its submitter calls it."""
 
     name: str

@@ -7,8 +7,6 @@ machine and the job waits for nothing that could create the file; else it is a w
 import os
 import re
 import shlex
-import shutil
-import socket
 import stat
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -26,8 +24,7 @@ from ebbtide_cli.output import complain
 MOST_FILES: Final = 2000
 """Files of a directory that are compared with a name that may be misspelt."""
 _RUN_BY: Final = {".py": "python", ".sh": "bash", ".bash": "bash", ".pl": "perl", ".r": "Rscript", ".jl": "julia"}
-_PYTHON: Final = re.compile(r"python[0-9.]*")
-_SHELL: Final = re.compile(r"(ba|da|k|z)?sh")
+_INTERPRETER: Final = r"python[0-9.]*|(ba|da|k|z)?sh"
 _LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 _WITH_VALUE: Final = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs", "--rcfile", "--init-file"})
 
@@ -139,7 +136,7 @@ def _script_of(command: Sequence[str]) -> str:
     if name in _LAUNCHERS:
         by_module = any(word in ("-m", "--module", "--no_python", "--no-python") for word in rest)
         return "" if by_module else next((word for word in rest if word.endswith(".py")), "")
-    if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
+    if not re.fullmatch(_INTERPRETER, name):
         return ""
     words = iter(rest)
     for word in words:
@@ -154,7 +151,9 @@ def _script_of(command: Sequence[str]) -> str:
 
 def _found(spec: JobSpec, program: str) -> bool:
     """Whether the program is on the job's PATH."""
-    return shutil.which(program, path=spec.env.get("PATH", os.defpath)) is not None
+    folders = spec.env.get("PATH", os.defpath)
+    paths = (os.path.join(folder, program) for folder in folders.split(os.pathsep) if folders)
+    return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
 def _all_nodes_are_here(master: str | None) -> bool:
@@ -164,4 +163,4 @@ def _all_nodes_are_here(master: str | None) -> bool:
             nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
     except Failure:
         return False
-    return bool(nodes) and all(node.hostname == socket.gethostname() for node in nodes)
+    return bool(nodes) and all(node.hostname == os.uname().nodename for node in nodes)

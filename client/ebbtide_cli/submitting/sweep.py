@@ -1,7 +1,5 @@
 """Run one command with many values: one task of an array for each combination of them, or for some."""
 
-import csv
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -86,6 +84,8 @@ def tasks(given: Given) -> list[Values]:
         raise Failure(f"submit: --param: {wanted} tasks are over the limit of {MAX_ARRAY_TASKS}: see --sample", USAGE)
     indices: Sequence[int] = range(sweep.size)
     if wanted < sweep.size:
+        import random
+
         indices = sorted(random.Random(given["seed"]).sample(indices, wanted))
     return [sweep[index] for index in indices]
 
@@ -140,6 +140,8 @@ def _axes(given: Given) -> Iterator[list[Values]]:
 
 def _rows(path: str) -> Iterator[Values]:
     """Yield the rows of a CSV file as values by name."""
+    import csv
+
     try:
         with open(path, newline="") as file:
             rows = list(csv.reader(file, strict=True))

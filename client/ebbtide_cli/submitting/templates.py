@@ -1,9 +1,8 @@
 """Read templates: named options in TOML files that a user, or an admin for all users, has written."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 from ebbtide_protos.quantities import abbreviated
@@ -26,8 +25,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     """One template's file: ``options`` by their long names, each with its value or a list of values."""
 
     name: str

@@ -5,18 +5,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import grpc
 from ebbtide_core.model.types import HeldBy
 from ebbtide_protos.v1 import client_pb2, job_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.address import Address
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.facts import FINISHED
 from ebbtide_cli.finding import find_master
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 WAITING: Final = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED)
 NOT_RUNNING: Final = (*WAITING, job_pb2.JOB_STATE_STARTING)
@@ -132,7 +133,7 @@ class Feed:
         self._lock = threading.Lock()
         self._heard = time.monotonic()
         self._stop = threading.Event()
-        self._stream: grpc.Call | None = None
+        self._stream: Any = None
         self._broken: Failure | None = None
         address = find_master(master)
         with connected(address) as stub:
@@ -162,7 +163,7 @@ class Feed:
             return last
         return replace(last, at=time.time(), away_s=silent_s)
 
-    def _repeat(self, work: Callable[[ClientServiceStub, Address], None]) -> None:
+    def _repeat(self, work: "Callable[[ClientServiceStub, Address], None]") -> None:
         """Do the work on one connection after another."""
         while not self._stop.is_set():
             try:
@@ -176,7 +177,7 @@ class Feed:
                     self._broken = failure
                 return
 
-    def _poll_nodes(self, stub: ClientServiceStub, address: Address) -> None:
+    def _poll_nodes(self, stub: "ClientServiceStub", address: Address) -> None:
         while not self._stop.wait(self._pause_s):
             began = time.monotonic()
             picture = self._fetch(stub, address)
@@ -184,7 +185,7 @@ class Feed:
                 self._picture, self._heard = picture, time.monotonic()
                 self._pause_s = max(self._every_s, RESPITE * (self._heard - began))
 
-    def _watch_jobs(self, stub: ClientServiceStub, address: Address) -> None:
+    def _watch_jobs(self, stub: "ClientServiceStub", address: Address) -> None:
         # The jobs are not listed every second: of a hundred thousand that wait, few change.
         self._jobs.connected(time.monotonic())
         self._stream = stream = stub.WatchJobs(client_pb2.WatchJobsRequest())
@@ -192,7 +193,7 @@ class Feed:
             self._jobs.take(job, time.monotonic())
         raise Unreachable("the master stopped telling about the jobs")
 
-    def _fetch(self, stub: ClientServiceStub, address: Address) -> Picture:
+    def _fetch(self, stub: "ClientServiceStub", address: Address) -> Picture:
         reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
         at = time.monotonic()
         jobs, ages_s = self._jobs.now(at)

@@ -4,7 +4,8 @@ from importlib import import_module
 
 import click
 
-from ebbtide_cli.completing import VARIABLE, shells
+from ebbtide_cli import COMPLETION
+from ebbtide_cli.completing import shells
 from ebbtide_cli.verb import examples
 
 
@@ -20,4 +21,4 @@ def command(shell: str) -> None:
     """Print the code that makes a shell complete verbs, options and job ids."""
     # Not at the top: the list of verbs would be imported while it imports this one.
     verbs: click.Command = import_module("ebbtide_cli.verb").ebb
-    click.echo(shells()[shell](verbs, {}, "ebb", VARIABLE).source())
+    click.echo(shells()[shell](verbs, {}, "ebb", COMPLETION).source())

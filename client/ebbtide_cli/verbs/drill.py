@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-import grpc
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected, follow
 from ebbtide_cli.drilling import DrillFindings, Verdict, came_back, find, is_over, reports_steps, same_attempt
@@ -19,6 +17,10 @@ from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.text import printable
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import DURATION, examples, id_argument, json_option, master_option
+from ebbtide_cli.wire.status import CallFailed, CallStatus
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 Reply = TypeVar("Reply")
 
@@ -86,15 +88,15 @@ def _watch(master: str | None, asked: client_pb2.Job, deadline: float, *, drawn:
 
 
 def _until(
-    master: str | None, deadline: float, open_stream: Callable[[ClientServiceStub, float], Iterator[Reply]]
+    master: str | None, deadline: float, open_stream: "Callable[[ClientServiceStub, float], Iterator[Reply]]"
 ) -> Iterator[Reply]:
     """Yield from a stream until ``deadline``, across restarts of the master."""
 
-    def read(stub: ClientServiceStub) -> Iterator[Reply]:
+    def read(stub: "ClientServiceStub") -> Iterator[Reply]:
         try:
             yield from open_stream(stub, max(0.1, deadline - time.monotonic()))
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        except CallFailed as error:
+            if error.status is not CallStatus.DEADLINE_EXCEEDED:
                 raise
 
     return follow(master, read)

@@ -1,10 +1,10 @@
 """``ebb events``: print what happened in the cluster."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.facts import event_facts
@@ -12,6 +12,9 @@ from ebbtide_cli.output import print_json
 from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.text import format_time, printable
 from ebbtide_cli.verb import examples, json_option, master_option
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.command(epilog=examples("ebb events", "ebb events --since 10m", "ebb events --tail 20 --follow --json"))
@@ -36,7 +39,7 @@ def _event_line(event: client_pb2.Event) -> str:
 
 
 def _events(master: str | None, request: client_pb2.WatchEventsRequest) -> Iterator[client_pb2.Event]:
-    def read(stub: ClientServiceStub) -> Iterator[client_pb2.Event]:
+    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.Event]:
         return stub.WatchEvents(request)
 
     for event in follow_stream(master, read):

@@ -3,10 +3,10 @@
 import re
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.connection import follow as follow_stream
@@ -16,6 +16,9 @@ from ebbtide_cli.output import print_attempt
 from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.command(
@@ -124,7 +127,7 @@ def output(
     """
     place = LogPosition(request)
 
-    def read(stub: ClientServiceStub) -> Iterator[client_pb2.LogChunk]:
+    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.LogChunk]:
         yield from stub.ReadLogs(place.resumed())
 
     for chunk in follow_stream(master, read, reached=reached):

@@ -1,10 +1,10 @@
 """``ebb node``: let nodes join, take them out of service, and put them back."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask, connected, follow
 from ebbtide_cli.draining import drain_words, print_node_json, prospect_words
@@ -15,6 +15,9 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import DURATION, Verbs, examples, json_option, master_option, node_argument
 from ebbtide_cli.verbs.node_leave import command as leave
 from ebbtide_cli.verbs.node_membership import invite, remove, revoke
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.group(
@@ -108,7 +111,7 @@ command.add_command(believe_silence)
 def _wait(master: str | None, name: str, *, drawn: bool) -> client_pb2.NodeReply:
     """Wait until nothing runs on the node; return the node as it is then."""
 
-    def read(stub: ClientServiceStub) -> Iterator[client_pb2.NodeReply]:
+    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.NodeReply]:
         yield from stub.WatchNode(client_pb2.NodeRequest(node=name))
         raise Unreachable("the master stopped telling about the node")
 

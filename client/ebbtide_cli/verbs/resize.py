@@ -1,10 +1,12 @@
 """``ebb resize``: give jobs another number of GPUs."""
 
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
 import click
 from ebbtide_core.model.types import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2, job_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.facts import share_of
@@ -12,6 +14,9 @@ from ebbtide_cli.job_requests import grant, wait_option
 from ebbtide_cli.output import complain
 from ebbtide_cli.values import GpuRange
 from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.command(epilog=examples("ebb resize 17 --gpus 4", "ebb resize 17 18 --gpus 1-8 --wait"))
@@ -27,7 +32,7 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
     """
     low, high = parts_to_share(parts(gpus.low)), parts_to_share(parts(gpus.high))
 
-    def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
+    def send(stub: "ClientServiceStub", job_id: str) -> client_pb2.Job:
         before = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)).spec
         accepted = ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
         if gpus.low == gpus.high and (had := _range_of(before)).low < had.high:
@@ -46,5 +51,5 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
 
 
 def _range_of(spec: job_pb2.JobSpec) -> GpuRange:
-    low, high = share_of(spec.gpus_min), share_of(spec.gpus_max)
+    low, high = Fraction(share_of(spec.gpus_min)), Fraction(share_of(spec.gpus_max))
     return GpuRange(low, max(low, high))

@@ -1,11 +1,10 @@
 """``ebb set``: change jobs' priority, weight or pool, and arrays' limits."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from ebbtide_core.model.limits import MAX_ARRAY_TASKS, MAX_GPUS, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
@@ -14,6 +13,9 @@ from ebbtide_cli.job_requests import grant
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.command(
@@ -53,7 +55,7 @@ def command(job_ids: tuple[str, ...], as_json: bool, master: str | None, **wante
             "set: --priority, --weight, --pool, --max-concurrent or --max-slots: one of them is needed", USAGE
         )
 
-    def send(stub: ClientServiceStub, job_id: str) -> client_pb2.Job:
+    def send(stub: "ClientServiceStub", job_id: str) -> client_pb2.Job:
         job = ask(stub.Change, client_pb2.ChangeRequest(job_id=job_id, user=user_name(), **wanted))
         if job.effect:
             complain(job.effect)

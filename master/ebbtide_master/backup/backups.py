@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.settings import DEFAULT_POLICY
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
+from ebbtide_protos.version import VERSION
 
 from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import DamagedLine, StoreError
@@ -116,7 +116,7 @@ def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
         if name == JOURNAL_NAME or (home / name).exists():
             _copy(home / name, draft / name)
     findings = check(draft)
-    said = {"taken": taken, "version": version("ebbtide"), "sha256": _sums(draft), **asdict(findings)}
+    said = {"taken": taken, "version": VERSION, "sha256": _sums(draft), **asdict(findings)}
     (draft / RECORD_NAME).write_text(json.dumps(said, indent=1) + "\n")
     for path in (*draft.iterdir(), draft):
         sync(path)

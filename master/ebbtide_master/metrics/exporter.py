@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from ebbtide_core.cluster import Cluster
+from ebbtide_protos.version import VERSION
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -47,7 +47,7 @@ async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None"
 
     Gives the port. Raises `MetricsPortError`.
     """
-    running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), version("ebbtide")
+    running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), VERSION
 
     def seen(cluster: Cluster) -> ClusterCounts:
         return look(cluster, time.time(), store.folder, _certificates(listeners), release)

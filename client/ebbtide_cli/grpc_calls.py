@@ -1,21 +1,49 @@
-"""Make gRPC calls cancellable by Ctrl-C: the main thread never waits inside gRPC for a call that cannot be ended."""
+"""Make calls with the gRPC library, for masters at a port: they end on Ctrl-C, and fail as calls on a socket do.
+
+The main thread never waits inside gRPC for a call that cannot be ended.
+"""
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
+from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.address import Address
+from ebbtide_cli.credentials import channel_credentials, proven
+from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 Reply = TypeVar("Reply")
 
+CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
 
-def cancellable(channel: Any) -> Any:
-    """Wrap the channel for stubs, so that its calls end when this process is interrupted."""
-    return _Channel(channel)
+
+@contextmanager
+def stub_at(address: Address) -> Iterator[ClientServiceStub]:
+    """Give a stub whose calls are answered by the master at ``address``."""
+    with address.reached() as target:
+        channel = grpc.secure_channel(target, channel_credentials(address), options=CHANNEL_OPTIONS)
+        try:
+            usable: Any = _Channel(proven(channel, address))
+            yield ClientServiceStub(usable)
+        finally:
+            _close(channel)
 
 
-def close(channel: grpc.Channel) -> None:
+def failed(error: grpc.RpcError) -> CallFailed:
+    """Return the same failure without gRPC's types."""
+    status = CallStatus(error.code().value[0])
+    trailers = {str(said.key): str(said.value) for said in error.trailing_metadata() or ()}
+    return CallFailed(status, error.details() or "", trailers)
+
+
+def _close(channel: grpc.Channel) -> None:
     """Close the channel, unless the process ends anyway: closing would wait for the cancelled calls."""
     if interrupts.is_due():
         interrupts.abandon(channel)
@@ -55,6 +83,8 @@ class _Question:
                 return call.result()
             except grpc.FutureCancelledError:
                 raise interrupts.what_is_due() from None
+            except grpc.RpcError as error:
+                raise failed(error) from error
 
 
 class _Conversation:
@@ -68,7 +98,7 @@ class _Conversation:
 
 
 class _Answers(Generic[Reply]):
-    """The replies of a streaming call, as they arrive; all else is passed on to gRPC's call object."""
+    """The replies of a streaming call, as they arrive."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -80,11 +110,12 @@ class _Answers(Generic[Reply]):
         with interrupts.waiting_for(self._call):
             try:
                 reply: Reply = next(self._call)
-            except grpc.RpcError:
+            except grpc.RpcError as error:
                 if interrupts.is_due():
                     raise interrupts.what_is_due() from None
-                raise
+                raise failed(error) from error
         return reply
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._call, name)
+    def cancel(self) -> None:
+        """End the call, from any thread."""
+        self._call.cancel()
