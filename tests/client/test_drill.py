@@ -95,7 +95,7 @@ def test_of_a_job_without_steps_the_log_around_the_break_is_all_there_is(ebb, ma
 @pytest.mark.parametrize(
     ("saved", "unknown", "to_do"),
     [
-        (job_pb2.CHECKPOINTED_YES, "whether the script went on from what it saved", ["ebbtide.job()", "its log"]),
+        (job_pb2.CHECKPOINTED_YES, "whether the script continued from what it saved", ["ebbtide.job()", "its log"]),
         (0, "whether the script saved by itself", ["ebbtide.job()", "a handler that writes into EBB_CHECKPOINT_DIR"]),
     ],
 )
@@ -105,7 +105,7 @@ def test_an_unknown_verdict_says_in_a_line_what_is_unknown_and_what_to_do(ebb, m
     master.logs = [(1, b"epoch 1\n"), (2, b"hello\n")]
     *_, verdict, advice = ebb("drill", "17").out.splitlines()
     assert verdict.startswith("Job 17: unknown: ")
-    assert advice.startswith(f"Unknown is {unknown}, because ")
+    assert advice.startswith(f"It is unknown {unknown}, because ")
     assert all(words in advice for words in to_do)
     pages = Path(__file__).parents[2]
     for page, section in re.findall(r"\((docs/\S+)#([\w-]+)\)", advice):
@@ -165,7 +165,7 @@ def test_a_person_who_submits_is_told_what_best_effort_means_and_a_script_is_not
         assert run_on_terminal("submit", *options, "--", "true", streams=("stderr",)).out == ""
 
 
-@pytest.mark.parametrize(("proved", "words"), [(True, "yes: it can suspend"), (False, "no: 'ebb drill 17' tells")])
+@pytest.mark.parametrize(("proved", "words"), [(True, "yes: it can suspend"), (False, "no: 'ebb drill 17' tests")])
 def test_whether_a_job_has_proved_that_it_can_suspend_is_shown(ebb, master, proved, words):
     master.add(make_job(state="RUNNING", proved=proved, save_s=2.0, restart_cost_s=30.0))
     assert words in ebb("show", "17").out

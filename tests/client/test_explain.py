@@ -78,7 +78,7 @@ def test_when_it_starts_and_what_if_are_told_in_words(ebb, master):
     assert "It starts: in about 1h" in out.replace("59m", "1h")
     assert "at the latest, by time limits on node n1; job 4 has to end first." in out
     assert "With priority=10 and gpus=1-2, it would start: in about" in out
-    assert "have stepped aside; it would preempt job 4." in out
+    assert "are suspended; it would preempt job 4." in out
     _, request = master.requests[-1]
     assert (request.priority, request.gpus_max.numerator, request.HasField("weight")) == (10, 2, False)
 

@@ -93,8 +93,7 @@ def test_a_bounded_number_of_tasks_is_followed_at_a_time_and_nothing_is_left_out
         out, err = finish(master, process, count)
     assert sorted(out) == sorted(lines_of(range(MOST_FOLLOWED, count), "line"))
     assert err == (
-        "ebb: 40 tasks run, and 16 are followed at a time: what others print comes once one of those has ended or is "
-        "suspended\n"
+        "ebb: 40 tasks run, and 16 are followed at a time: others follow when one of those has ended or is suspended\n"
     )
     assert (process.returncode, master.most_followed) == (0, MOST_FOLLOWED)
 

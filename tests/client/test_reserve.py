@@ -38,7 +38,7 @@ def test_earlier_runs_can_come_from_a_file(ebb, tmp_path):
 def test_people_read_a_sentence(ebb):
     result = ebb("reserve", "--dist", "uniform:10,20", "--strategy", "mean-by-mean")
     assert result.out.startswith("Ask for 15, 17.5")
-    assert "times that of one who knows the run time" in result.out
+    assert "times the cost with a known run time" in result.out
 
 
 BAD = {
@@ -51,7 +51,7 @@ BAD = {
     "no variance": (["--dist", "pareto:1,1.5", "--strategy", "mean-stdev"], "the variance is infinite"),
     "no price for time": (["--dist", "gamma:2,2", "--strategy", "brute-force", "--alpha", "0", "--gamma", "1"],
                           "--alpha: must be above 0"),
-    "nothing costs": (["--dist", "gamma:2,2", "--alpha", "0"], "nothing costs anything"),
+    "nothing costs": (["--dist", "gamma:2,2", "--alpha", "0"], "so every sequence costs 0"),
     "a negative price": (["--dist", "gamma:2,2", "--beta", "-1"], "--beta: -1.0 is not a number of at least 0"),
     "no file": (["--dist", "history:/nonexistent"], "/nonexistent: cannot be read"),
 }  # fmt: skip
