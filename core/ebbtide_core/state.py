@@ -8,7 +8,7 @@ from typing import Final
 
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
-from ebbtide_core.estimates.work import Script, Speedup
+from ebbtide_core.estimates.work import Assumptions, Script
 from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
@@ -27,7 +27,7 @@ REFRESHED_AT_ONCE: Final = 100
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as `Job.proved`. ``queues`` are those of the pools in ``settings``, by name.
+    ``queues`` are those of the pools in ``settings``, by name.
     """
 
     known_since = 0.0
@@ -39,12 +39,10 @@ class ClusterState:
     overdue = False
     """Whether an event ended delays before a pass did, so that a pass is still due."""
 
-    def __init__(
-        self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
-    ) -> None:
+    def __init__(self, queues: Mapping[str, Queue], assumed: Assumptions, settings: Settings) -> None:
         self.settings = settings
-        self.trusting = trusting
-        self._common = common = Common(speedup)
+        self.assumed = assumed
+        self._common = common = Common(assumed.speedup)
         self.jobs = common.jobs
         self.nodes = common.nodes
         """All nodes, of all pools."""
@@ -56,7 +54,7 @@ class ClusterState:
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
         self.operations, self.requests = dict[str, JobId](), dict[str, str]()
-        self.speedup = speedup
+        self.speedup = assumed.speedup
         self.history = common.history
         self.rates = common.rates
         self.anti_affinity = common.anti_affinity

@@ -36,7 +36,7 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
 def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     spec = event.spec
     job = Job(event.job, spec, event.user, now, state.submissions, spec.gpus_min, spec.gpus_max)
-    job.proved, job.pool = state.trusting, spec.pool or DEFAULT_POOL
+    job.proved, job.pool = state.assumed.can_suspend, spec.pool or DEFAULT_POOL
     job.constrained = spec.needs is not NO_NEEDS and spec.needs != NO_NEEDS
     job.priority, job.weight, job.gpu_mem_bytes = spec.priority, spec.weight, spec.gpu_mem_bytes
     job.held_by = HeldBy.USER if event.hold else None
