@@ -10,7 +10,9 @@ from ebbtide_core.job.job import ITS_TURN, Job
 from ebbtide_core.lifecycle import ending, refusing, submission_checks
 from ebbtide_core.lifecycle.refusing import of_unfinished
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.spec import SpecError, check_gpu_range, check_standing
+from ebbtide_core.model.spec.resources import check_gpu_range
+from ebbtide_core.model.spec.scheduling import check_standing
+from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import HeldBy, JobState, StopCause, SuspendMode
 from ebbtide_core.nodes import node_health, strays
 from ebbtide_core.policies.draft import count_range

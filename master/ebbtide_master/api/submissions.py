@@ -16,7 +16,8 @@ from ebbtide_core.lifecycle.pool_membership import with_pool
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec, SpecError, text_size, validate
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
+from ebbtide_core.model.spec.program import text_size
 from ebbtide_core.model.types import WHOLE, JobId, JobState, Task
 from ebbtide_protos.spec import spec_from_message
 from ebbtide_protos.v1 import client_pb2, job_pb2
