@@ -165,6 +165,10 @@ class Intent(AttemptOnNode, JobProgram, RankLayout, NodeShare, LeavingTerms, Out
         """The number of processes that are launched on this node."""
         return max(1, len(self.gpus)) if self.ddp else 1
 
+    def gpus_of(self, local_rank: int) -> tuple[AllocatedGpu, ...]:
+        """Return the GPUs of one of this node's processes: one GPU for each rank of a `ddp` job, else all."""
+        return self.gpus[local_rank : local_rank + 1] if self.ddp else self.gpus
+
     @property
     def rank_files(self) -> bool:
         """Whether each process prints into a file of its own."""
