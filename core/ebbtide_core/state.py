@@ -14,7 +14,6 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
@@ -32,8 +31,6 @@ class ClusterState:
 
     known_since = 0.0
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
-    valid: JobSpec | None = None
-    """The spec that was validated last; all tasks of an array share one."""
     booking_lines: BookingLines | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
