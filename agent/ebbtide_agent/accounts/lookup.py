@@ -15,7 +15,7 @@ ANSWER_S: Final = 10.0
 
 
 async def account_of(name: str, uid: int | None, min_uid: int) -> Account | None:
-    """Return the account as which an attempt for ``name`` runs; None: the agent's own, or root's, if jobs of root may run.
+    """Return the account as which an attempt for ``name`` runs; None: the agent's own, or root's, if root may run jobs.
 
     ``uid`` is the one the master knows. Raises NoAccount.
     """
