@@ -1,5 +1,6 @@
 """Format arrays as words and as facts: one line stands for many jobs."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -25,9 +26,9 @@ def indices_words(tasks: client_pb2.TaskCounts) -> str:
     return f"[{tasks.indices}{f'%{tasks.max_concurrent}' if tasks.max_concurrent else ''}]"
 
 
-def after_words(spec: job_pb2.JobSpec) -> str:
+def after_words(dependencies: Iterable[job_pb2.Dependency]) -> str:
     """Format a job's dependencies, as in ``ok:12, any:14``."""
-    return ", ".join(f"{AFTER_KINDS[one.kind]}:{one.job_id}" for one in spec.after)
+    return ", ".join(f"{AFTER_KINDS[one.kind]}:{one.job_id}" for one in dependencies)
 
 
 def gate_facts(job: client_pb2.Job) -> dict[str, Any]:

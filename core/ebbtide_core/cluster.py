@@ -12,7 +12,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Record, WakeAt
 from ebbtide_core.dispatch import RULES, STEPS, apply
-from ebbtide_core.estimates.work import LINEAR, Speedup
+from ebbtide_core.estimates.work import NOTHING_PROVED, Assumptions
 from ebbtide_core.events import Event
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
@@ -48,18 +48,16 @@ class InvariantError(AssertionError):
 class Cluster:
     """The jobs, the nodes and the policies of all pools.
 
-    ``policy`` schedules the pool `DEFAULT_POOL`; ``settings`` name the policies of the other pools. ``trusting`` is
-    explained at `ebbtide_core.state.ClusterState`.
+    ``policy`` schedules the pool `DEFAULT_POOL`; ``settings`` name the policies of the other pools. ``assumed`` is
+    what holds for a job of which nothing was measured yet.
     """
 
-    def __init__(
-        self, policy: Policy, speedup: Speedup = LINEAR, *, trusting: bool = False, settings: Settings = DEFAULTS
-    ) -> None:
+    def __init__(self, policy: Policy, assumed: Assumptions = NOTHING_PROVED, *, settings: Settings = DEFAULTS) -> None:
         self.policy = policy
         others = {name: create_policy(pool.policy, pool.options) for name, pool in settings.pools.items()}
         self.policies: dict[str, Policy] = {**others, DEFAULT_POOL: policy}
         queues = {name: known.queue() for name, known in self.policies.items()}
-        self.state = ClusterState(queues, speedup, settings, trusting=trusting)
+        self.state = ClusterState(queues, assumed, settings)
         for name, known in self.policies.items():
             pool = self.state.pools[name]
             pool.ranking = known.ranking(pool)

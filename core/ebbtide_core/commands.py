@@ -77,4 +77,6 @@ class WakeAt:
     time: float
 
 
-Command = Record | Launch | Stop | Resume | Forget | WakeAt
+NodeOrder = Launch | Stop | Resume | Forget
+"""A command that nodes carry out."""
+Command = Record | NodeOrder | WakeAt

@@ -9,13 +9,12 @@ from typing import Final
 
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
-from ebbtide_core.estimates.work import Script, Speedup
+from ebbtide_core.estimates.work import Assumptions, Script
 from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
@@ -28,25 +27,20 @@ REFRESHED_AT_ONCE: Final = 100
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
-    With ``trusting``, every job counts as `Suspending.proved`. ``queues`` are those of the pools in ``settings``, by
-    name.
+    ``queues`` are those of the pools in ``settings``, by name.
     """
 
     known_since = 0.0
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
-    valid: JobSpec | None = None
-    """The spec that was validated last; all tasks of an array share one."""
     booking_lines: BookingLines | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
     """Whether an event ended delays before a pass did, so that a pass is still due."""
 
-    def __init__(
-        self, queues: Mapping[str, Queue], speedup: Speedup, settings: Settings, *, trusting: bool = False
-    ) -> None:
+    def __init__(self, queues: Mapping[str, Queue], assumed: Assumptions, settings: Settings) -> None:
         self.settings = settings
-        self.trusting = trusting
-        self._common = common = Common(speedup)
+        self.assumed = assumed
+        self._common = common = Common(assumed.speedup)
         self.jobs = common.jobs
         self.nodes = common.nodes
         """All nodes, of all pools."""
@@ -58,7 +52,7 @@ class ClusterState:
         self.unfinished: dict[JobId, Job] = {}
         self.submissions = 0
         self.operations, self.requests = dict[str, JobId](), dict[str, str]()
-        self.speedup = speedup
+        self.speedup = assumed.speedup
         self.history = common.history
         self.rates = common.rates
         self.anti_affinity = common.anti_affinity

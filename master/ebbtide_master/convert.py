@@ -82,7 +82,7 @@ def slices_to_messages(slices: tuple[GpuSlice, ...]) -> Iterator[job_pb2.GpuAllo
         yield job_pb2.GpuAllocation(uuid=piece.gpu, share=parts_to_share(piece.share), mem_bytes=piece.mem_bytes)
 
 
-def order_to_message(order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+def order_to_message(order: c.NodeOrder, node: NodeId) -> agent_pb2.MasterMessage:
     """Return the message with which ``node`` gets ``order``."""
     match order:
         case c.Launch(allocation=allocation):

@@ -22,7 +22,7 @@ from ebbtide_core.commands import Command, Record, WakeAt
 from ebbtide_core.events import Event, JobSubmitted, NodeEvent, SchedulingDue
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import text_size
+from ebbtide_core.model.spec.program import text_size
 from ebbtide_core.model.types import JobId
 
 from ebbtide_master.changes import Changes

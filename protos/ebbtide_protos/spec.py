@@ -73,7 +73,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
     values = _SPECS.values(message)
     if "gpus_min" in values:
         values.setdefault("gpus_max", values["gpus_min"])
-    if values.get("idle_limit_s") == 0:  # no limit; with_idle_limit distinguishes 0 from a field that was left out
+    if values.get("idle_limit_s") == 0:  # no limit; the master distinguishes 0 from a field that was left out
         del values["idle_limit_s"]
     return JobSpec(**values, spread=message.max_nodes > 1)
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.commands import Launch, Record, Stop, WakeAt
-from ebbtide_core.estimates.work import LINEAR, Speedup
+from ebbtide_core.estimates.work import LINEAR, Assumptions, Speedup
 from ebbtide_core.events import Event
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
@@ -114,8 +114,8 @@ class Simulation:
         keep_jobs: bool = False,
     ) -> None:
         self.world = world or SimulatedWorld()
-        # The papers assume that every job can suspend, so the cluster trusts all jobs.
-        self.cluster = Cluster(policy, self.world.speedup, trusting=True)
+        # The papers assume that every job can suspend.
+        self.cluster = Cluster(policy, Assumptions(self.world.speedup, can_suspend=True))
         self._pool = self.cluster.state.pools[DEFAULT_POOL]
         self.now = 0.0
         self.events = 0

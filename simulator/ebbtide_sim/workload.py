@@ -7,7 +7,8 @@ from itertools import pairwise
 from ebbtide_core.estimates.work import Speedup
 from ebbtide_core.model import limits
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.spec import SpecError, check_gpu_range
+from ebbtide_core.model.spec.resources import check_gpu_range
+from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, JobClass
 
 

@@ -15,7 +15,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
 from ebbtide_core.job.meter import TOGETHER, WINDOW_S
 from ebbtide_core.measuring import gpu_memory as memory
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.types import (
     WHOLE,
     Allocation,
@@ -58,6 +58,15 @@ def linked(node: e.NodeRegistered) -> e.NodeRegistered:
     else:
         last = dataclasses.replace(last, parent=GpuId("the GPU that it is cut from"))
     return dataclasses.replace(node, gpus=(first, *between, last))
+
+
+def is_valid(spec: JobSpec) -> bool:
+    """Whether a master would give the job to the core."""
+    try:
+        validate(spec)
+    except SpecError:
+        return False
+    return True
 
 
 @dataclass
@@ -249,7 +258,7 @@ class World(RuleBasedStateMachine):
             grace_s=float(len(self.accepted) + 1),
         )
         submitted = e.JobSubmitted(id, spec, "ann", hold)
-        if self.cluster.refusal(submitted) is None:
+        if is_valid(spec) and self.cluster.refusal(submitted) is None:
             self.accepted.add(id)
             self.tell(submitted)
             needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.v1 import agent_pb2
-
 from ebbtide_agent.accounts import accounts
 from ebbtide_agent.accounts.accounts import Account, NoAccount
 from ebbtide_agent.blocking_calls import in_thread
@@ -16,21 +14,20 @@ ANSWER_S: Final = 10.0
 """Seconds in which an account must be found; else the job cannot run here for now."""
 
 
-async def account_of(order: agent_pb2.Launch, min_uid: int) -> Account | None:
-    """Return the account as which the attempt runs; None: the agent's own, or root's, if jobs of root may run here.
+async def account_of(name: str, uid: int | None, min_uid: int) -> Account | None:
+    """Return the account as which an attempt for ``name`` runs; None: the agent's own, or root's, if root may run jobs.
 
-    Raises NoAccount.
+    ``uid`` is the one the master knows. Raises NoAccount.
     """
-    if not order.account:
+    if not name:
         if os.geteuid() == 0 and min_uid > 0:
             raise NoAccount("the job would run as root, as which none does here (ebb agent --min-uid 0)")
         return None
-    uid = order.uid if order.HasField("uid") else None
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await in_thread(partial(accounts.find, order.account, uid, min_uid))
+            return await in_thread(partial(accounts.find, name, uid, min_uid))
     except TimeoutError:
-        raise NoAccount(f"account {order.account!r} cannot be looked up here: nothing answers") from None
+        raise NoAccount(f"account {name!r} cannot be looked up here: nothing answers") from None
 
 
 def owner_of(path: Path) -> Account | None:

@@ -115,7 +115,7 @@ class Attempts:
         known = self._registry.attempts.get((job_id, attempt))
         if known is not None:
             if goes_on and not known.is_over:
-                self._standbys.prepare(known.place, known.intent)
+                self._standbys.prepare(known)
             log.info("event=stop job=%s attempt=%d grace_s=%g", job_id, attempt, grace_s)
             known.stop(grace_s)
         elif self._orphans.stop((job_id, attempt), grace_s):

@@ -18,7 +18,7 @@ from ebbtide_protos.process import Identity
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.supervisor.lease import boottime
 
 log = logging.getLogger(__name__)
@@ -40,19 +40,25 @@ class Backstop:
     def __init__(
         self,
         place: AttemptDir,
-        intent: Intent,
+        attempt: AttemptOnNode,
+        lease_s: float | None,
+        leased_at: float,
         is_over: Callable[[], bool],
         supervisor: Callable[[], Identity | None],
         give_up: Callable[[], None],
     ) -> None:
-        """`supervisor` returns the process last heard of. `give_up` is called when that was killed or is unknown."""
+        """The attempt has a lease of `lease_s` since `leased_at` (CLOCK_BOOTTIME), or none.
+
+        `supervisor` returns the process last heard of. `give_up` is called when that was killed or is unknown.
+        """
         self._place = place
-        self._intent = intent
+        self._attempt = attempt
+        self._lease_s = lease_s
         self._is_over = is_over
         self._supervisor = supervisor
         self._give_up = give_up
         self._end_by = math.inf  # the loop's time
-        self._renewed = intent.leased_at
+        self._renewed = leased_at
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,7 +75,7 @@ class Backstop:
     def renew(self, at: float) -> None:
         """Restart the attempt's lease, if it has one, at that time (CLOCK_BOOTTIME)."""
         self._renewed = max(self._renewed, at)
-        if self._intent.failover_after_s is not None:
+        if self._lease_s is not None:
             self._watch()
 
     def said_its_end(self) -> None:
@@ -85,14 +91,14 @@ class Backstop:
     def _watch(self) -> None:
         self._changed.set()
         if self._task is None:
-            name = f"backstop of {self._intent.job_id}.{self._intent.attempt}"
+            name = f"backstop of {self._attempt.job_id}.{self._attempt.attempt}"
             self._task = asyncio.create_task(self._run(), name=name)
 
     def _late_s(self) -> float:
         """Return how many seconds the attempt is overdue; negative if it still has time."""
         late_s = asyncio.get_running_loop().time() - self._end_by
-        if self._intent.failover_after_s is not None and self._renewed:
-            late_s = max(late_s, boottime() - self._renewed - self._intent.failover_after_s)
+        if self._lease_s is not None and self._renewed:
+            late_s = max(late_s, boottime() - self._renewed - self._lease_s)
         return late_s
 
     async def _run(self) -> None:
@@ -100,11 +106,11 @@ class Backstop:
         while not self._is_over():
             late_s = self._late_s()
             if late_s < KILL_S:
-                await self._wait(min(KILL_S - late_s, _LOOK_S if self._intent.failover_after_s else math.inf))
+                await self._wait(min(KILL_S - late_s, _LOOK_S if self._lease_s else math.inf))
                 continue
             if not told:
                 told = True
-                log.error("event=end-overdue job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
+                log.error("event=end-overdue job=%s attempt=%d", self._attempt.job_id, self._attempt.attempt)
             await self._kill(late_s >= END_S)
             await asyncio.sleep(_AGAIN_S)
         await self._bury()
@@ -116,7 +122,7 @@ class Backstop:
         await asyncio.sleep(_AGAIN_S)
         while supervisor is not None and supervisor.is_alive():
             if now() >= end_by:
-                log.error("event=supervisor-left job=%s attempt=%d", self._intent.job_id, self._intent.attempt)
+                log.error("event=supervisor-left job=%s attempt=%d", self._attempt.job_id, self._attempt.attempt)
                 supervisor.signal(signal.SIGKILL)
                 return
             await asyncio.sleep(_AGAIN_S)
@@ -134,7 +140,7 @@ class Backstop:
                 supervisor = await in_thread(partial(recovery.recorded_supervisor, self._place))
         if supervisor is not None and supervisor.is_alive():
             with suppress(OSError):
-                what = self._place, self._intent, supervisor, self._end_by == math.inf
+                what = self._place, self._attempt, supervisor, self._end_by == math.inf
                 supervisor_too &= await in_thread(partial(recovery.kill_under, *what))
             if supervisor_too:
                 supervisor.signal(signal.SIGKILL)

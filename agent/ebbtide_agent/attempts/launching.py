@@ -90,7 +90,8 @@ class Launching:
             self._launch_again(order, place)
             return
         try:
-            account = await account_of(order, self._min_uid)
+            uid = order.uid if order.HasField("uid") else None
+            account = await account_of(order.account, uid, self._min_uid)
         except NoAccount as error:
             self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
             return
@@ -189,7 +190,7 @@ class Launching:
             return
         try:
             intent = attempt.intent = replace(await self._sharing.prepare(intent), leased_at=self._registry.renewed)
-            channel = await self._standbys.take(intent) or await self._spawner.spawn()
+            channel = await self._standbys.take(attempt) or await self._spawner.spawn()
         except NotShared as refused:
             attempt.apply(recovery.record_refusal(place, intent, str(refused)))
             return

@@ -13,7 +13,7 @@ from ebbtide_protos.process import Identity, boot_id
 
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import AttemptOnNode, Intent
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.asking import ask_and_wait
 from ebbtide_agent.helper.confining import HELPER
@@ -115,7 +115,7 @@ def record_refusal(place: AttemptDir, intent: Intent, reason: str) -> dict[str, 
     return status.to_json()
 
 
-def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: bool) -> bool:
+def kill_under(place: AttemptDir, attempt: AttemptOnNode, supervisor: Identity, fenced: bool) -> bool:
     """Kill the attempt's processes because its live supervisor has not done it. Blocks.
 
     `fenced` says that its lease is over. The kill is recorded, so that a supervisor that goes on later does not take it
@@ -124,27 +124,27 @@ def kill_under(place: AttemptDir, intent: Intent, supervisor: Identity, fenced: 
     """
     below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
     own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]
-    _note_overdue(place, intent, fenced)
-    _kill(place, intent, own)
+    _note_overdue(place, attempt, fenced)
+    _kill(place, attempt, own)
     if (path := place.cgroup()) is not None:
         ControlGroup(path).kill()
     stats = [procfs.read_stat(process.pid) for process in own]
     return all(stat is None or not stat.in_kernel or stat.command == HELPER for stat in stats)
 
 
-def kill_survivors(place: AttemptDir, intent: Intent, supervisor: Identity) -> bool:
+def kill_survivors(place: AttemptDir, attempt: AttemptOnNode, supervisor: Identity) -> bool:
     """Kill the processes that a dead supervisor left. Return False if none is left, else repeat the call. Blocks."""
     if supervisor.boot_id != boot_id():
         return False  # the machine was rebooted, so no process is left
-    left = survivors.of_attempt(Path(intent.node_dir), (intent.job_id, intent.attempt))
-    _kill(place, intent, left)
+    left = survivors.of_attempt(Path(attempt.node_dir), (attempt.job_id, attempt.attempt))
+    _kill(place, attempt, left)
     return bool(left) or not _end_cgroup(place)
 
 
-def _kill(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
+def _kill(place: AttemptDir, attempt: AttemptOnNode, left: list[Identity]) -> None:
     for process in left:
         process.signal(signal.SIGSTOP)  # so that no file is begun or finished after the look at open files
-    _note_cut_short(place, intent, left)
+    _note_cut_short(place, attempt, left)
     for process in left:
         process.signal(signal.SIGKILL)
 
@@ -162,28 +162,28 @@ def _end_cgroup(place: AttemptDir) -> bool:
     return empty
 
 
-def _note_cut_short(place: AttemptDir, intent: Intent, left: list[Identity]) -> None:
+def _note_cut_short(place: AttemptDir, attempt: AttemptOnNode, left: list[Identity]) -> None:
     """Record on disk which files the processes are writing, because this agent may end before it reports the end."""
     try:
-        real = ask_and_wait(os.path.realpath, str(intent.checkpoint_dir), account=intent.account, within_s=_REAL_S)
+        real = ask_and_wait(os.path.realpath, str(attempt.checkpoint_dir), account=attempt.account, within_s=_REAL_S)
     except OSError as error:
         real = Unknown(str(error))
-    directory = intent.checkpoint_dir if isinstance(real, Unknown) else Path(real)
+    directory = attempt.checkpoint_dir if isinstance(real, Unknown) else Path(real)
     writing = evidence.being_written(directory, [process.pid for process in left])
     if not writing:
         return
     try:
         place.record_cut_short(place.cut_short() | writing)
     except (OSError, ValueError) as error:  # a full disk, or the directory is gone; killing is more urgent
-        log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
+        log.error("event=cut-short-not-noted job=%s attempt=%d error=%r", attempt.job_id, attempt.attempt, str(error))
 
 
-def _note_overdue(place: AttemptDir, intent: Intent, fenced: bool) -> None:
+def _note_overdue(place: AttemptDir, attempt: AttemptOnNode, fenced: bool) -> None:
     try:
         if place.killed_overdue() is None:
             place.record_killed_overdue(fenced)
     except (OSError, ValueError) as error:  # killing is more urgent
-        log.error("event=overdue-not-noted job=%s attempt=%d error=%r", intent.job_id, intent.attempt, str(error))
+        log.error("event=overdue-not-noted job=%s attempt=%d error=%r", attempt.job_id, attempt.attempt, str(error))
 
 
 def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -203,19 +203,19 @@ def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_
     return status.to_json()
 
 
-def _settled(intent: Intent, remains: Remains, patience_s: float) -> PublishedCheckpoint | None:
+def _settled(attempt: AttemptOnNode, remains: Remains, patience_s: float) -> PublishedCheckpoint | None:
     """Seal the attempt's checkpoints and return the newest."""
-    what = intent.to_json(), asdict(remains)
+    what = str(attempt.job_dir), attempt.job_id, attempt.node_rank, asdict(remains)
     try:
-        found = ask_and_wait(settling.settle_lost, *what, account=intent.account, within_s=patience_s)
+        found = ask_and_wait(settling.settle_lost, *what, account=attempt.account, within_s=patience_s)
         if not isinstance(found, Unknown):
             return Settled.from_json(found).checkpoint
         reason = found.reason
     except (OSError, LookupError, TypeError, ValueError) as error:
         reason = str(error)
-    log.error("event=checkpoint-unknown job=%s attempt=%d reason=%r", intent.job_id, intent.attempt, reason)
+    log.error("event=checkpoint-unknown job=%s attempt=%d reason=%r", attempt.job_id, attempt.attempt, reason)
     with suppress(OSError):
-        settling.note(intent, remains)
+        settling.note(attempt, remains)
     return None
 
 

@@ -14,7 +14,6 @@ import psutil
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.supervisor.recipe import Recipe
 from ebbtide_agent.supervisor.standby import request
 
@@ -72,9 +71,9 @@ class Standbys:
             self._considered.add(attempt)
             asyncio.get_running_loop().call_later(self._settled_s, self._prepare_unless_over, attempt)
 
-    def prepare(self, place: AttemptDir, intent: Intent) -> None:
+    def prepare(self, attempt: Supervised) -> None:
         """Start standby processes for an attempt like this one, if it allows them and there is memory."""
-        recipe = Recipe.of(intent) if self._size else None
+        recipe = Recipe.of(attempt.intent) if self._size else None
         if recipe is None or recipe in self._preparing:
             return
         for ready in [ready for ready in self._ready if not _is_open(ready.channel)]:
@@ -82,12 +81,12 @@ class Standbys:
         if any(ready.recipe == recipe for ready in self._ready):
             return
         # A DDP job may have another number of processes next time, and waits for the last of them to be ready.
-        processes = self._size if intent.ddp else 1
-        self._preparing[recipe] = asyncio.create_task(self._prepare(recipe, place, processes), name="standby")
+        processes = self._size if attempt.intent.ddp else 1
+        self._preparing[recipe] = asyncio.create_task(self._prepare(recipe, attempt.place, processes), name="standby")
 
-    async def take(self, intent: Intent) -> socket.socket | None:
+    async def take(self, attempt: Supervised) -> socket.socket | None:
         """Return a channel to a supervisor that has standby processes for this attempt; None if there is none."""
-        recipe = Recipe.of(intent) if self._ready or self._preparing else None
+        recipe = Recipe.of(attempt.intent) if self._ready or self._preparing else None
         if recipe is None:
             return None
         # This waits no longer than starting processes takes.
@@ -96,7 +95,7 @@ class Standbys:
             self._ready.remove(ready)
             ready.expiry.cancel()
             if _is_open(ready.channel):
-                log.info("event=standby-used job=%s attempt=%d", intent.job_id, intent.attempt)
+                log.info("event=standby-used job=%s attempt=%d", *attempt.key)
                 return ready.channel
             ready.channel.close()
         return None
@@ -136,7 +135,7 @@ class Standbys:
 
     def _prepare_unless_over(self, attempt: Supervised) -> None:
         if not attempt.is_over:
-            self.prepare(attempt.place, attempt.intent)
+            self.prepare(attempt)
 
     def _expire(self, recipe: Recipe) -> None:
         for ready in [ready for ready in self._ready if ready.recipe == recipe]:

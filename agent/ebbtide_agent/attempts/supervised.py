@@ -70,7 +70,8 @@ class Supervised:
         self._stop_at = math.inf  # the loop's time at which the grace period ends
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
-        self._backstop = Backstop(place, intent, lambda: self.is_over, lambda: self._identity, self._give_up)
+        lease = intent.failover_after_s, intent.leased_at
+        self._backstop = Backstop(place, intent, *lease, lambda: self.is_over, lambda: self._identity, self._give_up)
 
     @property
     def key(self) -> tuple[str, int]:

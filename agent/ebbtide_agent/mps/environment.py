@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent
+from ebbtide_agent.contract.intent import AllocatedGpu
 from ebbtide_agent.mps.control import MpsControl
 
 _MIB = 1024 * 1024
@@ -36,7 +36,7 @@ def without_mps(directory: Path) -> dict[str, str]:
 
 
 def allocator_environment(
-    gpu: AllocatedGpu, total_bytes: int, intent: Intent, version: Sequence[int] | None
+    gpu: AllocatedGpu, total_bytes: int, env: Mapping[str, str], processes: int, version: Sequence[int] | None
 ) -> dict[str, str]:
     """Return a variable that keeps PyTorch's allocator to the job's memory on this GPU of `total_bytes`.
 
@@ -46,11 +46,11 @@ def allocator_environment(
     if not gpu.mem_bytes or not total_bytes or tuple(version or ()) < _FIRST_TORCH:
         return {}
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first that is set is the one that counts
-    name = next((name for name in names if name in intent.env), "PYTORCH_ALLOC_CONF")
-    given = intent.env.get(name, "")
+    name = next((name for name in names if name in env), "PYTORCH_ALLOC_CONF")
+    given = env.get(name, "")
     if _OPTION in given:
         return {}
-    usable = max(gpu.mem_bytes - _CONTEXT_BYTES, gpu.mem_bytes // 2) // intent.processes
+    usable = max(gpu.mem_bytes - _CONTEXT_BYTES, gpu.mem_bytes // 2) // processes
     option = f"{_OPTION}:{usable / total_bytes:.4f}"
     return {name: f"{given},{option}" if given else option}
 

@@ -232,7 +232,9 @@ class GpuSharing:
             environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
         else:
             total_bytes = self._mem_bytes.get(part.uuid, 0)
-            environment = allocator_environment(part, total_bytes, intent, await self._torch(intent))
+            environment = allocator_environment(
+                part, total_bytes, intent.env, intent.processes, await self._torch(intent)
+            )
             limited_by = "pytorch" if environment else ""
             environment |= without_mps(self._directory) if intent.swaps or intent.account is not None else {}
         if self._is_real and await self._limit(intent, part):

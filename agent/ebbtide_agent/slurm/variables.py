@@ -4,34 +4,36 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ebbtide_agent import slurm
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import AttemptOnNode
 
 
-def slurm_environment(intent: Intent, user_env: Mapping[str, str], python: str) -> dict[str, str]:
+def slurm_environment(
+    attempt: AttemptOnNode, cpus: float, gpus: int, user_env: Mapping[str, str], python: str
+) -> dict[str, str]:
     """Return the variables of a `#SBATCH` script beside those that the client set; `python` runs the stand-ins."""
-    array, _, index = intent.job_id.partition(".")
-    node = Path(intent.node_dir).name
-    nodes = intent.node_names or (node,)
-    number = job_number(intent.job_id)
+    array, _, index = attempt.job_id.partition(".")
+    node = Path(attempt.node_dir).name
+    nodes = attempt.node_names or (node,)
+    number = job_number(attempt.job_id)
     return {
         "PATH": f"{slurm.BIN}:{user_env.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
         "EBB_PYTHON": python,
-        **({"EBB_SLURM_STEPS": str(steps_dir(intent))} if intent.num_nodes > 1 else {}),
+        **({"EBB_SLURM_STEPS": str(steps_dir(attempt))} if attempt.num_nodes > 1 else {}),
         "SLURM_JOB_ID": number,
         "SLURM_JOBID": number,
         **({"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if index else {}),
-        **({"SLURM_RESTART_COUNT": str(intent.attempt - 1)} if intent.attempt > 1 else {}),
-        "SLURM_NNODES": str(intent.num_nodes),
-        "SLURM_JOB_NUM_NODES": str(intent.num_nodes),
+        **({"SLURM_RESTART_COUNT": str(attempt.attempt - 1)} if attempt.attempt > 1 else {}),
+        "SLURM_NNODES": str(attempt.num_nodes),
+        "SLURM_JOB_NUM_NODES": str(attempt.num_nodes),
         "SLURM_NODELIST": ",".join(nodes),
         "SLURM_JOB_NODELIST": ",".join(nodes),
-        "SLURM_NODEID": str(intent.node_rank),
+        "SLURM_NODEID": str(attempt.node_rank),
         "SLURMD_NODENAME": node,
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
-        "SLURM_CPUS_ON_NODE": str(max(1, int(intent.cpus))),
-        "SLURM_GPUS_ON_NODE": str(len(intent.gpus)),
-        "SLURM_JOB_GPUS": ",".join(str(index) for index in range(len(intent.gpus))),
+        "SLURM_CPUS_ON_NODE": str(max(1, int(cpus))),
+        "SLURM_GPUS_ON_NODE": str(gpus),
+        "SLURM_JOB_GPUS": ",".join(str(index) for index in range(gpus)),
         "SLURM_CLUSTER_NAME": "ebbtide",
         "SLURM_EXPORT_ENV": "ALL",
     }
@@ -43,6 +45,6 @@ def job_number(job_id: str) -> str:
     return f"{array}{int(index):06d}" if index.isdecimal() else array
 
 
-def steps_dir(intent: Intent) -> Path:
+def steps_dir(attempt: AttemptOnNode) -> Path:
     """Return the folder of an attempt's `srun` steps, in the job's checkpoint directory, which all nodes share."""
-    return Path(intent.job_checkpoint_dir, f"steps-{intent.attempt}")
+    return Path(attempt.job_checkpoint_dir, f"steps-{attempt.attempt}")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.helper.worker import Worker
@@ -21,12 +21,12 @@ _LOOK_S = 1.0
 class CheckpointLook:
     """Lists the directory once, with the user's rights, in a helper's process, while the supervisor goes on."""
 
-    def __init__(self, intent: Intent, selector: selectors.BaseSelector, worker: Worker) -> None:
-        self._intent = intent
+    def __init__(self, attempt: AttemptOnNode, selector: selectors.BaseSelector, worker: Worker) -> None:
+        self._attempt = attempt
         self._selector = selector
         self._worker = worker
         self._errand: Errand[Any] | None = None
-        self._directory = intent.checkpoint_dir  # its real path, once that is known
+        self._directory = attempt.checkpoint_dir  # its real path, once that is known
         self.contents: Contents | None = None  # None: unknown
         self.arguments: dict[int, list[str]] = {}  # of interpreters, by pid, when the listing was made
 
@@ -37,9 +37,9 @@ class CheckpointLook:
 
     def begin(self, grace_s: float, interpreters: list[int]) -> None:
         """Begin to list the directory and the arguments of these interpreters. Raises OSError."""
-        asked = str(self._intent.checkpoint_dir), interpreters
+        asked = str(self._attempt.checkpoint_dir), interpreters
         within_s = min(_LOOK_S, grace_s / 2)
-        looking = Errand(evidence.look, *asked, account=self._intent.account, within_s=within_s, worker=self._worker)
+        looking = Errand(evidence.look, *asked, account=self._attempt.account, within_s=within_s, worker=self._worker)
         self._errand = looking
         self._selector.register(looking, selectors.EVENT_READ, self._hear)
 

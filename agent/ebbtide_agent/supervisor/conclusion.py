@@ -60,8 +60,9 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
         cut_short=tuple(sorted(watch.leaving.cut_short)),
     )
     conduct = Conduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
+    ends_steps = intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0
     with suppress(OSError, LookupError, TypeError, ValueError):
-        found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct)
+        found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct, ends_steps)
         if not isinstance(found, Unknown):
             return Settled.from_json(found)
         settling.note(intent, remains)

@@ -1,12 +1,13 @@
 """Register the job's processes with the fake driver, which cannot see by itself which process uses which GPU."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent
+from ebbtide_agent.contract.intent import AllocatedGpu, NodeShare
 from ebbtide_agent.gpu import fake_state
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.processes import process_tree
@@ -16,23 +17,22 @@ from ebbtide_agent.swap import fake
 _NOMINAL_BYTES = 600 * 1024 * 1024
 
 
-def register(intent: Intent, local_rank: int, process: Identity) -> None:
-    """Make the process appear on its GPUs: on one GPU for each rank of a `ddp` job, else on all. Raises OSError."""
-    gpus = intent.gpus[local_rank : local_rank + 1] if intent.ddp else intent.gpus
-    if not gpus or not intent.fake_gpu_dir:
+def register(share: NodeShare, gpus: Sequence[AllocatedGpu], process: Identity) -> None:
+    """Make the process appear on these GPUs of the job. Raises OSError."""
+    if not gpus or not share.fake_gpu_dir:
         return
-    held = {gpu.uuid: _held_bytes(intent, gpu) for gpu in gpus}
-    fake_state.register(Path(intent.fake_gpu_dir), process.pid, process.starttime, held)
+    held = {gpu.uuid: _held_bytes(share, gpu) for gpu in gpus}
+    fake_state.register(Path(share.fake_gpu_dir), process.pid, process.starttime, held)
 
 
-def unregister(intent: Intent, pid: int) -> None:
+def unregister(share: NodeShare, pid: int) -> None:
     """Take the process off its GPUs; a dead process holds nothing even if this is never called."""
-    if intent.gpus and intent.fake_gpu_dir:
-        fake_state.unregister(Path(intent.fake_gpu_dir), pid)
-        fake.forget(Path(intent.fake_gpu_dir), pid)
+    if share.gpus and share.fake_gpu_dir:
+        fake_state.unregister(Path(share.fake_gpu_dir), pid)
+        fake.forget(Path(share.fake_gpu_dir), pid)
 
 
-def allocate(intent: Intent, request: dict[str, Any]) -> dict[str, Any]:
+def allocate(share: NodeShare, request: dict[str, Any]) -> dict[str, Any]:
     """Make a process below this one hold the memory that it requests, on one of the job's GPUs or on all; return the
     answer."""
     match request:
@@ -40,17 +40,17 @@ def allocate(intent: Intent, request: dict[str, Any]) -> dict[str, Any]:
             pass
         case _:
             return {"error": "not a request for memory"}
-    if not intent.fake_gpu_dir or not intent.gpus:
+    if not share.fake_gpu_dir or not share.gpus:
         return {}
-    if place is not None and not 0 <= place < len(intent.gpus):
-        return {"error": f"gpu must be 0 to {len(intent.gpus) - 1}, got {place}"}
+    if place is not None and not 0 <= place < len(share.gpus):
+        return {"error": f"gpu must be 0 to {len(share.gpus) - 1}, got {place}"}
     process = Identity.of(pid)
     if process is None or not process_tree.is_below(pid, os.getpid()):
         return {"error": f"process {pid} is not of this job"}
-    places = range(len(intent.gpus)) if place is None else [place]
+    places = range(len(share.gpus)) if place is None else [place]
     try:
         return _hold(
-            Path(intent.fake_gpu_dir), process, {number: intent.gpus[number].uuid for number in places}, mem_bytes
+            Path(share.fake_gpu_dir), process, {number: share.gpus[number].uuid for number in places}, mem_bytes
         )
     except (OSError, ValueError) as error:
         return {"error": str(error)}
@@ -69,5 +69,5 @@ def _hold(state_dir: Path, process: Identity, gpus: dict[int, str], mem_bytes: i
     return {"held": True}
 
 
-def _held_bytes(intent: Intent, gpu: AllocatedGpu) -> int:
-    return min(intent.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)
+def _held_bytes(share: NodeShare, gpu: AllocatedGpu) -> int:
+    return min(share.gpu_mem_bytes or _NOMINAL_BYTES, gpu.mem_bytes)

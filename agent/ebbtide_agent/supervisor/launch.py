@@ -3,8 +3,6 @@
 import errno
 import os
 import signal
-import socket
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +11,6 @@ from pathlib import Path
 from ebbtide_protos.process import Identity, boot_id
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
@@ -114,35 +111,6 @@ def stop_signal(name: str) -> int:
         return signal.Signals[name or "SIGTERM"]
     except KeyError:
         raise Refused(f"there is no signal {name!r}", RefusalCause.BAD_JOB) from None
-
-
-def rendezvous_port(intent: Intent) -> int:
-    """Return the port at which the attempt's ranks meet: the first node's choice, or a free port of this node.
-
-    Attempts search from different ports, so that two that start at once do not choose the same one. Raises Refused if
-    all ports are taken.
-    """
-    if intent.master_port:
-        return intent.master_port
-    ports = intent.network.ports
-    seed = f"{intent.cluster_id}/{intent.job_id}/{intent.attempt}"
-    first = zlib.crc32(seed.encode()) % len(ports)
-    for offset in range(len(ports)):
-        port = ports[(first + offset) % len(ports)]
-        if _is_free(port, "127.0.0.1" if intent.num_nodes == 1 else ""):
-            return port
-    raise Refused(f"no free port for the ranks to meet on: {ports[0]}-{ports[-1]} are all taken (ebb agent --ports)")
-
-
-def _is_free(port: int, host: str) -> bool:
-    with socket.socket() as probe:
-        # Without this option a port counts as taken for a minute after its last user has closed it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.contract.intent import Intent, SignalTarget
+from ebbtide_agent.contract.intent import SignalTarget
 from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.asking import Asking, LiveProcess, StopStep, Tree
 from ebbtide_agent.processes.process_tree import descendants
@@ -31,8 +31,9 @@ class LeaveRequest:
 
     def __init__(
         self,
-        intent: Intent,
         signum: int,
+        target: SignalTarget,
+        session: bool,
         ranks: Mapping[int, Rank],
         ending: AttemptEnding,
         outcome: Exit,
@@ -41,13 +42,14 @@ class LeaveRequest:
         participants: socket.socket,
         own: Callable[[], list[int]],
     ) -> None:
-        """`ranks` are the running launched processes by pid.
+        """`signum` goes to the processes that `target` names; `ranks` are the running launched processes by pid.
 
-        `own` lists the children of this process, except those that are not the attempt's, or that learn of its end in
-        another way.
+        The shell of a `session`, which a user types into, is not kept from starting more. `own` lists the children of
+        this process, except those that are not the attempt's, or that learn of its end in another way.
         """
-        self._intent = intent
         self._signum = signum
+        self._target = target
+        self._is_session = session
         self._ranks = ranks
         self._ending = ending
         self._exit = outcome
@@ -82,7 +84,7 @@ class LeaveRequest:
     def begin(self) -> None:
         """Pass the request to leave on to the processes that should get it."""
         now = time.monotonic()
-        if self._intent.signal_target is SignalTarget.AUTO:
+        if self._target is SignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self._ending.kill_at - now))
             self._asking = Asking()
             self._keep()
@@ -150,7 +152,7 @@ class LeaveRequest:
         """Signal the processes that the user named, and return whether the signal reached any."""
         launched = [rank.identity.pid for rank in self._ranks.values()]
         tree = self._tree()
-        named = launched if self._intent.signal_target is SignalTarget.LEADER else list(tree)
+        named = launched if self._target is SignalTarget.LEADER else list(tree)
         handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
         return self._perform_first(StopStep(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
 
@@ -226,7 +228,7 @@ class LeaveRequest:
 
     @property
     def _keeps(self) -> bool:
-        by_us = self._intent.signal_target is SignalTarget.AUTO and not self._intent.session
+        by_us = self._target is SignalTarget.AUTO and not self._is_session
         return by_us and LEADER in self._ending.running
 
 

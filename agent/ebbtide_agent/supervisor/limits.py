@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import NodeShare
 from ebbtide_agent.helper.answer import Unknown
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.processes import cgroup, procfs
@@ -36,26 +36,26 @@ def memory_is() -> str:
     return "enforced" if cgroup.MEMORY in cgroup.limited() else "watched"
 
 
-def enforce(intent: Intent, group: ControlGroup | None) -> bool:
+def enforce(share: NodeShare, group: ControlGroup | None) -> bool:
     """Have the kernel limit what the job requested; return False if the memory has to be watched."""
-    if group is not None and intent.cpus:
-        group.limit_cpus(intent.cpus)
-    return not intent.mem_bytes or (group is not None and group.limit_memory(allowed_bytes(intent)))
+    if group is not None and share.cpus:
+        group.limit_cpus(share.cpus)
+    return not share.mem_bytes or (group is not None and group.limit_memory(allowed_bytes(share)))
 
 
-def allowed_bytes(intent: Intent) -> int:
+def allowed_bytes(share: NodeShare) -> int:
     """Return the host memory that the attempt may use; GPU memory that is swapped to the host is added, as in the
     books."""
-    return intent.mem_bytes + (sum(gpu.mem_bytes for gpu in intent.gpus) if intent.swaps else 0)
+    return share.mem_bytes + (sum(gpu.mem_bytes for gpu in share.gpus) if share.swaps else 0)
 
 
-def failure(intent: Intent) -> str:
+def failure(share: NodeShare) -> str:
     """Say that an attempt used too much memory."""
-    unit, name = (_GIB, "GiB") if intent.mem_bytes >= _GIB else (_MIB, "MiB")
-    return f"it used more than its --mem {intent.mem_bytes / unit:.4g} {name}"
+    unit, name = (_GIB, "GiB") if share.mem_bytes >= _GIB else (_MIB, "MiB")
+    return f"it used more than its --mem {share.mem_bytes / unit:.4g} {name}"
 
 
-def kernel_failure(intent: Intent, group: ControlGroup | None) -> str:
+def kernel_failure(share: NodeShare, group: ControlGroup | None) -> str:
     """Say why the kernel killed processes of the attempt for lack of memory; empty if it did not.
 
     Kills in a group that the job made and limited itself are the job's own business, and do not count.
@@ -63,7 +63,7 @@ def kernel_failure(intent: Intent, group: ControlGroup | None) -> str:
     killed, at_limit, below = (0, False, False) if group is None else group.memory_kills()
     if not killed or below:
         return ""
-    return failure(intent) if at_limit else "the node ran out of memory, and the kernel killed a process of it"
+    return failure(share) if at_limit else "the node ran out of memory, and the kernel killed a process of it"
 
 
 class MemoryWatch:
@@ -74,10 +74,10 @@ class MemoryWatch:
     """
 
     def __init__(
-        self, intent: Intent, enforced: bool, selector: selectors.BaseSelector, pids: Callable[[], Sequence[int]]
+        self, share: NodeShare, enforced: bool, selector: selectors.BaseSelector, pids: Callable[[], Sequence[int]]
     ) -> None:
         """`pids` returns the processes of the attempt now."""
-        self._allowed_bytes = allowed_bytes(intent)
+        self._allowed_bytes = allowed_bytes(share)
         self._selector = selector
         self._pids = pids
         self._weighing: Errand[int] | None = None

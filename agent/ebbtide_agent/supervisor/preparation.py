@@ -1,8 +1,10 @@
-"""Prepare what an attempt's processes need before they start: the checkpoint to resume from, and their environment."""
+"""Prepare what an attempt needs before its processes start: a checkpoint to resume from, environments, a port."""
 
 import os
 import re
+import socket
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor import settling
-from ebbtide_agent.supervisor.launch import rendezvous_port, stop_signal
+from ebbtide_agent.supervisor.launch import stop_signal
 from ebbtide_agent.supervisor.output_file import try_to_open
 from ebbtide_agent.supervisor.script import command_of, edited, has_python
 from ebbtide_agent.supervisor.settling import Remains
@@ -102,7 +104,7 @@ def _seal(intent: Intent, remains: list[Remains]) -> int:
     """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
     for count, left in enumerate(remains):
         try:
-            settling.seal(intent, left, None)
+            settling.seal(intent.job_dir, intent.job_id, left, None)
         except OSError:
             return count
     return len(remains)
@@ -151,7 +153,36 @@ def _environments(intent: Intent, place: AttemptDir, resume_dir: str, port: int)
     if intent.meets:
         common |= gang_environment(intent, port)
     if intent.slurm:
-        common |= slurm_environment(intent, common, sys.executable)
+        common |= slurm_environment(intent, intent.cpus, len(intent.gpus), common, sys.executable)
     if not intent.ddp:
         return (common,)
     return tuple({**common, **rank_environment(intent, rank, port)} for rank in range(intent.processes))
+
+
+def rendezvous_port(intent: Intent) -> int:
+    """Return the port at which the attempt's ranks meet: the first node's choice, or a free port of this node.
+
+    Attempts search from different ports, so that two that start at once do not choose the same one. Raises Refused if
+    all ports are taken.
+    """
+    if intent.master_port:
+        return intent.master_port
+    ports = intent.network.ports
+    seed = f"{intent.cluster_id}/{intent.job_id}/{intent.attempt}"
+    first = zlib.crc32(seed.encode()) % len(ports)
+    for offset in range(len(ports)):
+        port = ports[(first + offset) % len(ports)]
+        if _is_free(port, "127.0.0.1" if intent.num_nodes == 1 else ""):
+            return port
+    raise Refused(f"no free port for the ranks to meet on: {ports[0]}-{ports[-1]} are all taken (ebb agent --ports)")
+
+
+def _is_free(port: int, host: str) -> bool:
+    with socket.socket() as probe:
+        # Without this option a port counts as taken for a minute after its last user has closed it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -14,7 +14,7 @@ from ebbtide import checkpoints
 from ebbtide.checkpoints import Checkpoint
 
 from ebbtide_agent import slurm
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence
@@ -52,74 +52,79 @@ class Settled:
         return cls(None if found is None else PublishedCheckpoint(**found), Checkpointed(content["checkpointed"]))
 
 
-def settle(intent: Intent, remains: Remains, before: Contents | None, conduct: Conduct) -> dict[str, Any]:
-    """Seal what the script wrote without the SDK, and return the JSON of `Settled`."""
-    if intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0:
+def settle(
+    attempt: AttemptOnNode, remains: Remains, before: Contents | None, conduct: Conduct, ends_steps: bool
+) -> dict[str, Any]:
+    """Seal what the script wrote without the SDK, and return the JSON of `Settled`.
+
+    With `ends_steps`, first tell the attempt's other nodes that no `srun` will ask them for anything more.
+    """
+    if ends_steps:
         with suppress(OSError):
-            (steps_dir(intent) / slurm.END).touch()
+            (steps_dir(attempt) / slurm.END).touch()
     sealed = None
-    if intent.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
+    if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
         with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
-            sealed = seal(intent, remains, before)
+            sealed = seal(attempt.job_dir, attempt.job_id, remains, before)
     cut = frozenset(remains.cut_short)
-    over = sealed is not None and sealed.cut_short and checkpoints.any_complete(intent.job_dir, intent.attempt)
-    judged = evidence.judge(intent.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
+    over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
+    judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
     return asdict(Settled(_published(sealed), judged))
 
 
-def settle_lost(content: dict[str, Any], remains: dict[str, Any]) -> dict[str, Any]:
+def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, Any]) -> dict[str, Any]:
     """Seal what an attempt wrote whose exit status is lost, and return the JSON of `Settled`."""
-    intent, left = Intent.from_json(content), Remains.from_json(remains)
-    if intent.node_rank == 0:
-        seal(intent, left, None)
-    newest = checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt + 1)
-    if newest is None or newest.attempt != intent.attempt:
+    directory, left = Path(job_dir), Remains.from_json(remains)
+    if node_rank == 0:
+        seal(directory, job_id, left, None)
+    newest = checkpoints.newest_valid(directory, before_attempt=left.attempt + 1)
+    if newest is None or newest.attempt != left.attempt:
         return asdict(Settled())
     return asdict(Settled(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
 
 
-def seal(intent: Intent, remains: Remains, before: Contents | None) -> Checkpoint | None:
+def seal(job_dir: Path, job_id: str, remains: Remains, before: Contents | None) -> Checkpoint | None:
     """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError."""
-    directory = intent.job_dir / f"attempt-{remains.attempt}"
+    directory = job_dir / f"attempt-{remains.attempt}"
     cut = frozenset(remains.cut_short)
     if evidence.nothing_is_whole(directory, cut):
         return None
     cut_short = bool(cut) or (remains.doubtful and (before is None or Contents.of(directory) != before))
     return checkpoints.seal(
         directory,
-        job_id=intent.job_id,
+        job_id=job_id,
         attempt=remains.attempt,
         complete=remains.complete and not cut_short,
         cut_short=cut_short,
     )
 
 
-def note(intent: Intent, remains: Remains) -> None:
+def note(attempt: AttemptOnNode, remains: Remains) -> None:
     """Leave a note that has the job's next attempt seal what this one left. Raises OSError."""
-    if intent.node_rank == 0:
-        path = _note(intent, remains.attempt)
+    if attempt.node_rank == 0:
+        path = _note(attempt, remains.attempt)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_json(path, asdict(remains))
 
 
-def noted(intent: Intent) -> Iterator[Remains]:
+def noted(attempt: AttemptOnNode) -> Iterator[Remains]:
     """Yield what earlier attempts of the job left unsealed on this node, the oldest first."""
-    prefix = f"{intent.job_id}."
-    folder = _note(intent, 0).parent
+    prefix = f"{attempt.job_id}."
+    folder = _note(attempt, 0).parent
     names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
-    for number in sorted(int(name) for name in names if name.isdigit() and int(name) < intent.attempt):
+    for number in sorted(int(name) for name in names if name.isdigit() and int(name) < attempt.attempt):
         with suppress(OSError, ValueError, LookupError, TypeError):
-            yield Remains.from_json(read_json(_note(intent, number)) or {})
+            yield Remains.from_json(read_json(_note(attempt, number)) or {})
 
 
-def drop(intent: Intent, attempt: int) -> None:
-    """Remove the note of an attempt that is sealed."""
+def drop(attempt: AttemptOnNode, number: int) -> None:
+    """Remove the note of the job's attempt with that number, which is sealed."""
     with suppress(OSError):
-        _note(intent, attempt).unlink()
+        _note(attempt, number).unlink()
 
 
-def _note(intent: Intent, attempt: int) -> Path:
-    return Path(intent.node_dir, "unsealed", f"{intent.job_id}.{attempt}")
+def _note(attempt: AttemptOnNode, number: int) -> Path:
+    return Path(attempt.node_dir, "unsealed", f"{attempt.job_id}.{number}")
 
 
 def _published(found: Checkpoint | None) -> PublishedCheckpoint | None:

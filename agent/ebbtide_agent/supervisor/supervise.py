@@ -201,7 +201,7 @@ def _start(
                     None if pipe is None else pipe.reader,
                 )
                 ranks.append(rank)
-                fake_gpus.register(intent, local_rank, rank.identity)
+                fake_gpus.register(intent, intent.gpus_of(local_rank), rank.identity)
             for output in outputs:
                 os.close(output)
             if session is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.contract.intent import Intent
+from ebbtide_agent.contract.intent import NodeShare
 from ebbtide_agent.swap.operation import Operation
 from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
 
@@ -28,8 +28,9 @@ class Moved:
 class Swapping:
     """Knows whether the attempt is off its GPU. `count` is how often it has left, and names each stay away."""
 
-    def __init__(self, intent: Intent, root: int, selector: selectors.BaseSelector) -> None:
-        self._intent = intent
+    def __init__(self, share: NodeShare, reservations: Path, root: int, selector: selectors.BaseSelector) -> None:
+        self._share = share
+        self._reservations = reservations
         self._root = root
         self._selector = selector
         self._operation: Operation | None = None
@@ -98,13 +99,12 @@ class Swapping:
         return Moved(out, result, time.monotonic() - self._began)
 
     def _begin(self, do: Do, deadline_s: float, lock_s: float) -> None:
-        intent = self._intent
         order = SwapOrder(
             do=do,
             root=self._root,
-            gpu=intent.gpus[0].uuid,
-            fake_gpu_dir=intent.fake_gpu_dir,
-            reservations=str(Path(intent.node_dir, "swaps")),
+            gpu=self._share.gpus[0].uuid,
+            fake_gpu_dir=self._share.fake_gpu_dir,
+            reservations=str(self._reservations),
             lock_timeout_s=lock_s,
             swapped=self._swapped if do is Do.RESUME else Swapped(),
         )

@@ -93,13 +93,13 @@ class Watch:
         self.returncodes: dict[int, int] = {}  # by local rank
         self._is_over = False  # no process of the attempt is left
         self._end_by = math.inf  # the end of the grace period of the stop that was requested
-        self._swapping = Swapping(intent, self._me, self._selector)
+        self._swapping = Swapping(intent, Path(intent.node_dir, "swaps"), self._me, self._selector)
         self._memory = MemoryWatch(intent, enforced, self._selector, self._members)
         self._swap_ends_at = 0.0  # the end of the grace period of the request to swap
         self._out_again_s: float | None = None  # grace period of a request that came while the attempt was moved back
         self.look = CheckpointLook(intent, self._selector, worker)
-        end = self.ending, self.exit, self.look
-        self.leaving = LeaveRequest(intent, signum, self._ranks, *end, self._selector, sockets.participants, self._own)
+        how, end = (signum, intent.signal_target, intent.session), (self.ending, self.exit, self.look)
+        self.leaving = LeaveRequest(*how, self._ranks, *end, self._selector, sockets.participants, self._own)
         place = AttemptDir.of(Path(intent.node_dir), status.job_id, status.attempt)
         self.relay = ProgressRelay(place, ranks[0], self._ranks, reports, output, status, self.control, self._own)
         term_s = intent.failover_after_s

@@ -1,20 +1,15 @@
-"""Submit a job that is a web server for its user, and open a tunnel to it."""
-
-from ebbtide_core.model.spec import JobSpec
+"""Open a tunnel to a new job that is a web server for its user."""
 
 from ebbtide_cli.channels import tunnel
 from ebbtide_cli.channels.waiting import cancel, wait_until_it_runs
 from ebbtide_cli.output import complain
-from ebbtide_cli.submitting.interactive import queue
 
 
-def serve_and_reach(master: str | None, spec: JobSpec, local_port: int, url: str, *, stop: bool) -> None:
-    """Queue the job, wait until it answers, and keep a tunnel open until the job ends or Ctrl-C is pressed.
+def reach(master: str | None, job_id: str, what: str, local_port: int, url: str, *, stop: bool) -> None:
+    """Wait until the queued job answers, and keep a tunnel open until the job ends or Ctrl-C is pressed.
 
-    With ``stop``, Ctrl-C ends the job, too.
+    ``what`` is the job's kind in words. With ``stop``, Ctrl-C ends the job, too.
     """
-    job_id = queue(master, spec)
-    what = spec.kind.value
     complain(f"job {job_id}: a {what}; 'ebb tunnel {job_id}' reaches it again, 'ebb cancel {job_id}' ends it")
     wait_until_it_runs(master, job_id)
     ended = False

@@ -21,7 +21,8 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.demo.board import Board, Jobs
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.jobs import finished
-from ebbtide_cli.submitting.checks import check, user_name
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.job import check
 from ebbtide_cli.submitting.passing import job_environment
 
 THREADS = 1

@@ -1,10 +1,10 @@
 """Define the options that submit an array of jobs and limit how many of them run at a time."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import click
 from ebbtide_core.model import limits
-from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option
@@ -38,11 +38,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )
 
 
-def add_tasks(request: client_pb2.SubmitRequest, given: Given) -> None:
-    """Make the request an array if these options ask for one."""
-    indices, most = given["array"] or ((), 0)
+def array_limits(given: Given) -> dict[str, int]:
+    """Return how many tasks, and how many of their GPUs, may run at a time, by the request's fields; 0: all."""
+    _, most = given["array"] or ((), 0)
     if most and given["max_concurrent"]:
         raise Failure(f"submit: --max-concurrent: the array has a limit already: %{most}", USAGE)
-    request.tasks.extend(client_pb2.ArrayTask(index=index) for index in indices)
-    request.max_concurrent = most or given["max_concurrent"] or 0
-    request.max_slots = given["max_slots"] or 0
+    return {"max_concurrent": most or given["max_concurrent"] or 0, "max_slots": given["max_slots"] or 0}
+
+
+def indices(given: Given) -> Sequence[int]:
+    """Return the indices of ``--array``."""
+    return given["array"][0] if given["array"] else ()

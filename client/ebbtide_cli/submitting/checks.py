@@ -1,4 +1,4 @@
-"""Turn a user's input into a job that can be sent: name, directory, checks."""
+"""Work out what a job takes from where it is submitted: its name, its directory, its scripts, its user."""
 
 import os
 import pwd
@@ -11,7 +11,6 @@ from pathlib import PurePath
 from typing import Final
 
 from ebbtide_core.model.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
-from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
@@ -21,15 +20,6 @@ LARGEST_SCRIPT: Final = 1 << 20
 """Bytes of a script that are read, here as on the node; a longer script is read up to this limit."""
 
 SCRIPT = re.compile(r".+\.(py|sh|bash|pl|r|jl)", re.IGNORECASE)
-
-
-def check(spec: JobSpec) -> JobSpec:
-    """Return ``spec`` if it can be sent; the failure names the option and the limit."""
-    try:
-        validate(spec)
-    except SpecError as error:
-        raise Failure(f"submit: {error}", USAGE) from None
-    return spec
 
 
 def default_name(command: Sequence[str]) -> str:

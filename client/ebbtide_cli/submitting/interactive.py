@@ -14,8 +14,8 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
-from ebbtide_cli.submitting.checks import check, user_name
-from ebbtide_cli.submitting.job import job_spec
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.job import check, job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.topic import Given
 from ebbtide_cli.verb import argument_type
@@ -61,6 +61,18 @@ def interactive_spec(given: Given, kind: JobKind, argv: tuple[str, ...], name: s
         spec = replace(spec, idle_limit_s=None if idle == NEVER else idle, warm=False)
         spec = spec if said("grace_s") else replace(spec, grace_s=SESSION_GRACE_S)
     return check(replace(spec, kind=kind))
+
+
+def with_input(spec: JobSpec) -> JobSpec:
+    """Return the job with standard input. `Failure` for an option that could make the job start a second time."""
+    if spec.suspend is not SuspendMode.NONE and not said("suspend"):
+        option = "--te" if spec.job_class is JobClass.TRIAL_AND_ERROR else "--be"
+        raise Failure(
+            f"run: {option}: the job could be suspended, and standard input, which is piped or redirected here, cannot "
+            "be read a second time: add --suspend none, or </dev/null to do without standard input",
+            USAGE,
+        )
+    return check(replace(spec, stdin=True))
 
 
 def queue(master: str | None, spec: JobSpec) -> str:

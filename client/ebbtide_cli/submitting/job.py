@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, TypeVar
 
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
 
+from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting import (
     array,
     environments,
@@ -26,7 +27,6 @@ from ebbtide_cli.submitting import (
     waiting,
     whereabouts,
 )
-from ebbtide_cli.submitting.checks import check
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
@@ -79,3 +79,12 @@ def job_spec(given: Given) -> JobSpec:
     for following in _FOLLOWING:
         fields |= following(given)
     return check(JobSpec(**fields))
+
+
+def check(spec: JobSpec) -> JobSpec:
+    """Return ``spec`` if it can be sent; the failure names the option and the limit."""
+    try:
+        validate(spec)
+    except SpecError as error:
+        raise Failure(f"submit: {error}", USAGE) from None
+    return spec

@@ -6,15 +6,7 @@ import select
 import stat
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
-
-from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import JobClass, SuspendMode
-
-from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.submitting.checks import check
-from ebbtide_cli.submitting.interactive import said
 
 STDIN: Final = 0
 
@@ -44,15 +36,3 @@ def _is_at_end(mode: int) -> bool:
     asked = select.poll()
     asked.register(STDIN, select.POLLIN)
     return any(found & select.POLLHUP and not found & select.POLLIN for _, found in asked.poll(0))
-
-
-def with_input(spec: JobSpec) -> JobSpec:
-    """Return the job with standard input. `Failure` for an option that could make the job start a second time."""
-    if spec.suspend is not SuspendMode.NONE and not said("suspend"):
-        option = "--te" if spec.job_class is JobClass.TRIAL_AND_ERROR else "--be"
-        raise Failure(
-            f"run: {option}: the job could be suspended, and standard input, which is piped or redirected here, cannot "
-            "be read a second time: add --suspend none, or </dev/null to do without standard input",
-            USAGE,
-        )
-    return check(replace(spec, stdin=True))

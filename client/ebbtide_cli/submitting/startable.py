@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Final
 
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.program import ProgramSpec
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
@@ -29,7 +29,7 @@ _LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 _WITH_VALUE: Final = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 
-def check_start(master: str | None, spec: JobSpec, *, waits: bool) -> None:
+def check_start(master: str | None, spec: ProgramSpec, *, waits: bool) -> None:
     """Refuse or warn of a job that cannot start; ``waits``: it waits for something that may create missing files."""
     if not spec.script and (why := _unfit(spec)):
         raise Failure(f"submit: {why}", USAGE)
@@ -42,7 +42,7 @@ def check_start(master: str | None, spec: JobSpec, *, waits: bool) -> None:
         complain(f"warning: {line}: the node where it runs has to have it")
 
 
-def _unfit(spec: JobSpec) -> str:
+def _unfit(spec: ProgramSpec) -> str:
     """Return why the program, which is here, cannot be run anywhere; empty if nothing is wrong with it."""
     program, shown = spec.command[0], abbreviated(spec.command[0])
     try:
@@ -74,7 +74,7 @@ def _with_interpreter(command: Sequence[str]) -> str:
     return f"-- {interpreter} {shlex.quote(command[0])}" if interpreter else ""
 
 
-def _missing(spec: JobSpec) -> Iterator[str]:
+def _missing(spec: ProgramSpec) -> Iterator[str]:
     """Yield what the job needs and this machine lacks."""
     if not os.path.isdir(spec.workdir):
         yield f"--workdir: there is no directory {abbreviated(spec.workdir, 200)}"
@@ -98,7 +98,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
         yield _no_file(script, spec.workdir)
 
 
-def _no_environment(spec: JobSpec) -> str:
+def _no_environment(spec: ProgramSpec) -> str:
     """Return why a node could not use the job's Python environment; empty if it could, or none was requested."""
     directory = spec.python_env
     if not directory:
@@ -149,7 +149,7 @@ def _script_of(command: Sequence[str]) -> str:
     return ""
 
 
-def _found(spec: JobSpec, program: str) -> bool:
+def _found(spec: ProgramSpec, program: str) -> bool:
     """Whether the program is on the job's PATH."""
     folders = spec.env.get("PATH", os.defpath)
     paths = (os.path.join(folder, program) for folder in folders.split(os.pathsep) if folders)

@@ -1,17 +1,19 @@
 """Run one command with many values: one task of an array for each combination of them, or for some."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 import click
 from ebbtide_core.model.limits import MAX_ARRAY_TASKS
+from ebbtide_core.model.spec.program import ProgramSpec
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.array import indices
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import parse_param
 from ebbtide_cli.verb import argument_type
@@ -71,7 +73,7 @@ class ParameterGrid:
         return chosen
 
 
-def tasks(given: Given) -> list[Values]:
+def values_of(given: Given) -> list[Values]:
     """Return the values of each task; empty without ``--param``. `Failure` names what is wrong."""
     sweep = ParameterGrid(list(_axes(given)))
     if not sweep.axes:
@@ -90,24 +92,26 @@ def tasks(given: Given) -> list[Values]:
     return [sweep[index] for index in indices]
 
 
-def add_sweep(request: client_pb2.SubmitRequest, given: Given) -> None:
-    """Make the request an array if these options ask for one, and warn of params that the command does not mention."""
-    chosen = tasks(given)
-    if chosen and request.tasks:
+def array_tasks(given: Given, program: ProgramSpec) -> list[client_pb2.ArrayTask]:
+    """Return the tasks of ``--array``, or of a sweep, and warn of params that the program does not mention."""
+    chosen = values_of(given)
+    if chosen and indices(given):
         raise Failure("submit: --param: not together with --array", USAGE)
-    request.tasks.extend(client_pb2.ArrayTask(index=index, params=values) for index, values in enumerate(chosen))
-    for name in unused(list(chosen[0]) if chosen else [], request.spec.command, request.spec.script):
+    for name in unused(list(chosen[0]) if chosen else [], program.command, program.script):
         complain(f"warning: {{{name}}} is not in the command: the job finds it as EBB_PARAM_{name.upper()} only")
+    if chosen:
+        return [client_pb2.ArrayTask(index=index, params=values) for index, values in enumerate(chosen)]
+    return [client_pb2.ArrayTask(index=index) for index in indices(given)]
 
 
-def print_sweep(request: client_pb2.SubmitRequest) -> None:
+def print_sweep(tasks: Sequence[client_pb2.ArrayTask]) -> None:
     """Print the values of each task of a sweep."""
-    if not request.tasks or not request.tasks[0].params:
+    if not tasks or not tasks[0].params:
         return
     from ebbtide_cli.drawing import print_list
 
-    names = sorted(request.tasks[0].params)
-    rows = ((str(task.index), *(task.params[name] for name in names)) for task in request.tasks)
+    names = sorted(tasks[0].params)
+    rows = ((str(task.index), *(task.params[name] for name in names)) for task in tasks)
     print_list(("INDEX", *(name.upper() for name in names)), rows)
 
 
@@ -121,9 +125,9 @@ def unused(names: Sequence[str], command: Sequence[str], script: str) -> list[st
     ]
 
 
-def params_of(request: client_pb2.SubmitRequest) -> list[dict[str, str]] | None:
+def params_of(tasks: Iterable[client_pb2.ArrayTask]) -> list[dict[str, str]] | None:
     """Return the values of each task; None if there is no sweep."""
-    return [dict(task.params) for task in request.tasks if task.params] or None
+    return [dict(task.params) for task in tasks if task.params] or None
 
 
 def _check_names(names: Sequence[str]) -> None:

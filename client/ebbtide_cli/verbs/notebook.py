@@ -7,9 +7,9 @@ from typing import Any
 import click
 from ebbtide_core.model.types import JobKind
 
-from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.channels.serving import reach
 from ebbtide_cli.submitting.command import SubmitCommand
-from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
+from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, master_option
 
@@ -39,4 +39,5 @@ def command(argv: tuple[str, ...], lab: bool, port: int, stop: bool, master: str
     settings = ["--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     settings += ["--allow-root"] if os.getuid() == 0 else []  # Jupyter refuses root otherwise
     spec = interactive_spec(given, JobKind.NOTEBOOK, ("jupyter", what, *settings, *argv), "notebook")
-    serve_and_reach(master, spec, port, f"http://127.0.0.1:{{port}}/{page}?token={token}", stop=stop)
+    job_id = queue(master, spec)
+    reach(master, job_id, spec.kind.value, port, f"http://127.0.0.1:{{port}}/{page}?token={token}", stop=stop)

@@ -35,7 +35,9 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
     def send(stub: "ClientServiceStub", job_id: str) -> client_pb2.Job:
         before = ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)).spec
         accepted = ask(stub.Resize, client_pb2.ResizeRequest(job_id=job_id, gpus_min=low, gpus_max=high))
-        if gpus.low == gpus.high and (had := _range_of(before)).low < had.high:
+        least, most = Fraction(share_of(before.gpus_min)), Fraction(share_of(before.gpus_max))
+        if gpus.low == gpus.high and least < most:
+            had = GpuRange(least, most)
             complain(
                 f"job {job_id} had {had} GPUs and now has {gpus} until it is changed again: --gpus {had} undoes it"
             )
@@ -48,8 +50,3 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
         return job.state == job_pb2.JOB_STATE_RUNNING and gpus.low <= share_of(job.gpus_allocated) <= gpus.high
 
     return grant(master, job_ids, send, resized, wait=wait, as_json=as_json)
-
-
-def _range_of(spec: job_pb2.JobSpec) -> GpuRange:
-    low, high = Fraction(share_of(spec.gpus_min)), Fraction(share_of(spec.gpus_max))
-    return GpuRange(low, max(low, high))

@@ -17,9 +17,9 @@ from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.command import SubmitCommand
-from ebbtide_cli.submitting.interactive import interactive_spec, queue
+from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.submitting.piped import is_given, with_input
+from ebbtide_cli.submitting.piped import is_given
 from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.verb import examples, master_option
 from ebbtide_cli.verbs.logs import output

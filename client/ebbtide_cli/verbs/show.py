@@ -169,7 +169,7 @@ def _request(spec: job_pb2.JobSpec) -> Fields:
     yield from printed_words(spec)
     asha = asha_facts(spec.asha) if spec.HasField("asha") else {}
     yield "asha", ", ".join(f"{name} {value}" for name, value in asha.items())
-    yield "after", after_words(spec)
+    yield "after", after_words(spec.after)
     yield "not before", format_time(spec.begin_at) if spec.begin_at else ""
 
 

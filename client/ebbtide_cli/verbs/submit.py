@@ -14,13 +14,13 @@ from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.submitting.array import add_tasks
+from ebbtide_cli.submitting.array import array_limits
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.startable import check_start
-from ebbtide_cli.submitting.sweep import add_sweep, params_of, print_sweep
+from ebbtide_cli.submitting.sweep import array_tasks, params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -71,10 +71,14 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
     """
     spec = job_spec(given)
     request = client_pb2.SubmitRequest(
-        spec=spec_to_message(spec), hold=hold, operation_id=os.urandom(16).hex(), dry_run=dry_run, user=user_name()
+        spec=spec_to_message(spec),
+        hold=hold,
+        operation_id=os.urandom(16).hex(),
+        dry_run=dry_run,
+        user=user_name(),
+        **array_limits(given),
+        tasks=array_tasks(given, spec),
     )
-    add_tasks(request, given)
-    add_sweep(request, given)
     check_start(master, spec, waits=hold or bool(spec.after or spec.begin_at))
     return _queue(master, request, as_json, wait and not dry_run)
 
@@ -104,12 +108,12 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         memory = {"gpu_mem_bytes": reply.gpu_mem_bytes or None, "gpu_mem_from": reply.gpu_mem_from or None}
         gates = {"begin_time": request.spec.begin_at or None, "tasks": len(request.tasks) or None}
         facts = {"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class}
-        print_json(facts | memory | gates | {"params": params_of(request)})
+        print_json(facts | memory | gates | {"params": params_of(request.tasks)})
         return reply.job_id
     if reply.gpu_mem_from:
         complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
     if request.dry_run:
-        print_sweep(request)
+        print_sweep(request.tasks)
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts

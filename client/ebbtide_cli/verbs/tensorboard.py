@@ -8,10 +8,10 @@ import click
 from ebbtide_core.model.types import JobKind
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.channels.serving import serve_and_reach
+from ebbtide_cli.channels.serving import reach
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.submitting.interactive import idle_option, interactive_spec
+from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, known_id, master_option
 
@@ -42,7 +42,8 @@ def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **
     where = ("--logdir", named[0][1]) if len(named) == 1 else ("--logdir_spec", ",".join(f"{n}:{d}" for n, d in named))
     argv = ("tensorboard", *where, "--host", "127.0.0.1", "--port", "{port}")
     spec = interactive_spec(given, JobKind.TENSORBOARD, argv, "tensorboard")
-    serve_and_reach(master, spec, port, "http://127.0.0.1:{port}/", stop=stop)
+    job_id = queue(master, spec)
+    reach(master, job_id, spec.kind.value, port, "http://127.0.0.1:{port}/", stop=stop)
 
 
 def _directory(master: str | None, text: str) -> tuple[str, str]:

@@ -56,6 +56,19 @@ class Speedup:
 LINEAR: Final = Speedup()
 
 
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What is assumed of a job until something is measured of it or its script."""
+
+    speedup: Speedup = LINEAR
+    can_suspend: bool = False
+    """Whether a job counts as `Job.proved` from its submit."""
+
+
+NOTHING_PROVED: Final = Assumptions()
+"""Speed is the number of GPUs, and a job has to prove that it can suspend."""
+
+
 class EstimateSource(Enum):
     """The source of an estimate."""
 

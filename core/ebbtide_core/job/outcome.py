@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.leaving import LeavingSpec
 from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, JobKind, StopCause
 
 SUSPENDED_EXITS = frozenset({75, 85, 99, 143})
@@ -69,7 +70,7 @@ def _read_once(outcome: Outcome) -> Outcome:
 def _read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str) -> Outcome:
     gone = _given_up(cause, why) if cause is not None else None
     if spec.kind.is_session:
-        return gone or _read_session(exit, spec, why)
+        return gone or _read_session(exit, spec.kind, why)
     if exit.lost:
         return gone or _read_unknown(exit)
     if exit.input_failure:
@@ -93,26 +94,26 @@ def _read_unknown(exit: ExitFacts) -> Outcome:
     return Outcome(Ending.INTERRUPTED, f"interrupted: {describe_exit(exit)}", clean=False)
 
 
-def _read_fenced(exit: ExitFacts, spec: JobSpec) -> Outcome:
+def _read_fenced(exit: ExitFacts, leaving: LeavingSpec) -> Outcome:
     """Read the end of an attempt that ended itself, as the master was not heard for as long as its user allows."""
-    outcome = _read_suspension(exit, spec)
+    outcome = _read_suspension(exit, leaving)
     if outcome.ending is Ending.COMPLETED:
         return outcome
-    heard = f"the master was not heard for {spec.failover_after_s or 0.0:g} s"
+    heard = f"the master was not heard for {leaving.failover_after_s or 0.0:g} s"
     return Outcome(Ending.INTERRUPTED, f"interrupted: its lease ended, {heard} ({outcome.reason})", outcome.clean)
 
 
-def _read_session(exit: ExitFacts, spec: JobSpec, why: str) -> Outcome:
+def _read_session(exit: ExitFacts, kind: JobKind, why: str) -> Outcome:
     """Read the end of a session, which never starts again: no user would be at the new one.
 
     A shell's exit code is that of its user's last command, and no failure.
     """
-    what = spec.kind.value
+    what = kind.value
     if exit.lost:
         return Outcome(Ending.EXPELLED, f"the {what} is lost: {describe_exit(exit)}", clean=False)
     if exit.stop_requested:
         return Outcome(Ending.EXPELLED, f"the {what} was stopped: {why or describe_exit(exit)}", clean=False)
-    ended_by_user = spec.kind is JobKind.SHELL and not exit.signal
+    ended_by_user = kind is JobKind.SHELL and not exit.signal
     if ended_by_user or not (exit.exit_code or exit.signal):
         return _COMPLETED
     return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
@@ -156,30 +157,30 @@ def _read_unrequested(exit: ExitFacts) -> Outcome:
     return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
 
 
-def _read_loss(exit: ExitFacts, spec: JobSpec) -> Outcome:
+def _read_loss(exit: ExitFacts, leaving: LeavingSpec) -> Outcome:
     """Read the end of an attempt that lost a GPU: unless it completed, it is interrupted by no fault of its own."""
     asked = exit.stop_requested and exit.delivered
-    outcome = _read_suspension(exit, spec) if asked else _read_unrequested(exit)
+    outcome = _read_suspension(exit, leaving) if asked else _read_unrequested(exit)
     if outcome.ending is Ending.COMPLETED:
         return outcome
     saved = outcome.ending is Ending.SUSPENDED and outcome.clean
     return Outcome(Ending.INTERRUPTED, f"interrupted: its GPU was lost ({describe_exit(exit)})", clean=saved)
 
 
-def _read_suspension(exit: ExitFacts, spec: JobSpec) -> Outcome:
+def _read_suspension(exit: ExitFacts, leaving: LeavingSpec) -> Outcome:
     if exit.acknowledged:
         return Outcome(Ending.SUSPENDED, "checkpointed and stepped aside")
     if exit.killed:
-        return Outcome(Ending.SUSPENDED, f"killed at the end of its grace period of {spec.grace_s:g} s", clean=False)
+        return Outcome(Ending.SUSPENDED, f"killed at the end of its grace period of {leaving.grace_s:g} s", clean=False)
     if exit.signal:
-        ours = exit.signal == getattr(signals, spec.signal, signals.SIGTERM)
+        ours = exit.signal == getattr(signals, leaving.signal, signals.SIGTERM)
         return Outcome(Ending.SUSPENDED, f"ended by {describe_exit(exit)} when asked to step aside", clean=ours)
     if exit.exit_code in SUSPENDED_EXITS:
         return Outcome(Ending.SUSPENDED, f"stepped aside ({describe_exit(exit)})")
     if exit.exit_code != 0:
         saved = exit.checkpointed is Checkpointed.YES
         return Outcome(Ending.SUSPENDED, f"ended with {describe_exit(exit)} in its grace period", clean=saved)
-    if not exit.caught or exit.asked or spec.exit_zero is ExitZero.COMPLETED:
+    if not exit.caught or exit.asked or leaving.exit_zero is ExitZero.COMPLETED:
         return Outcome(Ending.COMPLETED, "completed while it was asked to step aside")
     what = "saved and stepped aside" if exit.checkpointed is Checkpointed.YES else "stepped aside"
     return Outcome(Ending.SUSPENDED, f"{what} (exit code 0)")

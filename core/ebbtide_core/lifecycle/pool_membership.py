@@ -16,7 +16,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.refusing import of_unfinished
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
@@ -28,11 +28,9 @@ from ebbtide_core.state import ClusterState
 GONE: Final = "pool {} is not configured any more: 'ebb set {} --pool NAME' moves it to another"
 
 
-def with_pool(spec: JobSpec, settings: Settings) -> JobSpec:
-    """Return ``spec`` with the name of its pool: if it names none, the pool for jobs with GPUs, or without."""
-    if spec.pool:
-        return spec
-    return replace(spec, pool=settings.gpu_pool if spec.gpus_max else settings.cpu_pool)
+def pool_of(asked: ResourceSpec, settings: Settings) -> str:
+    """Return the pool that a job goes to: the one that it asks for, or the one for jobs with GPUs, or without."""
+    return asked.pool or (settings.gpu_pool if asked.gpus_max else settings.cpu_pool)
 
 
 # --- jobs ---

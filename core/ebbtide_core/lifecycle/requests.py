@@ -9,11 +9,13 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, until_then
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import ITS_TURN, Job
-from ebbtide_core.lifecycle import ending, refusing, submission_checks
+from ebbtide_core.lifecycle import ending, refusing
 from ebbtide_core.lifecycle.refusing import of_unfinished
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.spec import SpecError, check_gpu_range, check_standing
-from ebbtide_core.model.types import HeldBy, JobState, StopCause, SuspendMode
+from ebbtide_core.model.spec.resources import check_gpu_range
+from ebbtide_core.model.spec.scheduling import check_standing
+from ebbtide_core.model.spec_error import SpecError
+from ebbtide_core.model.types import HeldBy, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.nodes import node_health, strays
 from ebbtide_core.policies.draft import count_range
 from ebbtide_core.reconcile import stop
@@ -65,16 +67,29 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         return refusal
     try:
         check_gpu_range(event.gpus_min, event.gpus_max, job.spec.nodes)
-        submission_checks.check_resize(job, event.gpus_min)
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
-    except submission_checks.LimitReachedError as error:
-        return Refusal(RefusalKind.LIMIT, str(error))
+    if (refusal := _over_limits(job, event.gpus_min)) is not None:
+        return refusal
     if (event.gpus_min == 0) != (job.gpus_min == 0):
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
     if job.spec.suspend is SuspendMode.SWAP:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
     return impossible(state.pools[job.next.pool or job.pool], job.spec, event.gpus_min)
+
+
+def _over_limits(job: Job, gpus_min: int) -> Refusal | None:
+    """Return a refusal if ``gpus_min`` parts are more than the job's array or its user's quota leaves it."""
+    admission = job.admission
+    if admission is None:
+        return None
+    for cap, whose in zip(admission.caps, (f"array {admission.group.array}", f"the quota of {job.user}"), strict=False):
+        others = cap.parts - admission.cost if admission.admitted else 0
+        if cap.max_parts is not None and others + gpus_min > cap.max_parts:
+            left = gpus(max(0, cap.max_parts - others))
+            what = f"{gpus(gpus_min)} is more than the {left} left of the {gpus(cap.max_parts)} of {whose}"
+            return Refusal(RefusalKind.LIMIT, f"--gpus: {what}")
+    return None
 
 
 def _resize(state: ClusterState, job: Job, event: e.ResizeRequested, now: float) -> None:

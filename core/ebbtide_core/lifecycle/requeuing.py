@@ -9,10 +9,11 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
-from ebbtide_core.lifecycle import ending, refusing, submission_checks
+from ebbtide_core.lifecycle import ending, refusing
 from ebbtide_core.lifecycle.refusing import of_unfinished
+from ebbtide_core.model.array_checks import check_limits
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.spec import SpecError
+from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import JobState, StopCause, gpus
 from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule, about_job, only_told
@@ -64,9 +65,14 @@ def _refuse_limits(state: ClusterState, event: e.ArrayChanged) -> Refusal | None
     if event.job not in state.gates.arrays:
         return Refusal(RefusalKind.UNKNOWN, f"array {event.job} does not exist")
     try:
-        submission_checks.check_limits(state, event)
+        check_limits(event.max_concurrent, event.max_slots)
     except SpecError as error:
         return Refusal(RefusalKind.INVALID, str(error))
+    tasks = state.gates.arrays[event.job].tasks.values()
+    needed = max((job.gpus_min for job in tasks if not job.state.finished), default=0)
+    if event.max_slots and needed > event.max_slots:
+        message = f"--max-slots: {gpus(event.max_slots)} are less than the {gpus(needed)} of one task"
+        return Refusal(RefusalKind.INVALID, message)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from ebbtide_core.events.unsaved import WorkUnsaved
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import SUSPENDED_EXITS, describe_exit
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.leaving import LeavingSpec
 from ebbtide_core.model.types import Checkpointed, Clue, ExitFacts, SignalTarget
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
@@ -71,7 +71,7 @@ def _lost(exit: ExitFacts, kept: int | None, left: int | None) -> str:
             return "what it did since it last saved by itself will be repeated"
 
 
-def _hint(exit: ExitFacts, spec: JobSpec, age_s: float) -> str:
+def _hint(exit: ExitFacts, leaving: LeavingSpec, age_s: float) -> str:
     """Return the hint that fits the evidence, empty if none is known.
 
     ``age_s`` is how old the attempt was when it was asked to leave, in seconds, or inf if it had made steps.
@@ -80,25 +80,27 @@ def _hint(exit: ExitFacts, spec: JobSpec, age_s: float) -> str:
         return "how it ended is not known"
     if exit.swap_failure or exit.checkpointed is Checkpointed.YES:
         return ""
-    hint = _hint_from_clues(exit, spec)
+    hint = _hint_from_clues(exit, leaving)
     if not hint and age_s < _BEGINNING_S and (not exit.caught or _failed(exit)) and not exit.killed:
         return f"it was asked {max(0.0, age_s):.1f} s after its start, and may not have come to where it saves"
-    return hint or _hint_from_exit(exit, spec)
+    return hint or _hint_from_exit(exit, leaving)
 
 
-def _hint_from_clues(exit: ExitFacts, spec: JobSpec) -> str:
+def _hint_from_clues(exit: ExitFacts, leaving: LeavingSpec) -> str:
     for clue in exit.clues:
         match clue:
             case Clue.CATCHES_TERM | Clue.CATCHES_USR1 | Clue.CATCHES_USR2:
                 caught = _CATCHES[clue]
-                return f"it does not catch {spec.signal}, but SIG{caught}: submit it with --signal {caught}"
+                return f"it does not catch {leaving.signal}, but SIG{caught}: submit it with --signal {caught}"
             case Clue.WORKERS_SIGNALLED:
                 return "its data loaders were signalled, too, which fails many a script: leave out --signal-target"
-            case Clue.NOT_ASKED if spec.signal_target is SignalTarget.LEADER:
-                return f"a process that catches {spec.signal} was not asked: submit it without --signal-target"
+            case Clue.NOT_ASKED if leaving.signal_target is SignalTarget.LEADER:
+                return f"a process that catches {leaving.signal} was not asked: submit it without --signal-target"
             case Clue.NOT_ASKED:
                 above = "what stands above has kept the signal to itself"
-                return f"a process that catches {spec.signal} was not asked, for {above}: --signal-target all asks all"
+                return (
+                    f"a process that catches {leaving.signal} was not asked, for {above}: --signal-target all asks all"
+                )
             case Clue.LAUNCHER if _failed(exit):
                 ended = f"{describe_exit(exit)} is its launcher's, and hides how the processes below it ended"
                 return f"{ended}: start them with --launch ddp, or 'import ebbtide' in them"
@@ -107,12 +109,12 @@ def _hint_from_clues(exit: ExitFacts, spec: JobSpec) -> str:
     return ""
 
 
-def _hint_from_exit(exit: ExitFacts, spec: JobSpec) -> str:
+def _hint_from_exit(exit: ExitFacts, leaving: LeavingSpec) -> str:
     if not exit.caught:
         ask = "ask should_suspend() of 'import ebbtide'"
-        return f"nothing of it catches {spec.signal}: {ask}, or catch it and save"
+        return f"nothing of it catches {leaving.signal}: {ask}, or catch it and save"
     if exit.killed:
-        return f"it was not done at the end of its grace period of {spec.grace_s:g} s: --grace gives it more"
+        return f"it was not done at the end of its grace period of {leaving.grace_s:g} s: --grace gives it more"
     if exit.acknowledged:
         return "it called suspend() without a function that saves, and has published nothing since"
     if _failed(exit):

@@ -30,5 +30,16 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] |
     return make if cls is None else make(cls)
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def part(cls: type[T]) -> type[T]:
+    """Make a part of a record: a class with empty slots, whose fields classes made by `frozen` inherit.
+
+    Only whole records are created. A part has no slots of its own, because Python lets a class inherit from one class
+    with slots at most.
+    """
+    assert vars(cls).get("__slots__") == (), f"{cls.__name__} needs __slots__ = ()"
+    return dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+
 def _itself(record: T, memo: object) -> T:
     return record

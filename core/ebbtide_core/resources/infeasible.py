@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector, suits, why_not
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.sizes import compared, size_text
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import WHOLE, GpuFacts, NodeId, gpus
 from ebbtide_core.resources.books import Books, Node
 from ebbtide_core.resources.pools import PoolState
@@ -16,7 +16,7 @@ NAMED: Final = 6
 """Names that a refusal lists."""
 
 
-def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> Refusal | None:
+def impossible(pool: PoolState, spec: ResourceSpec, gpus_min: int | None = None) -> Refusal | None:
     """Return a refusal if no registered node of ``pool``, however idle, can run the job; without any node, it waits."""
     share = spec.gpus_min if gpus_min is None else gpus_min
     books, most = pool.books, pool.books.most
@@ -46,20 +46,20 @@ def impossible(pool: PoolState, spec: JobSpec, gpus_min: int | None = None) -> R
     return Refusal(RefusalKind.INVALID, message + pool.where) if message else None
 
 
-def _unmet(books: Books, spec: JobSpec, share: int) -> str:
+def _unmet(books: Books, spec: ResourceSpec, share: int) -> str:
     """Do as `unmet`, which looks at every GPU, but only once for each request until a node changes."""
     size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
     return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
 
 
-def _with_memory(books: Books, spec: JobSpec) -> int:
+def _with_memory(books: Books, spec: ResourceSpec) -> int:
     """Return how many GPUs with at least the memory of ``spec`` one job can have on as many nodes as it may use."""
     nodes = books.nodes.values()
     counts = sorted((together(node.gpus.values(), spec.gpu_mem_bytes) for node in nodes), reverse=True)
     return sum(counts[: spec.most_nodes])
 
 
-def unmet(spec: JobSpec, share: int, nodes: Iterable[Node]) -> str:
+def unmet(spec: ResourceSpec, share: int, nodes: Iterable[Node]) -> str:
     """Return in a line why none of ``nodes`` can ever run the job with ``share`` parts of GPUs; empty if one can."""
     left, needs = list(nodes), spec.needs
     if unknown := [id for id in needs.on if all(node.id != id for node in left)]:
@@ -112,7 +112,7 @@ def _no_gpus(needs: Needs, nodes: list[Node]) -> str:
     return ""
 
 
-def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
+def _too_small(spec: ResourceSpec, nodes: list[Node]) -> str:
     if spec.cpus > (cpus := max(node.facts.cpus for node in nodes)):
         return f"--cpus: {spec.cpus:g} is more than the {cpus:g} of the largest node that would do"
     if spec.mem_bytes > (most := max(node.facts.mem_bytes for node in nodes)):
@@ -121,7 +121,7 @@ def _too_small(spec: JobSpec, nodes: list[Node]) -> str:
     return ""
 
 
-def _too_few(spec: JobSpec, share: int, nodes: list[Node]) -> str:
+def _too_few(spec: ResourceSpec, share: int, nodes: list[Node]) -> str:
     """Return in words that ``nodes`` never have enough GPUs that the job can use together; empty if they do."""
     able = [node for node in nodes if node.facts.cpus >= spec.cpus and node.facts.mem_bytes >= spec.mem_bytes]
     counts = _counts(spec, able)
@@ -137,11 +137,11 @@ def _too_few(spec: JobSpec, share: int, nodes: list[Node]) -> str:
     return f"--gpus: {gpus(share)}{_kind(spec)} are more than the {most} that {where}"
 
 
-def _kind(spec: JobSpec) -> str:
+def _kind(spec: ResourceSpec) -> str:
     return "" if spec.needs.mixed_gpus or spec.gpus_min <= WHOLE else " of one model (--mixed-gpus takes several)"
 
 
-def _counts(spec: JobSpec, nodes: list[Node]) -> list[list[int]]:
+def _counts(spec: ResourceSpec, nodes: list[Node]) -> list[list[int]]:
     """Return how many GPUs the job could have of each of ``nodes``, grouped by model unless it takes mixed models."""
     found: dict[str, dict[NodeId, list[GpuFacts]]] = {}
     for node in nodes:

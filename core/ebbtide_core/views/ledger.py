@@ -13,7 +13,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.admission.queues import Queue, QueueKey, by_arrival
 from ebbtide_core.dispatch import apply
-from ebbtide_core.estimates.work import LINEAR
+from ebbtide_core.estimates.work import NOTHING_PROVED
 from ebbtide_core.events import EVENT_TYPES, Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, read_exit
@@ -122,7 +122,7 @@ class Ledger:
         self._periods = periods
         self._by = tuple(by)
         self._user = user
-        self._state = ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, LINEAR, Settings())
+        self._state = ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, NOTHING_PROVED, Settings())
         self._jobs: dict[JobId, _JobEntry] = {}
         self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._foreign: dict[str, float] = {}

@@ -1,11 +1,11 @@
 """Checks the targets of notices that clients name, and sends test notices."""
 
 import secrets
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from ebbtide_core.model.notice_rules import NoticeRule, check_target
-from ebbtide_core.model.spec import JobSpec, SpecError
+from ebbtide_core.model.spec_error import SpecError
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
@@ -34,21 +34,23 @@ class NoticeService:
         return client_pb2.NoticeTestReply(delivered=True, detail=detail if _may_know() else "delivered")
 
 
-def with_notices(spec: JobSpec, settings: NotifySettings) -> tuple[JobSpec, list[str]]:
-    """Return the job as it is accepted, and warnings. Raises `SpecError` for a target that is not allowed.
+def allowed_notices(
+    rules: Iterable[NoticeRule], settings: NotifySettings, *, may_drop: bool
+) -> tuple[tuple[NoticeRule, ...], list[str]]:
+    """Return the rules of a job with allowed targets, and warnings; raise `SpecError` for another target.
 
-    A script for Slurm names ``--mail-user`` on any cluster: if that target is not allowed, the job is accepted without.
+    With ``may_drop``, drop its rule instead: a script for Slurm names ``--mail-user`` on any cluster.
     """
     allowed, warnings = list[NoticeRule](), list[str]()
-    for rule in spec.notify:
+    for rule in rules:
         try:
             _check_target(rule.target, settings)
             allowed.append(rule)
         except SpecError as error:
-            if not spec.slurm:
+            if not may_drop:
                 raise
             warnings.append(f"{error}: no notification is sent")
-    return replace(spec, notify=tuple(allowed)) if warnings else spec, warnings
+    return tuple(allowed), warnings
 
 
 def _check_target(target: str, settings: NotifySettings) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.model import workdir_snapshot
-from ebbtide_core.model.spec import JobSpec, SpecError
+from ebbtide_core.model.spec_error import SpecError
+from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
@@ -42,10 +43,10 @@ class SnapshotService:
         yield client_pb2.SnapshotState(present=True)
 
 
-def check_snapshot(spec: JobSpec, snapshots: SnapshotStore) -> None:
-    """Raise `RefusedError` if the job's snapshot is not here, or was not sent by the caller."""
-    if spec.snapshot is not None and not snapshots.has(spec.snapshot, caller().user):
-        message = f"--snapshot: {spec.snapshot.digest[:12]} is not here: submit it again"
+def check_snapshot(snapshot: SnapshotRef | None, snapshots: SnapshotStore) -> None:
+    """Raise `RefusedError` if a job's snapshot is not here, or was not sent by the caller."""
+    if snapshot is not None and not snapshots.has(snapshot, caller().user):
+        message = f"--snapshot: {snapshot.digest[:12]} is not here: submit it again"
         raise RefusedError(Refusal(RefusalKind.CONFLICT, message))
 
 
@@ -68,7 +69,7 @@ async def _windows(
         yield message.data
 
 
-def _checked(message: job_pb2.Snapshot) -> workdir_snapshot.SnapshotRef:
+def _checked(message: job_pb2.Snapshot) -> SnapshotRef:
     snapshot = SNAPSHOTS.from_message(message)
     try:
         workdir_snapshot.check(snapshot)

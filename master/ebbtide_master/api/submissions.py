@@ -12,19 +12,19 @@ from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.job.facets import GpuMemory
 from ebbtide_core.job.job import Job
-from ebbtide_core.lifecycle import submission_checks
-from ebbtide_core.lifecycle.pool_membership import with_pool
+from ebbtide_core.lifecycle.pool_membership import pool_of
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model import limits
-from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec, SpecError, text_size, validate
+from ebbtide_core.model.array_checks import check_limits, check_task
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
+from ebbtide_core.model.spec.program import text_size
 from ebbtide_core.model.types import WHOLE, JobId, JobState, Task
 from ebbtide_protos.spec import spec_from_message
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import events_for_each, jobs_named, latest_of, show
-from ebbtide_master.api.notices import with_notices
+from ebbtide_master.api.notices import allowed_notices
 from ebbtide_master.api.request_checks import check_rank, check_user
 from ebbtide_master.api.snapshots import check_snapshot
 from ebbtide_master.api.views import submit_reply
@@ -55,13 +55,7 @@ class SubmissionService:
 
     async def Submit(self, request: client_pb2.SubmitRequest, context: Any) -> client_pb2.SubmitReply:
         """Accept a job or an array, and reply once it is on disk."""
-        spec = with_pool(spec_from_message(request.spec), self._loop.settings)
-        spec = with_idle_limit(spec, request.spec, self._loop.settings)
-        check_submission(request, self._store)
-        check_rank(self._bounds, spec.priority, spec.weight)
-        check_snapshot(spec, self._snapshots)
-        spec, warnings = with_notices(spec, self._notifier.settings)
-        validate(spec)  # with its environment, which the core does not see
+        spec, warnings = self._accepted(request)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
 
         def facts(cluster: Cluster) -> Facts:
@@ -82,6 +76,24 @@ class SubmissionService:
             reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
         reply.warnings.extend(warnings)
         return reply
+
+    def _accepted(self, request: client_pb2.SubmitRequest) -> tuple[JobSpec, list[str]]:
+        """Return the job with the cluster's defaults, and warnings; raise `SpecError` or `RefusedError` for a fault.
+
+        The core takes valid jobs only. The commands and variables of tasks with params are checked in `_with_params`.
+        """
+        spec = spec_from_message(request.spec)
+        check_submission(request, self._store)
+        check_rank(self._bounds, spec.priority, spec.weight)
+        check_snapshot(spec.snapshot, self._snapshots)
+        notify, warnings = allowed_notices(spec.notify, self._notifier.settings, may_drop=spec.slurm)
+        idle_limit_s = spec.idle_limit_s
+        if spec.kind.is_session and not request.spec.HasField("idle_limit_s"):
+            idle_limit_s = self._loop.settings.idle_s
+        pool = pool_of(spec, self._loop.settings)
+        spec = replace(spec, pool=pool, notify=notify, idle_limit_s=idle_limit_s)
+        validate(spec)
+        return spec, warnings
 
     async def Requeue(self, request: client_pb2.RequeueRequest, context: Any) -> client_pb2.Job:
         """Requeue a running job, or submit a finished one again; an array only once all its tasks are finished.
@@ -160,14 +172,6 @@ def known_job(cluster: Cluster, operation_id: str, digest: str) -> JobId | None:
     return job
 
 
-def with_idle_limit(spec: JobSpec, message: job_pb2.JobSpec, settings: Settings) -> JobSpec:
-    """Return the spec of a session with its idle limit, or the settings' one if it has none; 0 means no limit."""
-    if not spec.kind.is_session:
-        return spec
-    said = message.HasField("idle_limit_s")
-    return replace(spec, idle_limit_s=(message.idle_limit_s or None) if said else settings.idle_s)
-
-
 # --- the requested jobs ---
 
 
@@ -177,7 +181,7 @@ def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[li
     Their specs lack the environment that they share, which is kept once (`ebbtide_master.store.environments`).
     """
     bare = replace(spec, env={})
-    submission_checks.check_caps(request.max_concurrent, request.max_slots * WHOLE)
+    check_limits(request.max_concurrent, request.max_slots * WHOLE)
     if request.tasks and spec.stdin:
         raise SpecError("--array", "its tasks cannot share standard input: add </dev/null to do without")
     if not request.tasks:
@@ -195,7 +199,7 @@ def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[li
         yield
         params = dict(wanted.params)
         task = Task(JobId(""), wanted.index, size, params, request.max_concurrent, request.max_slots * WHOLE)
-        submission_checks.check_task(task)
+        check_task(task)
         own = _with_params(spec, params) if params else bare
         total += text_size(own) if params else of_bare
         if total > limits.MAX_ARRAY_BYTES:
@@ -261,7 +265,9 @@ def _again(cluster: Cluster, jobs: list[Job]) -> Iterator[Member]:
     They lack the digests of their scripts, which may have changed since.
     """
     for job in jobs:
-        yield replace(job.spec, after=(), begin_at=0.0, scripts={}), _task_again(cluster, job, len(jobs))
+        spec = replace(job.spec, after=(), begin_at=0.0, scripts={})
+        validate(spec)  # an older version, with other limits, may have accepted it
+        yield spec, _task_again(cluster, job, len(jobs))
 
 
 def _task_again(cluster: Cluster, job: Job, size: int) -> Task | None:

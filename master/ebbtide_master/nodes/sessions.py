@@ -165,7 +165,7 @@ class Sessions:
         For a node that is not connected, the core decides anew when it registers.
         """
         refused = None
-        if isinstance(order, c.Launch | c.Stop | c.Resume | c.Forget):
+        if isinstance(order, c.NodeOrder):
             for node in order.nodes:
                 session = self._by_node.get(node)
                 if session is None or not session.registered:
@@ -177,7 +177,7 @@ class Sessions:
                     session.send(self._message(order, node))
         return refused
 
-    def _message(self, order: c.Launch | c.Stop | c.Resume | c.Forget, node: NodeId) -> agent_pb2.MasterMessage:
+    def _message(self, order: c.NodeOrder, node: NodeId) -> agent_pb2.MasterMessage:
         message = order_to_message(order, node)
         if isinstance(order, c.Launch):
             account = self._accounts(order.user)

@@ -9,7 +9,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model.spec import text_size
+from ebbtide_core.model.spec.program import text_size
 
 _IN_ALL: Final = object()
 _RECOUNT_S: Final = 1.0

@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
-from ebbtide_core.model.spec import JobSpec, text_size
+from ebbtide_core.model.spec.program import ProgramSpec, text_size
 
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.places import JobTexts, OpenCalls, Places, UnfinishedJobs
@@ -106,7 +106,7 @@ class Throttle:
         """Return the semaphore to hold while a call of ``user`` is worked on, so that only a few are at a time."""
         return self._work.of(user)
 
-    def submit(self, cluster: Cluster, user: str, jobs: Sequence[JobSpec]) -> None:
+    def submit(self, cluster: Cluster, user: str, jobs: Sequence[ProgramSpec]) -> None:
         """Note that ``user`` submits ``jobs``. Raises `FullError` if too many would be unfinished, or take too much."""
         self._texts.add(cluster, user, sum(map(text_size, jobs)))
         self._unfinished.add(cluster, user, len(jobs))

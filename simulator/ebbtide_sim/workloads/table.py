@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from ebbtide_core.model import limits, types
-from ebbtide_core.model.spec import SpecError, check_gpu_range
+from ebbtide_core.model.spec.resources import check_gpu_range
+from ebbtide_core.model.spec_error import SpecError
 
 from ebbtide_sim.workload import WorkloadError
 

@@ -36,7 +36,7 @@ def intent(env, command=("python", "train.py")):
 
 def allocated(intent):
     """What PyTorch's allocator is told for a job on a quarter of a GPU."""
-    return allocator_environment(QUARTER, 24 * GIB, intent, torch_version(intent.command, intent.env))
+    return allocator_environment(QUARTER, 24 * GIB, intent.env, 1, torch_version(intent.command, intent.env))
 
 
 def test_a_client_has_its_part_of_the_gpus_memory_and_multiprocessors(place):

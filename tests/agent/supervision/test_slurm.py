@@ -27,14 +27,14 @@ async def run(node, *lines: str, **options):
 
 
 def test_an_array_task_has_a_number_of_its_own_and_the_arrays():
-    variables = slurm_environment(replace(PLAIN, job_id="17.3", attempt=1), {"PATH": "/bin"}, "/py")
+    variables = slurm_environment(replace(PLAIN, job_id="17.3", attempt=1), 0.0, 0, {"PATH": "/bin"}, "/py")
     assert (variables["SLURM_JOB_ID"], job_number("17")) == ("17000003", "17")
     assert (variables["SLURM_ARRAY_JOB_ID"], variables["SLURM_ARRAY_TASK_ID"]) == ("17", "3")
     assert "SLURM_RESTART_COUNT" not in variables
 
 
 def test_a_plain_job_knows_its_nodes_its_gpus_and_how_often_it_was_restarted():
-    variables = slurm_environment(replace(PLAIN, num_nodes=2, node_names=("a", "b"), node_rank=1), {}, "/py")
+    variables = slurm_environment(replace(PLAIN, num_nodes=2, node_names=("a", "b"), node_rank=1), 0.0, 0, {}, "/py")
     assert (variables["SLURM_JOB_ID"], variables["SLURM_RESTART_COUNT"]) == ("17", "1")
     assert (variables["SLURM_JOB_NODELIST"], variables["SLURM_NODEID"]) == ("a,b", "1")
     assert "SLURM_ARRAY_JOB_ID" not in variables

@@ -4,11 +4,12 @@ import asyncio
 import json
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.translation import intent_of
-from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.network import ANY
 from ebbtide_agent.supervisor.recipe import Recipe
@@ -53,16 +54,24 @@ class Spawner:
         return [supervisor.request()["recipe"]["command"] for supervisor in self.supervisors if supervisor.read()]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """What a pool looks at of an attempt that is launched or runs."""
+
+    place: AttemptDir
+    intent: Intent
+    key: AttemptKey
+
+
 @asynccontextmanager
 async def pool(tmp_path, size=2, idle_s=300.0, available_bytes=1 << 40):
     """A pool, its spawner, and what prepares it for an attempt whose last one has told something."""
     spawner = Spawner()
     standbys = Standbys(spawner, size, idle_s, lambda: available_bytes)
-    place = AttemptDir(tmp_path)
-    place.record_told({"pid": 1, "modules": ["numpy"], "changed": {}})
+    AttemptDir(tmp_path).record_told({"pid": 1, "modules": ["numpy"], "changed": {}})
 
-    async def prepare(intent: Intent) -> None:
-        standbys.prepare(place, intent)
+    async def prepare(attempt: Attempt) -> None:
+        standbys.prepare(attempt)
         while standbys._preparing:
             await asyncio.sleep(0)
 
@@ -75,28 +84,29 @@ async def pool(tmp_path, size=2, idle_s=300.0, available_bytes=1 << 40):
             supervisor.channel.close()
 
 
-def intent(tmp_path, name="train.py", command=None, **options) -> Intent:
+def attempt(tmp_path, name="train.py", command=None, **options) -> Attempt:
     where = {"node_dir": tmp_path, "checkpoint_root": tmp_path, "cluster_id": "c1", "fake_gpu_dir": None}
-    return intent_of(order(command or ["python", name], **options), network=ANY, **where)
+    intent = intent_of(order(command or ["python", name], **options), network=ANY, **where)
+    return Attempt(AttemptDir(tmp_path), intent, (intent.job_id, intent.attempt))
 
 
 async def test_one_that_is_ready_is_taken_once(tmp_path):
     async with pool(tmp_path) as (standbys, spawner, prepare):
-        await prepare(intent(tmp_path))
-        await prepare(intent(tmp_path, job_id="2"))  # the same command: it is ready for both
+        await prepare(attempt(tmp_path))
+        await prepare(attempt(tmp_path, job_id="2"))  # the same command: it is ready for both
         assert spawner.held() == [["python", "train.py"]]
-        assert await standbys.take(intent(tmp_path, name="other.py")) is None
-        channel = await standbys.take(intent(tmp_path, attempt=2))
-        assert await standbys.take(intent(tmp_path, attempt=3)) is None
+        assert await standbys.take(attempt(tmp_path, name="other.py")) is None
+        channel = await standbys.take(attempt(tmp_path, attempt=2))
+        assert await standbys.take(attempt(tmp_path, attempt=3)) is None
         channel.close()
 
 
 async def test_never_more_than_its_size_and_the_oldest_makes_room(tmp_path):
     async with pool(tmp_path, size=2) as (_, spawner, prepare):
         for name in ("a.py", "b.py", "c.py"):
-            await prepare(intent(tmp_path, name))
+            await prepare(attempt(tmp_path, name))
         assert spawner.held() == [["python", "b.py"], ["python", "c.py"]]
-        await prepare(intent(tmp_path, "ddp.py", launch=job_pb2.LAUNCH_MODE_DDP, gpus=gpus(3)))
+        await prepare(attempt(tmp_path, "ddp.py", launch=job_pb2.LAUNCH_MODE_DDP, gpus=gpus(3)))
         assert spawner.held() == [["python", "ddp.py"]]
         assert spawner.supervisors[-1].request()["processes"] == 2
 
@@ -104,26 +114,26 @@ async def test_never_more_than_its_size_and_the_oldest_makes_room(tmp_path):
 @pytest.mark.parametrize("options", [{"size": 0}, {"available_bytes": 1 << 30}])
 async def test_without_room_there_is_none(tmp_path, options):
     async with pool(tmp_path, **options) as (standbys, spawner, prepare):
-        await prepare(intent(tmp_path))
+        await prepare(attempt(tmp_path))
         assert spawner.held() == []
-        assert await standbys.take(intent(tmp_path)) is None
+        assert await standbys.take(attempt(tmp_path)) is None
 
 
 async def test_one_that_nobody_takes_ends(tmp_path):
     async with pool(tmp_path, idle_s=0.01) as (standbys, spawner, prepare):
-        await prepare(intent(tmp_path))
+        await prepare(attempt(tmp_path))
         async with asyncio.timeout(10):
             while spawner.held():
                 await asyncio.sleep(0.005)
-        assert await standbys.take(intent(tmp_path)) is None
+        assert await standbys.take(attempt(tmp_path)) is None
 
 
 async def test_one_whose_supervisor_has_died_is_not_taken_but_replaced(tmp_path):
     async with pool(tmp_path) as (standbys, spawner, prepare):
-        await prepare(intent(tmp_path))
+        await prepare(attempt(tmp_path))
         spawner.supervisors.pop().channel.close()
-        assert await standbys.take(intent(tmp_path)) is None
-        await prepare(intent(tmp_path))
+        assert await standbys.take(attempt(tmp_path)) is None
+        await prepare(attempt(tmp_path))
         assert spawner.held() == [["python", "train.py"]]
 
 
@@ -137,7 +147,7 @@ async def test_one_whose_supervisor_has_died_is_not_taken_but_replaced(tmp_path)
     ],
 )
 def test_python_scripts_and_modules_may_be_held_ready(tmp_path, command):
-    assert Recipe.of(intent(tmp_path, command=command)) is not None
+    assert Recipe.of(attempt(tmp_path, command=command).intent) is not None
 
 
 @pytest.mark.parametrize(
@@ -152,9 +162,9 @@ def test_python_scripts_and_modules_may_be_held_ready(tmp_path, command):
     ],
 )
 def test_nothing_else_may_be(tmp_path, command):
-    assert Recipe.of(intent(tmp_path, command=command)) is None
+    assert Recipe.of(attempt(tmp_path, command=command).intent) is None
 
 
 def test_what_reads_standard_input_may_not_be(tmp_path):
     """What is held ready has an empty one, and would take that for the whole."""
-    assert Recipe.of(intent(tmp_path, command=["python", "a.py"], stdin=True)) is None
+    assert Recipe.of(attempt(tmp_path, command=["python", "a.py"], stdin=True).intent) is None

@@ -6,7 +6,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Forget, Launch, Stop
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.types import (
     WHOLE,
     AttemptRef,
@@ -127,15 +127,20 @@ def test_a_resume_is_pinned_to_the_nodes_that_have_its_checkpoints() -> None:
         (3, None, "--gpus: 3 GPUs cannot be divided equally among 2 nodes"),
         ("1/2", None, "--gpus: 1/2 GPUs cannot be divided equally among 2 nodes"),
         (2, 4, "--gpus: a job on 2 nodes needs one number of GPUs, not a range; with --nodes 1-2 it may have one"),
-        (6, None, "--nodes: 2 nodes with 3 GPUs each are more than the 0 there are"),
     ],
 )
-def test_what_cannot_be_is_refused(lab: Gangs, gpus: float | str, to: float | None, message: str) -> None:
+def test_what_cannot_be_is_refused(gpus: float | str, to: float | None, message: str) -> None:
     low = parts(Fraction(gpus))
     spec = JobSpec(command=("x",), workdir="/", gpus_min=low, gpus_max=low if to is None else parts(to), nodes=2)
+    with pytest.raises(SpecError, match=f"^{message}$"):
+        validate(spec)
+
+
+def test_what_no_nodes_have_is_refused(lab: Gangs) -> None:
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=6 * WHOLE, gpus_max=6 * WHOLE, nodes=2)
     refusal = lab.cluster.refusal(e.JobSubmitted(JobId("9"), spec, "ann"))
     assert refusal is not None
-    assert refusal.message == message
+    assert refusal.message == "--nodes: 2 nodes with 3 GPUs each are more than the 0 there are"
 
 
 def test_a_resize_keeps_its_nodes(lab: Gangs) -> None:

@@ -4,6 +4,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Launch, Resume, Stop
+from ebbtide_core.estimates.work import Assumptions
 from ebbtide_core.model.types import Checkpointed, ExitFacts, HeldBy, JobState, Progress, SuspendMode
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
@@ -286,7 +287,7 @@ class TestProof:
         assert stopped(lab.last) == {jobs[proved].id}
 
     def test_where_every_job_counts_as_proved_the_order_is_that_of_the_policy(self):
-        cluster = Cluster(create_policy("fitgpp", {}), trusting=True)
+        cluster = Cluster(create_policy("fitgpp", {}), Assumptions(can_suspend=True))
         lab = Lab()
         lab.cluster = cluster
         lab.tell(registration("a", 2))

@@ -9,6 +9,7 @@ from ebbtide_core.commands import Command, Forget, Launch, Record, Stop
 from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
+from ebbtide_core.model.spec import SpecError, validate
 from ebbtide_core.model.types import AttemptRef, ExitFacts, JobState, NodeId
 from ebbtide_core.nodes.strays import Heard, news
 from ebbtide_core.views.digest import digest
@@ -161,9 +162,9 @@ class TestLease:
 
     def test_it_has_to_be_longer_than_the_grace_period_and_a_margin(self, lab: Lab) -> None:
         spec = running_on(lab, "a").spec
-        refusal = lab.cluster.refusal(e.JobSubmitted("9", replace(spec, failover_after_s=200.0), "ann"))
-        assert refusal is not None
-        assert refusal.message.startswith("--failover-after: 200s is not between 210s, the grace period and 30s more")
+        words = "^--failover-after: 200s is not between 210s, the grace period and 30s more"
+        with pytest.raises(SpecError, match=words):
+            validate(replace(spec, failover_after_s=200.0))
 
 
 class TestDoubt:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from ebbtide_core.model import limits
-from ebbtide_core.model.spec import STOP_SIGNALS
+from ebbtide_core.model.spec.leaving import STOP_SIGNALS
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings

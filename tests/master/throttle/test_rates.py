@@ -10,7 +10,8 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.spec import JobSpec, text_size
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.spec.program import text_size
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Caller, Role
