@@ -7,32 +7,7 @@ terminal, takes as long to load as everything else together, so nothing else loa
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from ebbtide_cli.text import printable
-
-Cell = str | tuple[str, float | None]
-"""Words, or words with the share that is done (0 to 1, None if unknown), drawn as a bar where the screen has room."""
-
-STYLES = {
-    "PENDING": "cyan",
-    "STARTING": "blue",
-    "RUNNING": "green",
-    "SUSPENDING": "yellow",
-    "SUSPENDED": "yellow",
-    "STOPPING": "magenta",
-    "UNREACHABLE": "red",
-    "COMPLETED": "green",
-    "FAILED": "red",
-    "CANCELLED": "bright_black",
-    "up": "green",
-    "down": "red",
-    "draining": "yellow",
-    "drained": "yellow",
-    "ok": "green",
-    "note": "cyan",
-    "warning": "yellow",
-    "problem": "red",
-}
-GAP = "  "
+from ebbtide_cli.text import GAP, Cell, printable
 
 
 def print_list(

@@ -13,9 +13,29 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ebbtide_cli.drawing import GAP, STYLES, Cell
-from ebbtide_cli.text import printable
+from ebbtide_cli.text import GAP, Cell, printable
 
+STYLES = {
+    "PENDING": "cyan",
+    "STARTING": "blue",
+    "RUNNING": "green",
+    "SUSPENDING": "yellow",
+    "SUSPENDED": "yellow",
+    "STOPPING": "magenta",
+    "UNREACHABLE": "red",
+    "COMPLETED": "green",
+    "FAILED": "red",
+    "CANCELLED": "bright_black",
+    "up": "green",
+    "down": "red",
+    "draining": "yellow",
+    "drained": "yellow",
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "problem": "red",
+}
+"""The colour of a word, in rich's terms."""
 ELASTIC = 12
 """Columns at which words that may be cut are counted."""
 BAR = 8

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 LONGEST_LINE = 600
+GAP = "  "
+"""What stands between two columns."""
+Cell = str | tuple[str, float | None]
+"""Words, or words with the share that is done (0 to 1, None if unknown), drawn as a bar where the screen has room."""
 
 
 def printable(text: str) -> str:

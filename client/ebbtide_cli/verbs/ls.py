@@ -15,7 +15,7 @@ from ebbtide_cli.output import print_json
 from ebbtide_cli.verb import argument_type, examples, json_option, master_option
 
 if TYPE_CHECKING:
-    from ebbtide_cli.drawing import Cell
+    from ebbtide_cli.text import Cell
 
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
 DEFAULT_POOL = "default"
