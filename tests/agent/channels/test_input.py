@@ -94,4 +94,4 @@ async def test_a_job_without_input_is_given_none(agent):
         await node.running(line="''")
         end = End(node)
         closed = await end.end(end.open(**INPUT))
-        assert closed.error.startswith("nobody listens there")
+        assert closed.error.startswith("no process listens there")

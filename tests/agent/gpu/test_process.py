@@ -216,7 +216,7 @@ async def test_the_master_is_told_anew_when_gpus_are_found(fake_node):
         assert [info.uuid for info in await telemetry.inventory()] == node.uuids[1:]
         assert len((await telemetry.heartbeat()).gpus) == 1
         node.faults()
-        with pytest.raises(GpusChanged, match="2 GPUs are here, 1 were told"):
+        with pytest.raises(GpusChanged, match="2 GPUs are here, 1 were reported"):
             await _beat_for_ever(telemetry)
         assert {info.uuid for info in await telemetry.inventory()} == set(node.uuids)
         assert len((await telemetry.heartbeat()).gpus) == 2

@@ -75,7 +75,7 @@ async def test_a_job_that_swaps_is_refused_beside_clients(place, binary):
     async with shared(place, binary) as ways:
         client = await ways.prepare(job("1"))
         assert (client.sharing, client.limited_by) == (Way.MPS, "mps")
-        with pytest.raises(NotShared, match="the driver swaps nobody beside one"):
+        with pytest.raises(NotShared, match="the driver swaps no process while one runs"):
             await ways.prepare(job("2", swaps=True))
 
 

@@ -204,7 +204,7 @@ def test_a_file_that_is_no_recording_is_left_alone(node: Node, tmp_path: Path) -
 
 def test_two_cannot_record_into_one_file(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "lab.csv"
-    refused = pytest.raises(CannotRecord, match="somebody else records into it")
+    refused = pytest.raises(CannotRecord, match="another process records into it")
     with opened(path, (), 300.0, False), refused, opened(path, (), 300.0, False):
         pass
     assert list(tmp_path.glob("lab.csv*")) == []

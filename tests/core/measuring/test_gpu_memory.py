@@ -210,7 +210,7 @@ def test_whoever_uses_too_much_is_suspended_and_goes_on_with_more_and_its_neighb
     commands = overrun(lab, hungry, 20)
     assert [(command.job, command.grace_s) for command in commands if isinstance(command, Stop)] == [(hungry.id, 180.0)]
     assert hungry.state is JobState.SUSPENDING
-    assert hungry.reason == "uses 20 GiB of GPU memory, 10 GiB were given to it; it goes on with 22 GiB"
+    assert hungry.reason == "uses 20 GiB of GPU memory, 10 GiB were given to it; it resumes with 22 GiB"
     lab.end(hungry)
     lab.start(hungry)
     assert held(hungry) == (QUARTER, 22 * GIB)

@@ -31,7 +31,7 @@ def test_there_is_room_once_those_have_ended_whose_time_limits_come_first(lab: L
     short = lab.running(2, time_limit_s=100.0)
     waiting = explained(lab, lab.submit(2))
     assert waiting.room_at == pytest.approx(short.attempts[0].started + 100)
-    assert waiting.basis == f"once job {short.id} and those that end before it have ended"
+    assert waiting.basis == f"once job {short.id} and the jobs that end before it have ended"
     assert explained(lab, lab.submit(3)).room_at == pytest.approx(long.attempts[0].started + 1000)
 
 

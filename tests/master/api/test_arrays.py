@@ -195,7 +195,7 @@ async def test_the_failed_tasks_of_an_array_are_run_again_with_the_same_indices(
         await submit(master, 3, [{"lr": str(n)} for n in range(3)], max_concurrent=3, command=["train", "{lr}"])
         jobs = [await start(agent) for _ in range(3)]
         nothing = client_pb2.RequeueRequest(job_id="1", failed=True, user="ann")
-        assert (await refusal(master.ask.Requeue(nothing)))[1] == "--failed: nothing of job 1 failed"
+        assert (await refusal(master.ask.Requeue(nothing)))[1] == "--failed: no task of job 1 failed"
         for job in jobs:
             await end(agent, job, None if job == "1.0" else FAILED)
         await master.becomes("1", "FAILED")

@@ -99,7 +99,7 @@ async def test_an_overrun_suspends_the_job_and_gives_it_more_and_its_neighbour_h
         assert agent.heard.count("stop") == 1
         shown = await master.show(hungry)
         assert [s.reason for s in shown.suspensions] == [
-            "uses 20 GiB of GPU memory, 10 GiB were given to it; it goes on with 22 GiB"
+            "uses 20 GiB of GPU memory, 10 GiB were given to it; it resumes with 22 GiB"
         ]
         assert (await master.show(neighbour)).attempt == 1
         assert (await master.kinds()).count("MemoryOverran") == 1
