@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import socket
@@ -18,6 +19,8 @@ from ebbtide_cli import main as entry_point
 from ebbtide_cli.daemons import stop_process
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.overview import VERBS, overview
+from ebbtide_cli.submitting.job import DAILY, sections
+from ebbtide_cli.verbs.submit import command as submit
 from ebbtide_protos.process import Identity
 
 from tests.certificates import an_authority
@@ -75,6 +78,24 @@ def test_every_verb_has_help_with_an_example(ebb, verb):
     result = ebb(verb, "--help")
     assert result.code == 0
     assert f"  ebb {verb}" in result.out.partition("Examples:")[2]
+
+
+def test_help_on_submit_shows_the_options_of_daily_use_and_help_all_shows_every_option(ebb):
+    daily, everything = ebb("submit", "--help").out, ebb("submit", "--help-all").out
+    names = {option.opts[0] for option in submit.params if isinstance(option, click.Option)}
+    grouped = [name for section in sections().values() for name in section]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) > DAILY
+    assert all(shows(everything, name) for name in names)
+    rare = set(grouped) - DAILY
+    assert {name for name in names if shows(daily, name)} == names - rare
+    assert f"{len(rare)} more options are for special cases: ebb submit --help-all" in daily
+    assert "special cases" not in everything
+    assert all(f"\n{title}:\n" in everything for title in sections())
+
+
+def shows(help: str, option: str) -> bool:
+    return re.search(rf"^  {option}[ ,\n]", help, re.MULTILINE) is not None
 
 
 def test_help_names_every_verb_and_imports_none(ebb_process):
@@ -159,7 +180,7 @@ def test_a_submit_loads_no_more_than_it_needs(master):
     assert not modules & (HEAVY | DEFERRED)
     assert not packages(modules) & {"ebbtide_agent", "ebbtide_master"}
     assert {name.split(".")[1] for name in modules if name.startswith("ebbtide_core.")} == {"model"}
-    assert len(ours(modules)) <= 95
+    assert len(ours(modules)) <= 96
     assert len(modules - modules_of_nothing()) <= 215
 
 

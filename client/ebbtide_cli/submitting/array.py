@@ -13,6 +13,7 @@ from ebbtide_cli.verb import argument_type
 
 ARRAY: Final = argument_type("array", parse_array)
 
+TITLE: Final = "Arrays and sweeps"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--array",

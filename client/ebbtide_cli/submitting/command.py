@@ -32,6 +32,18 @@ class SubmitCommand(click.Command):
         ctx.params["script"] = script
         return rest
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section: those of daily use, or all of them."""
+        from ebbtide_cli.submitting.help import write_options
+
+        write_options(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        from ebbtide_cli.submitting.help import write_examples
+
+        write_examples(ctx, formatter)
+
     def given(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
         """Return the options in ``args`` before their values are converted."""
         options: dict[str, Any] = self.make_parser(ctx).parse_args(list(args))[0]

@@ -21,6 +21,7 @@ _PYTHON: Final = re.compile(r"python[\d.]*")
 _ISOLATED: Final = re.compile(r"-[a-zA-Z]*[IE][a-zA-Z]*")
 _IMPORT: Final = re.compile(rb"^[ \t]*(import|from)[ \t]+ebbtide\b", re.MULTILINE)
 
+TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--venv", metavar="DIR", help="Run in this virtual environment, on a node that has it."),
     click.option("--conda", metavar="NAME|DIR", help="Run in this conda environment, on a node that has it."),

@@ -9,6 +9,7 @@ from ebbtide_protos.quantities import abbreviated
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option
 
+TITLE: Final = "Arrays and sweeps"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--asha",

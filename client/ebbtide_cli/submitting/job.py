@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, TypeVar
 
+import click
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
 
 from ebbtide_cli.errors import USAGE, Failure
@@ -27,30 +28,39 @@ from ebbtide_cli.submitting import (
     waiting,
     whereabouts,
 )
+from ebbtide_cli.submitting.help import help_all_option
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
 
 TOPICS: Final[tuple[Topic, ...]] = (
-    running,
-    passing,
     resources,
     pools,
     whereabouts,
+    running,
+    passing,
+    environments,
+    snapshots,
     standing,
     waiting,
     array,
     sweep,
     halving,
     stepping_aside,
-    environments,
-    snapshots,
+    idleness,
     printing,
     notices,
     templates,
-    idleness,
 )
 """All topics, in the order in which the help shows their options."""
+DAILY: Final = frozenset(
+    {
+        *("--gpus", "--nodes", "--gpu-mem", "--cpus", "--mem"),
+        *("--name", "--workdir", "--launch", "--retries", "--env", "--venv", "--conda", "--snapshot"),
+        *("--te", "--priority", "--after", "--array", "--time", "--grace", "--output"),
+    }
+)
+"""The options that ``--help`` shows; the others are for special cases, and ``--help-all`` shows them, too."""
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(JobSpec))
 _FOLLOWING: Final[tuple[Callable[[Given], dict[str, Any]], ...]] = (
     running.fields,
@@ -70,7 +80,19 @@ _FOLLOWING: Final[tuple[Callable[[Given], dict[str, Any]], ...]] = (
 def job_options(command: Command) -> Command:
     """Give ``command`` every option that describes a job."""
     options = [option for topic in TOPICS for option in topic.OPTIONS]
+    options.append(help_all_option)
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def sections() -> dict[str, list[str]]:
+    """Return the options, each by the first of its names, by section of the help and in its order."""
+    found: dict[str, list[str]] = {}
+    for topic in TOPICS:
+        owner = click.Command(None)
+        for option in topic.OPTIONS:
+            option(owner)
+        found.setdefault(topic.TITLE, []).extend(parameter.opts[0] for parameter in owner.params)
+    return found
 
 
 def job_spec(given: Given) -> JobSpec:

@@ -10,6 +10,7 @@ from ebbtide_cli.verb import argument_type
 
 NOTICE: Final = argument_type("event=target", parse_rule)
 
+TITLE: Final = "Output and notices"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--notify",

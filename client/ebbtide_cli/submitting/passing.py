@@ -37,6 +37,7 @@ MISSED: Final = re.compile(
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MOST_TOLD: Final = 6
 
+TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--env", "variables", metavar="K=V|K", multiple=True, help="Set an environment variable, or copy it from here."

@@ -6,6 +6,7 @@ import click
 
 from ebbtide_cli.submitting.topic import Option
 
+TITLE: Final = "Where it runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--pool", metavar="NAME", default="", help="Pool of nodes to run in (default: as the master is configured)."

@@ -10,6 +10,7 @@ from ebbtide_cli.verb import argument_type
 
 LOG_RULE: Final = argument_type("regex=action", parse_rule)
 
+TITLE: Final = "Output and notices"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--output",

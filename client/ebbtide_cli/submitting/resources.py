@@ -12,6 +12,7 @@ from ebbtide_cli.verb import CPUS, GPUS, NODES, SIZE
 
 NO_GPU: Final = GpuRange.exactly(0)
 
+TITLE: Final = "GPUs, CPUs and memory"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--gpus",

@@ -11,6 +11,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import default_name, digests, working_directory
 from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 
+TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option("--name", help="Name of the job in lists (default: the script's name)."),
     click.option("--workdir", metavar="DIR", help="Working directory of the job (default: this one)."),

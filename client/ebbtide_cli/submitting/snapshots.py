@@ -16,6 +16,7 @@ from ebbtide_cli.verb import SIZE
 
 DEFAULT_LIMIT: Final = 200 * 2**20
 
+TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--snapshot/--no-snapshot",

@@ -8,6 +8,7 @@ from ebbtide_core.model.types import JobClass
 
 from ebbtide_cli.submitting.topic import Given, Option
 
+TITLE: Final = "When it runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--te/--be",

@@ -13,6 +13,7 @@ from ebbtide_cli.verb import DURATION, argument_type
 AUTO: Final = "auto"
 TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse_duration(text))
 
+TITLE: Final = "Suspend and resume"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--grace",

@@ -22,6 +22,7 @@ PARAM: Final = argument_type("param", parse_param)
 Values = Mapping[str, str]
 """A task's values, by the name of the param."""
 
+TITLE: Final = "Arrays and sweeps"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--param",

@@ -14,6 +14,7 @@ from ebbtide_cli.submitting.topic import Option
 
 FOR_ALL: Final = Path("/etc/ebbtide/templates")
 
+TITLE: Final = "Templates"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--template",

@@ -16,6 +16,8 @@ Given = Mapping[str, Any]
 class Topic(Protocol):
     """A module with some of the options. An option that has the name of a field of `JobSpec` gives that field."""
 
+    TITLE: str
+    """The section of the help that shows the options; several topics may have one section."""
     OPTIONS: tuple[Option, ...]
 
 

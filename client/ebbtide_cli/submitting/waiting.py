@@ -14,6 +14,7 @@ from ebbtide_cli.verb import argument_type
 AFTER: Final = argument_type("after", parse_after)
 BEGIN: Final = argument_type("begin", lambda text: parse_begin(text, time.time()))
 
+TITLE: Final = "When it runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--after",

@@ -9,6 +9,7 @@ from ebbtide_core.model.types import NodeId
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.verb import SETTING, SIZE
 
+TITLE: Final = "Where it runs"
 OPTIONS: Final[tuple[Option, ...]] = (
     click.option(
         "--select",
