@@ -28,8 +28,11 @@ ACCESS: Final = {
                 "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
+                "WatchBoard",  # has nothing that `sight` would hide; see `api.board_rows`
             ),
-            Access.SEEN: ("ListJobs", "ShowJob", "ShowStory", "Explain", "WatchJobs", "WatchEvents"),
+            Access.SEEN: (
+                "ListJobs", "ShowJob", "ShowStory", "Explain", "ForecastQueue", "WatchJobs", "WatchEvents",
+            ),
             Access.OWNER: (
                 "ReadLogs", "Suspend", "Resume", "Resize", "Drill", "Change", "Cancel", "Hold", "Release",
                 "Requeue",  # a job that is run again keeps its user

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ebbtide_core.events.codec import decode_event
 from ebbtide_core.views.narrate import narrate
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import board_pb2, client_pb2, job_pb2
 
 OwnerOf = Callable[[str], str | None]
 """Returns the user of the job or array with an id; None if the id is unknown."""
@@ -95,8 +95,14 @@ def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
         _keep(job.spec.needs, _NEEDS)
     if job.HasField("progress"):
         _keep(job.progress, _PROGRESS)
+    job.reason = public_reason(job)
+
+
+def public_reason(job: client_pb2.Job | board_pb2.BoardJob) -> str:
+    """Return the reason of a job as far as everybody may read it."""
     if job.held_by == "system" or _TELLING.search(job.reason) or (job.attempt and job.state in _AFTER_AN_END):
-        job.reason = ""
+        return ""
+    return job.reason
 
 
 def _hide_jobs(reply: client_pb2.ListJobsReply, user: str, owner_of: OwnerOf) -> None:
@@ -114,6 +120,12 @@ def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerO
     for node in reply.nodes:
         if _TELLING.search(node.obstacle):
             node.obstacle = "not one that it can use"
+
+
+def _hide_forecasts(reply: board_pb2.ForecastQueueReply, user: str, owner_of: OwnerOf) -> None:
+    for job in reply.jobs:
+        if _TELLING.search(job.basis) and owner_of(job.job_id) != user:
+            job.basis = ""
 
 
 def _hide_story(reply: client_pb2.StoryReply, user: str, owner_of: OwnerOf) -> None:
@@ -175,6 +187,7 @@ HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
     client_pb2.ListJobsReply: _hide_jobs,
     client_pb2.Explanation: _hide_explanation,
     client_pb2.StoryReply: _hide_story,
+    board_pb2.ForecastQueueReply: _hide_forecasts,
     client_pb2.Event: _hide_event,
 }
 """The functions that hide, by type of reply; other replies do not show what a job runs."""

@@ -12,6 +12,7 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 
 from collections import abc as _abc
 from ebbtide_protos.v1 import agent_pb2 as _agent_pb2
+from ebbtide_protos.v1 import board_pb2 as _board_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -1705,8 +1706,10 @@ class NodeGpu(_message.Message):
     JOB_IDS_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     reserved: _builtins.str
     """for whom it is kept now, and when next, in words; empty: for nobody"""
+    state: _board_pb2.GpuState.ValueType
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -1728,10 +1731,11 @@ class NodeGpu(_message.Message):
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
         reserved: _builtins.str = ...,
+        state: _board_pb2.GpuState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
