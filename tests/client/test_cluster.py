@@ -263,7 +263,7 @@ def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembe
         cluster.ensure_agent(here, settings, line)
     assert "--keep=90d" in started[0]
     again = up._settings(
-        cluster.LocalSettings.remembered(here), UpRequest(None, None, None, {}, None, None, None, None)
+        cluster.LocalSettings.remembered(here), UpRequest(None, None, None, {}, None, None, None, None, None)
     )
     assert again.keep == "90d"
     assert ebb("up", "--keep", "soon").complaint.startswith("up: 'soon'")

@@ -26,6 +26,8 @@ GATHER_S: Final = 0.25
 """Seconds for which changes are gathered before they are told."""
 PROGRESS_S: Final = 2.0
 """Seconds between two tellings of progress, and of readings of GPUs."""
+QUIET_S: Final = 5.0
+"""Seconds after which an update without any news says that the master is there."""
 NODES_AT_ONCE: Final = 250
 """Nodes whose readings are told at a time; the others have their turn the next times."""
 MOST_FINISHED: Final = 200
@@ -44,7 +46,7 @@ class BoardService:
     """Lets any number of clients watch one board."""
 
     def __init__(self, master: Context) -> None:
-        self._board = Board(master)
+        self._board = ClusterBoard(master)
 
     async def WatchBoard(
         self, request: board_pb2.WatchBoardRequest, context: Any
@@ -59,7 +61,7 @@ class BoardService:
                     await asyncio.sleep(0)
 
 
-class Board:
+class ClusterBoard:
     """What is told of the cluster now. A task keeps it up to date for as long as somebody watches."""
 
     def __init__(self, master: Context) -> None:
@@ -89,7 +91,7 @@ class Board:
     # --- for those who watch ---
 
     @contextmanager
-    def watched(self) -> Iterator["Board"]:
+    def watched(self) -> Iterator["ClusterBoard"]:
         """Keep the board up to date for as long as the block lasts."""
         if not self._watchers:
             self._clear()
@@ -156,13 +158,15 @@ class Board:
         with self._changes.watch() as watcher:
             await self._loop.ask_in_parts(self._look_at_all)
             self._publish()
-            told = clock()
+            ticked = published = clock()
             while True:
-                changed = await self._gathered(watcher, told + PROGRESS_S - clock())
-                tick = clock() - told >= PROGRESS_S
-                told = clock() if tick else told
-                if await self._loop.ask_in_parts(lambda cluster: self._look(cluster, changed, tick)):  # noqa: B023
+                changed = await self._gathered(watcher, ticked + PROGRESS_S - clock())
+                tick = clock() - ticked >= PROGRESS_S
+                ticked = clock() if tick else ticked
+                news = await self._loop.ask_in_parts(lambda cluster: self._look(cluster, changed, tick))  # noqa: B023
+                if news or clock() - published >= QUIET_S:
                     self._publish()
+                    published = clock()
 
     async def _gathered(self, watcher: Watcher, at_most_s: float) -> set[JobId]:
         """Return the jobs that changed, `GATHER_S` after the first change; none if nothing changed in ``at_most_s``."""

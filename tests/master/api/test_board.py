@@ -127,8 +127,10 @@ async def test_many_who_watch_cost_no_more_than_one(tmp_path, monkeypatch):
 
 async def test_nothing_is_computed_while_nobody_watches(tmp_path, monkeypatch):
     looks = []
-    look = boards.Board._look_at_all
-    monkeypatch.setattr(boards.Board, "_look_at_all", lambda board, cluster: (looks.append(1), look(board, cluster))[1])
+    look = boards.ClusterBoard._look_at_all
+    monkeypatch.setattr(
+        boards.ClusterBoard, "_look_at_all", lambda board, cluster: (looks.append(1), look(board, cluster))[1]
+    )
     async with a_master(tmp_path) as master:
         await master.submit(1)
         assert looks == []
