@@ -32,8 +32,6 @@ HERE: Final = Path(__file__).parent
 CHECKED_S: Final = 3.0
 """Seconds after which the master is asked again whether a session's token still holds."""
 LABEL: Final = "dashboard"
-OFFERED: Final = 32
-"""Requests for parts of pages that one session has open at a time are few; a change of many jobs goes in turn."""
 
 log = logging.getLogger(__name__)
 
@@ -358,22 +356,28 @@ class Pages:
 
     async def stream_cluster(self, request: Request, session: Session) -> Response:
         """Stream the cluster."""
-        return streams.EventStream(streams.shared(session, self._dashboard.feed, None))
+        return self._shared(session, None)
 
     async def stream_queue(self, request: Request, session: Session) -> Response:
         """Stream a part of the queue."""
-        wanted = Wanted.read(request.query_params)
+        return self._shared(session, Wanted.read(request.query_params))
+
+    def _shared(self, session: Session, wanted: Wanted | None) -> Response:
+        session.check_room()
+        self._dashboard.feed.check_room(wanted)
         return streams.EventStream(streams.shared(session, self._dashboard.feed, wanted))
 
     async def stream_job(self, request: Request, session: Session) -> Response:
         """Stream one job."""
         id = _job_request(request).job_id
+        session.check_room()
         return streams.EventStream(streams.of_job(session, self._dashboard.master, id))
 
     async def stream_log(self, request: Request, session: Session) -> Response:
         """Stream the log of a job."""
         wanted = _log_request(request)
         wanted.follow, wanted.tail = True, streams.TAIL_LINES
+        session.check_room()
         return streams.EventStream(streams.of_log(session, self._dashboard.master, wanted))
 
     # --- changes ---

@@ -13,6 +13,7 @@ from ebbtide_web import queue_page
 from ebbtide_web.picture import ClusterPicture, optional
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.sessions import NoRoomError
 from ebbtide_web.shared_page import SharedPage, encoded
 
 RETRY_S: Final = 0.5
@@ -44,12 +45,15 @@ class SharedFeed:
         self._news = asyncio.Event()
         self._forecasts: dict[str, dict[str, Any]] = {}
 
+    def check_room(self, wanted: Wanted | None) -> None:
+        """Raise `NoRoomError` if so many different pages are open that there is no room for another one."""
+        if wanted not in self._topics and len(self._topics) >= MOST_TOPICS:
+            raise NoRoomError("too many different pages of the queue are open: close some")
+
     @contextmanager
     def viewed(self, wanted: Wanted | None) -> Any:
-        """Give the topic of a page: of the cluster (None), or of a part of the queue. Raises `MasterRefusedError`."""
+        """Give the page that all see who want the same: of the cluster (None), or of a part of the queue."""
         if wanted not in self._topics:
-            if len(self._topics) >= MOST_TOPICS:
-                raise MasterRefusedError("too many different pages of the queue are open: close some", 429)
             self._topics[wanted] = SharedPage()
             self._make(wanted)
         topic = self._topics[wanted]

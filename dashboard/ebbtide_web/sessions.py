@@ -54,11 +54,14 @@ class Session:
         self.why = self.why or why
         self.ended.set()
 
-    @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count one more stream for as long as the block lasts. Raises `NoRoomError`."""
+    def check_room(self) -> None:
+        """Raise `NoRoomError` if the session has as many streams as it may."""
         if self.streams >= MOST_STREAMS:
             raise NoRoomError(f"{MOST_STREAMS} pages of this session are open already: close one")
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count one more stream for as long as the block lasts."""
         self.streams += 1
         try:
             yield
