@@ -100,7 +100,7 @@ class Dashboard:
             session.role = who.user.role
         except MasterRefusedError as error:
             if error.status == 401:
-                session.end(str(error))
+                session.end(streams.OVER)
         except AwayError:
             pass  # what is shown is what was shown before; nothing can be changed meanwhile
 
@@ -299,7 +299,7 @@ class Pages:
             return await self._dashboard.master.call(method, request, session.token)
         except MasterRefusedError as error:
             if error.status == 401:
-                session.end(str(error))
+                session.end(streams.OVER)
             raise
 
     async def story(self, request: Request, session: Session) -> Response:

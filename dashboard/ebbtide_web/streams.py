@@ -30,6 +30,7 @@ EXPLAINED_S: Final = 15.0
 """Seconds after which a job that waits is explained again: a forecast costs the master a copy of itself."""
 TAIL_LINES: Final = 1000
 LINES_OF_AN_EVENT: Final = 500
+OVER: Final = "your session is over: its token does not hold any more"
 _PING: Final = b": here\n\n"
 _RETRY: Final = b"retry: 1000\n\n"
 
@@ -114,7 +115,7 @@ async def of_job(session: Session, master: Master, id: str) -> Events:
                 await before_end(session, asyncio.sleep(RETRY_S))
             except MasterRefusedError as error:
                 if error.status == 401:
-                    session.end(str(error))
+                    session.end(OVER)
                     break
                 yield event("refused", encoded({"words": str(error), "status": error.status}))
                 if error.status != 429:
@@ -198,7 +199,7 @@ async def of_log(session: Session, master: Master, request: client_pb2.ReadLogsR
                 await before_end(session, asyncio.sleep(4 * RETRY_S))
             except MasterRefusedError as error:
                 if error.status == 401:
-                    session.end(str(error))
+                    session.end(OVER)
                     break
                 yield event("refused", encoded({"words": str(error), "status": error.status}))
                 return
