@@ -78,7 +78,7 @@ class Pictures:
                 page.close()
 
     def _note(self, where: str, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
+        if kind in ("error", "warning") and not (where.startswith("missing") and "404" in text):
             self.problems.append(f"{where}: {text}")
 
 

@@ -82,7 +82,7 @@ class ClusterPicture:
         total = sum(len(node.gpus) for node in self.nodes.values())
         cells = {
             "sums": encoded(self._sums(total)),
-            "head": encoded([self._head_row(id) for queue in self.queues.values() for id in queue.job_ids[:HEAD]]),
+            "head": encoded([self._head_row(id) for queue in self.queues.values() for id in self._head_of(queue)]),
         }
         for name in sorted(self.nodes, key=lambda name: (self.nodes[name].pool, natural(name))):
             cells[f"node:{name}"] = self._cell("few" if total <= FEW_GPUS else "many", name)
@@ -135,6 +135,13 @@ class ClusterPicture:
                 "quiesced": self.notices.quiesced,
             },
         }
+
+    def _head_of(self, queue: board_pb2.BoardQueue) -> list[str]:
+        """Return who is next; of the tasks of an array only the first."""
+        found = dict[str, str]()
+        for id in queue.job_ids:
+            found.setdefault(id.partition(".")[0], id)
+        return list(found.values())[:HEAD]
 
     def _head_row(self, id: str) -> dict[str, Any]:
         job = self.jobs.get(id, board_pb2.BoardJob(job_id=id))

@@ -17,15 +17,15 @@ const tile = (title, value, more, kind = "") =>
   h("div", { class: `tile ${kind}` }, h("p", { class: "what" }, title), h("p", { class: "value" }, value), h("p", { class: "more" }, more));
 
 function showSums(sums) {
-  const gpus = sums.gpus, of = (name) => gpus[name] ?? 0;
+  const gpus = sums.gpus, of = (name) => gpus[name] ?? 0, many = (count) => count.toLocaleString("en");
   const aside = of("quarantined") + of("unhealthy") + of("unreachable");
   const jobs = sums.jobs, runs = (jobs.RUNNING ?? 0) + (jobs.STARTING ?? 0), waits = jobs.PENDING ?? 0, rests = jobs.SUSPENDED ?? 0;
   put(byId("tiles"), [gpus, sums.total, jobs, sums.oldest, sums.block, sums.nodes, sums.queued], () => [
-    tile("GPUs in use", [String(of("allocated")), h("small", {}, ` of ${sums.total.toLocaleString("en")}`)], `on ${plural(sums.nodes, "node")}`),
-    tile("Idle", String(of("idle")), sums.block ? `at most ${sums.block.gpus} together, on ${sums.block.node}` : "none together"),
-    tile("Set aside", String(aside + of("foreign")), aside + of("foreign") ? STATES.slice(2).filter(of).map((name) => `${of(name)} ${name}`).join(", ") : "all GPUs are on offer", aside ? "warn" : ""),
-    tile("Running", String(runs), rests ? `${plural(rests, "job")} suspended` : "no job is suspended"),
-    tile("Waiting", String(waits), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`)] : "nobody waits"),
+    tile("GPUs in use", [many(of("allocated")), h("small", {}, ` of ${sums.total.toLocaleString("en")}`)], `on ${plural(sums.nodes, "node")}`),
+    tile("Idle", many(of("idle")), sums.block ? `at most ${sums.block.gpus} together, on ${sums.block.node}` : "none together"),
+    tile("Set aside", many(aside + of("foreign")), aside + of("foreign") ? STATES.slice(2).filter(of).map((name) => `${many(of(name))} ${name}`).join(", ") : "all GPUs are on offer", aside ? "warn" : ""),
+    tile("Running", many(runs), rests ? `${plural(rests, "job")} suspended` : "no job is suspended"),
+    tile("Waiting", many(waits), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`)] : "nobody waits"),
   ]);
   put(byId("share"), [gpus], () => {
     if (!sums.total) return [];
@@ -34,7 +34,7 @@ function showSums(sums) {
       part.style.flexGrow = String(of(name));
       return part;
     }));
-    return [bar, h("ul", { class: "legend" }, STATES.filter(of).map((name) => h("li", {}, state(name), ` ${of(name)}`)))];
+    return [bar, h("ul", { class: "legend" }, STATES.filter(of).map((name) => h("li", {}, state(name), ` ${many(of(name))}`)))];
   });
   const notices = sums.notices;
   put(byId("notices"), notices, () => [
@@ -263,12 +263,17 @@ async function details(name, only = null) {
 
 // --- what comes ---
 
-frames("/stream/cluster", (cells) => {
+const NATURAL = new Intl.Collator("en", { numeric: true });
+let known = 0;
+
+frames("/stream/cluster", (cells, changed, full) => {
   const sums = cells.get("sums");
   if (!sums) return;
   showSums(sums);
   showNext(cells.get("head"));
-  const keys = [...cells.keys()].filter((key) => key.startsWith("node:")).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const keys = [...cells.keys()].filter((key) => key.startsWith("node:"));
+  if (!full && keys.length !== known) keys.sort(NATURAL.compare); // all of them come in order, new ones at the end
+  known = keys.length;
   if (!keys.length) {
     byId("nodes").kept = undefined; map.canvas = null;
     put(byId("nodes"), "empty", () => empty("There are no nodes yet. On a machine with GPUs, this starts a cluster, or lets the machine join one:", "ebb up\nebb agent join"));

@@ -7,6 +7,7 @@ const path = `/jobs/${encodeURIComponent(id)}`;
 const PARTS = { save: "save", exit: "exit", free: "free the GPU", queue: "queue", start: "start", import: "import", load: "load", first_step: "first step" };
 let job = null;
 let log = null;
+let explained = false; // whether the reason is told in words of its own
 
 // --- changes ---
 
@@ -94,12 +95,12 @@ function showState() {
   const progress = job.progress, share = progress?.total ? Math.min(1, progress.step / progress.total) : null;
   const left = share !== null && job.steps_per_s ? (progress.total - progress.step) / job.steps_per_s : null;
   const running = ["RUNNING", "SUSPENDING", "STOPPING"].includes(job.state), waits = ["PENDING", "SUSPENDED", "STARTING"].includes(job.state) && job.held !== "user";
-  put(byId("state"), [job.state, job.reason, job.held, job.gpus, job.nodes, progress, job.steps_per_s, job.waited, job.ran, job.preemptions, job.attempt, job.exit_code, job.checkpoint, job.proved, running, waits, job.tasks], () => {
+  put(byId("state"), [job.state, job.reason, job.held, job.gpus, job.nodes, progress, job.steps_per_s, job.waited, job.ran, job.preemptions, job.attempt, job.exit_code, job.checkpoint, job.proved, running, waits, job.tasks, explained], () => {
     const bar = share === null ? null : h("div", { class: "progress", role: "progressbar", "aria-label": "Progress", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * share) }, h("span", { class: "fill" }));
     if (bar) bar.firstChild.style.width = `${100 * share}%`;
     const fact = (title, ...value) => h("div", { class: "fact" }, h("dt", {}, title), h("dd", {}, ...value));
     return h("div", { class: "state-panel" },
-      h("div", { class: "state-line" }, job.tasks ? Object.entries(job.tasks.states).map(([name, count]) => [state(name), ` ${count} `]) : state(job.state), job.reason && job.reason.toUpperCase() !== job.state ? h("span", { class: "reason" }, linked(job.reason)) : null),
+      h("div", { class: "state-line" }, job.tasks ? Object.entries(job.tasks.states).map(([name, count]) => [state(name), ` ${count} `]) : state(job.state), job.reason && job.reason.toUpperCase() !== job.state && !explained ? h("span", { class: "reason" }, linked(job.reason)) : null),
       bar,
       h("dl", { class: "facts-list" },
         progress ? fact("Progress", `step ${progress.step.toLocaleString("en")}${progress.total ? ` of ${progress.total.toLocaleString("en")}` : ""}`, job.steps_per_s ? h("span", { class: "dim" }, ` ${job.steps_per_s.toPrecision(3)} steps/s${left !== null && running ? `, about ${short(left)} left` : ""}`) : null) : null,
@@ -251,13 +252,13 @@ stream(`/stream${path}`, {
     lostAt = 0;
     setAway(null);
     job = found;
+    if (!["PENDING", "SUSPENDED"].includes(job.state) || job.tasks) { byId("why").hidden = true; explained = false; }
     showActions(); showState(); showRun(); showRequest(); showStory(); showTasks();
-    if (!["PENDING", "SUSPENDED"].includes(job.state) || job.tasks) byId("why").hidden = true;
     if (!log && !job.tasks) log = followLog(path, job);
     if (job.tasks) byId("log").closest("section").hidden = true;
     log?.update(job);
   },
-  explained: (found) => { if (job && ["PENDING", "SUSPENDED"].includes(job.state)) showWhy(found); },
+  explained: (found) => { if (job && ["PENDING", "SUSPENDED"].includes(job.state)) { explained = true; showWhy(found); showState(); } },
   away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); if (job) showActions(); else put(byId("state"), "away", () => empty("The master does not answer, and this page was not loaded before. It goes on by itself.")); },
   refused: ({ words }) => put(byId("state"), words, () => h("p", { class: "empty" }, words)),
   final: () => {},

@@ -5,6 +5,7 @@ const query = new URLSearchParams(location.search);
 const chosen = new Set();
 const TABS = [["unfinished", "All"], ["waiting", "Waiting"], ["running", "Running"], ["finished", "Finished"]];
 const SORTS = [["", "as they start"], ["-id", "newest first"], ["id", "oldest first"], ["user", "user"], ["name", "name"], ["-gpus", "most GPUs"], ["-waited", "longest wait"], ["priority", "priority"]];
+const AT_ONCE = 24; // rows that are made without a break
 let shown = [];
 let cells = new Map();
 let following = null;
@@ -92,9 +93,19 @@ function showRows(finished) {
       h("th", { scope: "col", class: "check" }, all),
       ["Job", "User", "State", "GPUs", "Prio", finished ? "Ran" : "Waited / ran", finished ? "Ended" : "Place", finished ? "Waited" : "Expected start", "Why, or where"].map((title) => h("th", { scope: "col" }, title)))), body));
   }
-  keep(body, shown, makeRow, (row, id) => updateRow(row, cells.get(`row:${id}`), finished));
+  fill(finished);
   body.all.checked = shown.length > 0 && shown.every((id) => chosen.has(id));
   body.all.indeterminate = !body.all.checked && chosen.size > 0;
+}
+
+/** Shows the rows some at a time, so that a page of two hundred never holds up what somebody types or scrolls. */
+function fill(finished) {
+  const known = body.kept?.size ?? 0, most = Math.max(AT_ONCE, Math.min(shown.length, known + AT_ONCE));
+  keep(body, shown.slice(0, most), makeRow, (row, id) => updateRow(row, cells.get(`row:${id}`), finished));
+  if (most < shown.length && !body.filling) {
+    const filled = body;
+    body.filling = requestAnimationFrame(() => { filled.filling = 0; if (filled === body) fill(finished); });
+  }
 }
 
 function makeRow(id) {
@@ -128,7 +139,7 @@ function updateRow(row, job, finished) {
     job.nodes.length ? h("span", {}, `on ${job.nodes.join(", ")}${job.more_nodes ? ` and ${job.more_nodes} more` : ""}`) : null,
     job.step !== null && !finished && job.runs ? h("span", { class: "dim" }, ` step ${job.step.toLocaleString("en")}${job.total ? ` of ${job.total.toLocaleString("en")}` : ""}`) : null,
     job.reason && !(job.nodes.length && job.state === "RUNNING") ? h("span", {}, job.nodes.length ? " – " : "", linked(job.reason)) : null,
-    job.place !== null && seen?.basis && (seen.start === null || seen.start === undefined) ? h("span", { class: "dim small" }, " ", linked(seen.basis)) : null]);
+    job.place !== null && seen?.basis && !seen.basis.startsWith("not foreseen") && !seen.basis.includes(job.reason || "…") && (seen.start === null || seen.start === undefined) ? h("span", { class: "dim small" }, " ", linked(seen.basis)) : null]);
 }
 
 // --- several at once ---

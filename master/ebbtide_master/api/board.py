@@ -9,6 +9,7 @@ import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final
 
 from ebbtide_core.cluster import Cluster
@@ -246,6 +247,12 @@ class ClusterBoard:
                 news = True
             if not number % PART:
                 yield
+        for pool in cluster.state.pools.values():  # why these wait changes with what happens to others
+            for job in islice(pool.queue, rows.MOST_QUEUED):
+                if rows.job_key(job) != self._keys.get(job.id):
+                    self._take_job(job, now)
+                    news = True
+            yield
         known = set(self._turns)
         self._turns.extend(name for name in cluster.state.nodes if name not in known)
         for _ in range(min(NODES_AT_ONCE, len(self._turns))):

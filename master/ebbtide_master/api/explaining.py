@@ -20,6 +20,7 @@ from ebbtide_master.api.copies import LONGEST_S, Copies
 from ebbtide_master.api.named_jobs import job_named
 from ebbtide_master.api.views import reason_of
 from ebbtide_master.identity.caller import caller
+from ebbtide_master.identity.sight import public_words
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.throttle.fair_queue import stand_in
 
@@ -66,9 +67,7 @@ class ExplanationService:
         if look is None or (look.done() and (now - begun >= SHARED_S or look.exception() is not None)):
             look = asyncio.create_task(self._look(pool), name=f"forecast of {pool}")
             self._looks[pool] = now, look
-        reply = board_pb2.ForecastQueueReply()
-        reply.CopyFrom(await asyncio.shield(look))  # what somebody may not see is removed from a copy
-        return reply
+        return await asyncio.shield(look)
 
     async def _look(self, pool: str) -> board_pb2.ForecastQueueReply:
         stand_in(FORECASTS)
@@ -103,7 +102,13 @@ def _foreseen_queue(
         reply = board_pb2.ForecastQueueReply(at=now)
         for id in head:
             seen = found[id]
-            reply.jobs.add(job_id=id, start_at=seen.start, basis=seen.basis, after=seen.after, preempts=seen.preempted)
+            reply.jobs.add(
+                job_id=id,
+                start_at=seen.start,
+                basis=public_words(seen.basis),
+                after=seen.after,
+                preempts=seen.preempted,
+            )
         return reply.SerializeToString()
 
     return "", copies.compute(work)

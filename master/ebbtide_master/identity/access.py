@@ -28,11 +28,9 @@ ACCESS: Final = {
                 "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
-                "WatchBoard",  # has nothing that `sight` would hide; see `api.board_rows`
+                "WatchBoard", "ForecastQueue",  # tell everybody the same: nothing that `sight` would hide from anybody
             ),
-            Access.SEEN: (
-                "ListJobs", "ShowJob", "ShowStory", "Explain", "ForecastQueue", "WatchJobs", "WatchEvents",
-            ),
+            Access.SEEN: ("ListJobs", "ShowJob", "ShowStory", "Explain", "WatchJobs", "WatchEvents"),
             Access.OWNER: (
                 "ReadLogs", "Suspend", "Resume", "Resize", "Drill", "Change", "Cancel", "Hold", "Release",
                 "Requeue",  # a job that is run again keeps its user

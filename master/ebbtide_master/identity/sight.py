@@ -100,9 +100,13 @@ def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
 
 def public_reason(job: client_pb2.Job | board_pb2.BoardJob) -> str:
     """Return the reason of a job as far as everybody may read it."""
-    if job.held_by == "system" or _TELLING.search(job.reason) or (job.attempt and job.state in _AFTER_AN_END):
-        return ""
-    return job.reason
+    hidden = job.held_by == "system" or (job.attempt and job.state in _AFTER_AN_END)
+    return "" if hidden else public_words(job.reason)
+
+
+def public_words(words: str) -> str:
+    """Return ``words``, or nothing if they quote a job, or name a path of it."""
+    return "" if _TELLING.search(words) else words
 
 
 def _hide_jobs(reply: client_pb2.ListJobsReply, user: str, owner_of: OwnerOf) -> None:
@@ -120,12 +124,6 @@ def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerO
     for node in reply.nodes:
         if _TELLING.search(node.obstacle):
             node.obstacle = "not one that it can use"
-
-
-def _hide_forecasts(reply: board_pb2.ForecastQueueReply, user: str, owner_of: OwnerOf) -> None:
-    for job in reply.jobs:
-        if _TELLING.search(job.basis) and owner_of(job.job_id) != user:
-            job.basis = ""
 
 
 def _hide_story(reply: client_pb2.StoryReply, user: str, owner_of: OwnerOf) -> None:
@@ -187,7 +185,6 @@ HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
     client_pb2.ListJobsReply: _hide_jobs,
     client_pb2.Explanation: _hide_explanation,
     client_pb2.StoryReply: _hide_story,
-    board_pb2.ForecastQueueReply: _hide_forecasts,
     client_pb2.Event: _hide_event,
 }
 """The functions that hide, by type of reply; other replies do not show what a job runs."""

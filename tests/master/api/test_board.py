@@ -199,6 +199,27 @@ async def test_the_starts_of_a_whole_queue_are_seen_in_one_look_that_is_shared(t
         assert alone.forecast.start_at == pytest.approx(jobs[third].start_at, abs=5)
 
 
+async def test_a_reason_that_changes_with_others_is_told_and_what_quotes_somebody_is_not(tmp_path):
+    async with a_master(tmp_path) as master:
+        agent = await master.agent(gpus=2)
+        first = await master.running(agent)
+        async with watching(master) as board:
+            waiting = await master.submit(2)
+            await board.until(lambda board: waiting in board.jobs)
+            assert board.jobs[waiting].reason == "waiting for 2 GPUs"
+            foreign = agent_pb2.GpuProcess(pid=9, mem_bytes=6 * GIB, user="eve", command="secret-miner")
+            reading = agent_pb2.GpuReading(uuid="n1-1", mem_used_bytes=6 * GIB, healthy=True, processes=[foreign])
+            for _ in range(2):
+                await agent.send(heartbeat=agent_pb2.Heartbeat(gpus=[reading]))
+            await board.until(lambda board: board.jobs[waiting].reason == "")
+            assert "secret-miner" in (await master.show(waiting)).reason
+            assert all(b"secret" not in update.SerializeToString() for update in board.updates)
+            reply = await master.ask.ForecastQueue(board_pb2.ForecastQueueRequest())
+            assert [job.job_id for job in reply.jobs] == [waiting]
+            assert b"secret" not in reply.SerializeToString()
+            assert first not in [job.job_id for job in reply.jobs]
+
+
 async def test_a_forecast_of_a_pool_that_does_not_exist_is_refused(tmp_path):
     async with a_master(tmp_path) as master:
         with pytest.raises(grpc.aio.AioRpcError, match="pool 'moon' does not exist"):
