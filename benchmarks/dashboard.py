@@ -204,12 +204,9 @@ async def measure(seconds: float, browser: bool, pictures: Path | None) -> None:
             before = [viewer.bytes for viewer in viewers]
             busy = await cpu_of(process, seconds)
             read = sum(viewer.bytes for viewer in viewers) - sum(before)
-            print(
-                f"dashboard, {VIEWERS} viewers: {100 * busy:.1f} % of a core, {process.memory_info().rss / 2**20:.0f} MiB"
-            )
-            print(
-                f"each viewer: {read / VIEWERS / seconds / 1024:.0f} KiB/s, first frame {max(before) / 1024:.0f} KiB at most"
-            )
+            memory, each = process.memory_info().rss / 2**20, read / VIEWERS / seconds / 1024
+            print(f"dashboard, {VIEWERS} viewers: {100 * busy:.1f} % of a core, {memory:.0f} MiB")
+            print(f"each viewer: {each:.0f} KiB/s, first frame {max(before) / 1024:.0f} KiB at most")
             if browser:
                 code = links.make()
                 await asyncio.to_thread(look, port, code, pictures)
@@ -236,7 +233,8 @@ LOOK = """() => new Promise((done) => {
     new PerformanceObserver((list) => long.push(...list.getEntries().map((one) => one.duration)))
         .observe({ type: "longtask", buffered: true });
     setTimeout(() => done({
-        paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime, long: Math.max(0, ...long), count: long.length,
+        paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
+        long: Math.max(0, ...long), count: long.length,
     }), 8000);
 })"""
 

@@ -62,6 +62,8 @@ class Dashboard:
     feed: SharedFeed
     sessions: WebSessions = field(default_factory=WebSessions)
     failures: Failures = field(default_factory=Failures)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    """What runs for as long as the dashboard does; if one of them ends, that is a fault of it."""
 
     @property
     def cookie(self) -> str:
@@ -450,13 +452,13 @@ def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(dashboard.feed.run()), asyncio.create_task(dashboard.watch())]
+        dashboard.tasks += [asyncio.create_task(dashboard.feed.run()), asyncio.create_task(dashboard.watch())]
         try:
             yield
         finally:
-            for task in tasks:
+            for task in dashboard.tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait(dashboard.tasks)
             await dashboard.close()
 
     routes = Pages(dashboard).routes()

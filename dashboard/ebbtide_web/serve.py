@@ -88,7 +88,7 @@ def config_of(app: App) -> uvicorn.Config:
 async def serve(
     settings: DashboardSettings, listening: Listening, ready: Callable[[], None], stopped: asyncio.Event
 ) -> None:
-    """Serve until ``stopped``; call ``ready`` once requests are answered."""
+    """Serve until ``stopped``; call ``ready`` once requests are answered. Raises whatever fault ended the feed."""
     app, dashboard = make_app(settings)
     server = _Server(config_of(app), dashboard)
     serving = asyncio.create_task(server._serve([listening.socket]))  # `serve` would take over the signals
@@ -98,7 +98,10 @@ async def serve(
             await asyncio.sleep(0.01)
         if server.started:
             ready()
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, stopping, *dashboard.tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in dashboard.tasks:
+            if task.done():
+                task.result()  # a fault ends the dashboard, which would show what is not so any more
     finally:
         stopping.cancel()
         server.should_exit = True

@@ -153,6 +153,7 @@ class Stage:
     tokens: dict[str, str]
     stop_master: Callable[[], Awaitable[None]]
     """Ends the master, as its process would, before the stage is left."""
+    serving: asyncio.Task[None]
 
     def visitor(self) -> Visitor:
         return Visitor(self.port)
@@ -168,7 +169,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_dashboard(home: Path, links: Path, token: Any, monkeypatch: Any) -> AsyncIterator[tuple[Dashboard, int]]:
+async def a_dashboard(
+    home: Path, links: Path, token: Any, monkeypatch: Any
+) -> AsyncIterator[tuple[Dashboard, int, asyncio.Task[None]]]:
     """A dashboard that looks for its master in ``home``."""
 
     @asynccontextmanager
@@ -201,10 +204,11 @@ async def a_dashboard(home: Path, links: Path, token: Any, monkeypatch: Any) -> 
     async with asyncio.timeout(DEADLINE_S):
         await ready.wait()
     try:
-        yield made[0], listening.port
+        yield made[0], listening.port, task
     finally:
         stopped.set()
-        await task
+        if not task.done():
+            await task
 
 
 @asynccontextmanager
@@ -219,5 +223,5 @@ async def a_stage(tmp_path: Path, monkeypatch: Any) -> AsyncIterator[Stage]:
         for name, role in USERS.items():
             await master.identities.put_user(User(name, role))
             tokens[name] = (await master.identities.issue(name, time.time()))[1]
-        async with a_dashboard(home, links, lambda: tokens["ada"], monkeypatch) as (dashboard, port):
-            yield Stage(home, master, dashboard, port, Links(links), tokens, stack.aclose)
+        async with a_dashboard(home, links, lambda: tokens["ada"], monkeypatch) as (dashboard, port, serving):
+            yield Stage(home, master, dashboard, port, Links(links), tokens, stack.aclose, serving)

@@ -372,3 +372,17 @@ async def _answer_reads(agent, text: bytes) -> None:
             found = text[read.offset :]
             data = agent_pb2.LogData(request_id=read.request_id, data=found, next=len(text))
         await agent.send(log=data)
+
+
+async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_is_not_so(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        page = await ann.stream("/stream/cluster")
+        await page.next()
+        monkeypatch.setattr(ClusterPicture, "take", lambda picture, update, now: 1 / 0)
+        await a_job(stage)
+        await page.ends()
+        page.close()
+        with pytest.raises(ExceptionGroup) as fault:
+            await stage.serving
+        assert fault.group_contains(ZeroDivisionError)

@@ -79,5 +79,5 @@ def test_without_its_libraries_it_says_which_extra_brings_them(tmp_path: Path, m
     from ebbtide_cli.verbs import dashboard
 
     monkeypatch.setattr(dashboard, "find_spec", lambda name: None if name == "starlette" else object())
-    with pytest.raises(Failure, match=r"it needs starlette: pip install 'ebbtide\[dashboard\]'"):
+    with pytest.raises(Failure, match=r"the dashboard needs starlette: pip install 'ebbtide\[dashboard\]'"):
         dashboard.command.callback(None, True, False, False, False, None)  # type: ignore[misc]

@@ -36,9 +36,7 @@ def command(port: int | None, no_open: bool, only_link: bool, no_link: bool, as_
 
     If a dashboard of EBB_HOME runs already, print a link to it. 'ebb up --dashboard' keeps one running.
     """
-    missing = [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise Failure(f"dashboard: it needs {', '.join(missing)}: pip install 'ebbtide[dashboard]'")
+    check_libraries("dashboard")
     home = Home.current()
     running = _running(home)
     if running is not None and port is None:
@@ -48,6 +46,19 @@ def command(port: int | None, no_open: bool, only_link: bool, no_link: bool, as_
         words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
         raise Failure(f"dashboard: --link: {words}", UNREACHABLE)
     _serve(home, port, master, quiet=no_link, no_open=no_open, as_json=as_json)
+
+
+def check_libraries(verb: str) -> None:
+    """Raise `Failure` unless the libraries of a dashboard are there."""
+    missing = [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise Failure(f"{verb}: the dashboard needs {', '.join(missing)}: pip install 'ebbtide[dashboard]'")
+
+
+def show_running(home: Home) -> None:
+    """Print and open a link to the dashboard that runs in ``home``, if one does."""
+    if (url := _running(home)) is not None:
+        _show_link(_link(home, url), no_open=False, as_json=False)
 
 
 def _running(home: Home) -> str | None:

@@ -140,6 +140,10 @@ def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
     from ebbtide_agent.network import Network
     from ebbtide_agent.node import node_name
 
+    if wanted.dashboard:
+        from ebbtide_cli.verbs.dashboard import check_libraries  # few keep a dashboard
+
+        check_libraries("up")
     try:
         chosen = _checked_profile(wanted.gpus) if wanted.gpus and wanted.gpus != "auto" else None
         named = node_name(wanted.node) if wanted.node else None

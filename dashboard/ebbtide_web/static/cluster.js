@@ -92,7 +92,7 @@ function cardOf(gpu, node) {
     bar,
     h("p", { class: "reading" },
       h("span", {}, known ? `${bytes(gpu.used)} of ${bytes(gpu.mem)}` : `${bytes(gpu.mem)}, use not known`),
-      h("span", { class: "right" }, gpu.use === null ? null : [spark(history.get(gpu.uuid) ?? []), ` ${Math.round(100 * gpu.use)} %`],
+      h("span", { class: "right" }, gpu.use === null ? null : [spark(history.get(gpu.uuid) ?? []), `${Math.round(100 * gpu.use)} %`],
         gpu.temp === null ? null : ` · ${gpu.temp} °C`, gpu.power === null ? null : ` · ${Math.round(gpu.power)} W`)),
     gpu.jobs.length ? h("ul", { class: "holders" }, gpu.jobs.map((job) => h("li", {},
       h("span", { class: `chip j${colourOf(job.id)}`, "aria-hidden": "true" }), jobLink(job.id, [h("b", {}, job.id), " ", job.name]),
@@ -110,6 +110,7 @@ function part(size, kind) {
 }
 
 function spark(values) {
+  if (values.length < 2 || Math.max(...values) < 0.005) return null;
   const width = 56, height = 14;
   const points = values.map((value, at) => `${(width - (values.length - 1 - at) * (width / 59)).toFixed(1)},${(height - 1 - value * (height - 2)).toFixed(1)}`).join(" ");
   return svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" },

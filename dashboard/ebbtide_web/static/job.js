@@ -24,9 +24,11 @@ const ACTIONS = [
   ["Cancel", "cancel", (j) => !j.finished && j.state !== "STOPPING"],
 ];
 
+const mine = () => job.user === me.user || me.role !== "user";
+
 function showActions() {
-  const mine = job.user === me.user || me.role !== "user", place = byId("actions");
-  if (!mine) { put(place, "theirs", () => h("p", { class: "dim small" }, `Only ${job.user} and operators can change this job.`)); return; }
+  const place = byId("actions");
+  if (!mine()) { put(place, "theirs", () => h("p", { class: "dim small" }, `Only ${job.user} and operators can change this job.`)); return; }
   if (!place.buttons) {
     place.buttons = ACTIONS.map(([words, verb, fits]) => Object.assign(h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", onclick: () => act(words, verb) }, words), { fits }));
     place.replaceChildren(...place.buttons);
@@ -100,7 +102,7 @@ function showState() {
     if (bar) bar.firstChild.style.width = `${100 * share}%`;
     const fact = (title, ...value) => h("div", { class: "fact" }, h("dt", {}, title), h("dd", {}, ...value));
     return h("div", { class: "state-panel" },
-      h("div", { class: "state-line" }, job.tasks ? Object.entries(job.tasks.states).map(([name, count]) => [state(name), ` ${count} `]) : state(job.state), job.reason && job.reason.toUpperCase() !== job.state && !explained ? h("span", { class: "reason" }, linked(job.reason)) : null),
+      h("div", { class: "state-line" }, job.tasks ? Object.entries(job.tasks.states).map(([name, count]) => [state(name), ` ${count} `]) : state(job.state), job.reason && job.reason.toUpperCase() !== job.state && !explained && !job.tasks ? h("span", { class: "reason" }, linked(job.reason)) : null),
       bar,
       h("dl", { class: "facts-list" },
         progress ? fact("Progress", `step ${progress.step.toLocaleString("en")}${progress.total ? ` of ${progress.total.toLocaleString("en")}` : ""}`, job.steps_per_s ? h("span", { class: "dim" }, ` ${job.steps_per_s.toPrecision(3)} steps/s${left !== null && running ? `, about ${short(left)} left` : ""}`) : null) : null,
@@ -112,7 +114,7 @@ function showState() {
         job.attempt ? fact("Attempts", String(job.attempt), h("span", { class: "dim" }, [["preempted", job.preemptions], ["resized", job.resizes], ["restarted", job.restarts]].filter(([, times]) => times).map(([what, times]) => ` ${what} ${times}×`).join(","))) : null,
         job.checkpoint ? fact("Checkpoint", job.checkpoint.step === null ? "kept" : `step ${job.checkpoint.step.toLocaleString("en")}`, h("span", { class: "dim" }, ` ${bytes(job.checkpoint.bytes)}${job.checkpoint.verified ? ", verified" : ""}`)) : null,
         job.exit_code !== null ? fact("Exit code", String(job.exit_code)) : null,
-        job.preemptible && job.attempt && !job.finished && !job.tasks ? fact("Can suspend", job.proved ? "proved" : "not tried yet", job.proved ? (job.save_s !== null ? h("span", { class: "dim" }, ` ${duration(job.save_s)} to step aside`) : null) : h("span", { class: "dim" }, " a drill tests it")) : null,
+        job.preemptible && job.attempt && !job.finished && !job.tasks ? fact("Can suspend", job.proved ? "proved" : "not tried yet", job.proved ? (job.save_s !== null ? h("span", { class: "dim" }, ` ${duration(job.save_s)} to step aside`) : null) : h("span", { class: "dim" }, mine() ? " a drill tests it" : "")) : null,
         !job.preemptible ? fact("Can suspend", "no, by its request") : null));
   });
 }
@@ -224,6 +226,8 @@ function showRequest() {
 
 let told = "";
 async function showStory() {
+  byId("story").closest("section").hidden = job.tasks !== null;
+  if (job.tasks) return;
   const key = JSON.stringify([job.state, job.attempt, job.suspensions.length, job.reason]);
   if (told === key) return;
   told = key;
