@@ -220,23 +220,23 @@ class Pages:
         return await self._log_in(request, "token")
 
     async def _log_in(self, request: Request, kind: str) -> Response:
-        dashboard = self._dashboard
-        if dashboard.failures.too_many():
+        dashboard, address = self._dashboard, request.client.host if request.client is not None else ""
+        if dashboard.failures.too_many(address):
             return problem("too many attempts to log in: wait a minute", 429)
         given = (await body(request)).get(kind)
         text = given.strip() if isinstance(given, str) and len(given) < 1000 else ""
         if kind == "code" and not dashboard.settings.links.use(text):
-            dashboard.failures.add()
+            dashboard.failures.add(address)
             return problem("the link is not valid any more: it logs in once, within a minute", 401)
         try:
             session, cookie = await dashboard.log_in(dashboard.settings.token() if kind == "code" else text)
         except MasterRefusedError as error:
-            dashboard.failures.add()
+            dashboard.failures.add(address)
             return problem(str(error), error.status)
         except AwayError as error:
             return problem(f"the master does not answer: {error}", 503)
         except (NoRoomError, UnicodeError) as error:
-            dashboard.failures.add()
+            dashboard.failures.add(address)
             return problem(str(error) if isinstance(error, NoRoomError) else "this is not a token", 400)
         log.info("user=%s logged in by a %s", session.user, "link" if kind == "code" else kind)
         response = answer({"user": session.user})

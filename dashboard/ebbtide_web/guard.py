@@ -28,6 +28,9 @@ HEADERS: Final = (
 )
 
 
+STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where browsers reach this dashboard: names of hosts, the port, and whether with TLS."""
@@ -66,6 +69,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message.get("headers", ())}
                 kept = [(b"cache-control", b"no-store")] if b"cache-control" not in given else []
+                kept += [STRICT] if self._origin.tls else []
                 message["headers"] = [*message.get("headers", ()), *HEADERS, *kept]
             await send(message)
 

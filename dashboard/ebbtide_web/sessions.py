@@ -21,7 +21,9 @@ MOST_SESSIONS: Final = 500
 MOST_STREAMS: Final = 12
 """Streams of one session: a tab has one, the page of a job two."""
 FAILURES: Final = 5
-"""Failed logins, of all together, in `FAILURES_S`; more are refused unread."""
+"""Failed logins from one address in `FAILURES_S`; more are refused unread."""
+MOST_ADDRESSES: Final = 1000
+"""Addresses whose failures are counted; beyond that all others count as one."""
 FAILURES_S: Final = 60.0
 _CODE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
@@ -163,17 +165,24 @@ class Failures:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._at: deque[float] = deque()
+        self._at: dict[str, deque[float]] = {}
 
-    def too_many(self) -> bool:
-        """Whether no further attempt is read now."""
-        while self._at and self._now() - self._at[0] >= FAILURES_S:
-            self._at.popleft()
-        return len(self._at) >= FAILURES
+    def too_many(self, address: str) -> bool:
+        """Whether no further attempt from ``address`` is read now."""
+        since = self._now() - FAILURES_S
+        for known, times in list(self._at.items()):
+            while times and times[0] <= since:
+                times.popleft()
+            if not times:
+                del self._at[known]
+        return len(self._at.get(self._key(address), ())) >= FAILURES
 
-    def add(self) -> None:
+    def add(self, address: str) -> None:
         """Note a failed login."""
-        self._at.append(self._now())
+        self._at.setdefault(self._key(address), deque()).append(self._now())
+
+    def _key(self, address: str) -> str:
+        return address if address in self._at or len(self._at) < MOST_ADDRESSES else ""
 
 
 def _digest(cookie: str) -> bytes:

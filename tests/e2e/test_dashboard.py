@@ -3,12 +3,16 @@
 import json
 import signal
 import socket
+import ssl
+import time
 import urllib.request
+from http.client import RemoteDisconnected
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import pytest
+from ebbtide_master.tls.authority import Authority, create
 
 from tests.e2e.cluster import Cluster, alive, wait_for
 
@@ -74,10 +78,57 @@ def test_without_a_cluster_it_says_what_to_do(idle_cluster: Cluster, options: tu
     assert refused.err.count("\n") == 1
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for localhost with that of its authority, and its key."""
+    pem, secret = create(time.time())
+    own, private = Authority(pem, secret).server(("localhost",), time.time())
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text(own + pem)
+    key.write_text(private)
+    key.chmod(0o600)
+    return cert, key
+
+
+def test_a_shared_one_speaks_tls_under_its_name_only(cluster: Cluster, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    options = ("--shared", "localhost", "--cert", str(cert), "--key", str(key))
+    running = cluster.start("dashboard", "--no-open", "--json", *options)
+    try:
+        assert running.stdout is not None
+        url = json.loads(running.stdout.readline())["url"]
+        port = urlsplit(url).port
+        assert url.startswith(f"https://localhost:{port}/login#code=")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(url, context=trusting, timeout=10) as reply:
+            assert reply.headers["strict-transport-security"]
+        with pytest.raises(RemoteDisconnected):
+            urllib.request.urlopen(f"http://localhost:{port}/login", timeout=10)
+        trusting.check_hostname = False
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(f"https://127.0.0.1:{port}/login", context=trusting, timeout=10)
+        assert refused.value.code == 421
+        refused.value.close()
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=20)
+
+
+def test_a_shared_one_without_tls_is_refused(cluster: Cluster, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    shared = ("dashboard", "--no-open", "--shared", "localhost")
+    assert "served with TLS only" in cluster.ebb(*shared, code=2).err
+    assert "served with TLS only" in cluster.ebb(*shared, "--cert", str(cert), code=2).err
+    assert "do not belong together" in cluster.ebb(*shared, "--cert", str(key), "--key", str(key), code=2).err
+    assert "No such file" in cluster.ebb(*shared, "--cert", str(cert), "--key", "/none", code=2).err
+    key.chmod(0o644)
+    assert "others can read it" in cluster.ebb(*shared, "--cert", str(cert), "--key", str(key), code=2).err
+
+
 def test_without_its_libraries_it_says_which_extra_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ebbtide_cli.errors import Failure
     from ebbtide_cli.verbs import dashboard
 
     monkeypatch.setattr(dashboard, "find_spec", lambda name: None if name == "starlette" else object())
     with pytest.raises(Failure, match=r"the dashboard needs starlette: pip install 'ebbtide\[dashboard\]'"):
-        dashboard.command.callback(None, True, False, False, False, None)  # type: ignore[misc]
+        dashboard.check_libraries("dashboard")

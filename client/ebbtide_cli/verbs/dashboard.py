@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import re
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,33 +22,70 @@ from ebbtide_cli.verb import examples, json_option, master_option
 if TYPE_CHECKING:
     import grpc
     from ebbtide_web.app import DashboardSettings
-    from ebbtide_web.serve import Listening
+    from ebbtide_web.serve import Listening, Shared
 
 
-@click.command(epilog=examples("ebb dashboard", "ebb dashboard --no-open", "ebb dashboard --link --json"))
+@click.command(
+    epilog=examples(
+        "ebb dashboard",
+        "ebb dashboard --no-open",
+        "ebb dashboard --link --json",
+        "ebb dashboard --shared login.lab.example --cert lab.pem --key lab.key",
+    )
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port on loopback (default: 8642, or any other if that is taken)."
 )
 @click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
 @click.option("--link", "only_link", is_flag=True, help="Print a new link to the dashboard that runs already.")
 @click.option("--no-link", is_flag=True, help="Print no link; 'ebb dashboard --link' makes one.")
+@click.option(
+    "--shared",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    help="Serve other machines too, with TLS, under this name; needs --cert and --key.",
+)
+@click.option(
+    "--cert",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Certificate for --shared, and those up to its root.",
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Private key of the certificate, which only you may read.",
+)
 @json_option
 @master_option
-def command(port: int | None, no_open: bool, only_link: bool, no_link: bool, as_json: bool, master: str | None) -> None:
+def command(
+    port: int | None,
+    no_open: bool,
+    only_link: bool,
+    no_link: bool,
+    hosts: tuple[str, ...],
+    cert: Path | None,
+    key: Path | None,
+    as_json: bool,
+    master: str | None,
+) -> None:
     """Show cluster, queue and jobs in a browser, until Ctrl-C; print a link that logs in once, within a minute.
 
     If a dashboard of EBB_HOME runs already, print a link to it. 'ebb up --dashboard' keeps one running.
     """
     check_libraries("dashboard")
     home = Home.current()
+    shared = _shared(hosts, cert, key)
     running = _running(home)
-    if running is not None and port is None:
+    if running is not None and port is None and shared is None:
         _show_link(_link(home, running), no_open=no_open or only_link, as_json=as_json)
         return
     if only_link:
         words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
         raise Failure(f"dashboard: --link: {words}", UNREACHABLE)
-    _serve(home, port, master, quiet=no_link, no_open=no_open, as_json=as_json)
+    _serve(home, port, master, shared, quiet=no_link, no_open=no_open, as_json=as_json)
 
 
 def check_libraries(verb: str) -> None:
@@ -84,13 +124,44 @@ def _show_link(link: str, *, no_open: bool, as_json: bool) -> None:
         webbrowser.open(link)
 
 
-def _serve(home: Home, port: int | None, master: str | None, *, quiet: bool, no_open: bool, as_json: bool) -> None:
+def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Shared | None":
+    """Return how other machines reach the dashboard; None if none do. Raises `Failure`."""
+    from ebbtide_web.serve import Shared
+
+    if not hosts and cert is None and key is None:
+        return None
+    if not hosts or cert is None or key is None:
+        words = "--shared, --cert and --key need each other: other machines are served with TLS only"
+        raise Failure(f"dashboard: {words}", USAGE)
+    if wrong := [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host)]:
+        raise Failure(f"dashboard: --shared: {wrong[0][:80]!r} is not the name of a host", USAGE)
+    try:
+        if key.stat().st_mode & 0o077:
+            raise Failure(f"dashboard: --key {key}: others can read it: chmod 600", USAGE)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        raise Failure(f"dashboard: --cert, --key: they do not belong together, or are none: {error}", USAGE) from None
+    except OSError as error:
+        raise Failure(f"dashboard: --cert, --key: {error.filename or key}: {error.strerror}", USAGE) from None
+    return Shared(hosts, cert, key)
+
+
+def _serve(
+    home: Home,
+    port: int | None,
+    master: str | None,
+    shared: "Shared | None",
+    *,
+    quiet: bool,
+    no_open: bool,
+    as_json: bool,
+) -> None:
     from ebbtide_web.serve import listen, serve
 
     settings_of = _settings(home, master)
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        listening = listen(port)
+        listening = listen(port, shared)
     except OSError as error:
         raise Failure(f"dashboard: --port {port}: {error.strerror or error}", USAGE) from None
 
