@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from ebbtide_cli.address import Address
-from ebbtide_cli.credentials import token_for, authority
+from ebbtide_cli.credentials import authority, token_for
 from ebbtide_cli.logins import Login, trying
 
 from tests.client.runs import Ebb

@@ -191,8 +191,8 @@ class ClusterBoard:
 
     def _look_at_all(self, cluster: Cluster) -> Parts[None]:
         state, now = cluster.state, self._clock.now()
-        over = (job for job in list(state.jobs.values()) if job.ended is not None)
-        finished = heapq.nlargest(MOST_FINISHED, over, key=lambda job: job.ended or 0.0)
+        over = (job for job in list(state.jobs.values()) if job.end is not None)
+        finished = heapq.nlargest(MOST_FINISHED, over, key=_ended)
         self._finished.extend(job.id for job in reversed(finished))
         yield
         for number, job in enumerate([*finished, *state.unfinished.values()]):
@@ -311,3 +311,7 @@ class ClusterBoard:
             return False
         kept[id] = (self._version + 1, row)
         return True
+
+
+def _ended(job: Job) -> float:
+    return job.end.at if job.end is not None else 0.0

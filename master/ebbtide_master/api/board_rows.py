@@ -31,7 +31,7 @@ def job_key(job: Job) -> tuple[object, ...]:
     allocation = job.live.allocation if job.live is not None and not job.live.off_gpu else None
     return (
         job.state, job.held_by, job.reason, len(job.attempts), job.priority, job.gpus_min, job.gpus_max, job.pool,
-        job.preemptions, id(allocation), job.admission is not None and (job.admission.admitted, job.admission.why),
+        job.suspending.preemptions, id(allocation), job.admission is not None and (job.admission.admitted, job.admission.why),
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def job_row(job: Job, now: float) -> board_pb2.BoardJob:
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     nodes = allocation.node_ids if allocation is not None else ()
-    progress = job.progress
+    progress = job.measured.progress
     row = board_pb2.BoardJob(
         job_id=job.id,
         name=job.spec.name,
@@ -55,7 +55,7 @@ def job_row(job: Job, now: float) -> board_pb2.BoardJob:
         job_class=_CLASSES[job.spec.job_class],
         priority=job.priority,
         submit_time=job.submitted,
-        end_time=job.ended,
+        end_time=job.end.at if job.end is not None else None,
         waiting_s=job.waiting_s(now),
         running_s=job.running_s(now),
         at=now,
@@ -63,9 +63,9 @@ def job_row(job: Job, now: float) -> board_pb2.BoardJob:
         total=progress.total if progress is not None else None,
         steps_per_s=speed_now(job),
         attempt=len(job.attempts),
-        preemptions=job.preemptions,
-        array=job.task.array if job.task is not None else "",
-        index=job.task.index if job.task is not None else 0,
+        preemptions=job.suspending.preemptions,
+        array=job.lineage.task.array if job.lineage.task is not None else "",
+        index=job.lineage.task.index if job.lineage.task is not None else 0,
         nodes=nodes[:MOST_NODES_NAMED],
         node_count=len(nodes),
     )
