@@ -31,7 +31,8 @@ def job_key(job: Job) -> tuple[object, ...]:
     allocation = job.live.allocation if job.live is not None and not job.live.off_gpu else None
     return (
         job.state, job.held_by, job.reason, len(job.attempts), job.priority, job.gpus_min, job.gpus_max, job.pool,
-        job.suspending.preemptions, id(allocation), job.admission is not None and (job.admission.admitted, job.admission.why),
+        job.suspending.preemptions, id(allocation),
+        job.admission is not None and (job.admission.admitted, job.admission.why),
     )  # fmt: skip
 
 
