@@ -25,6 +25,19 @@ def status_of(url: str) -> int:
         return error.code
 
 
+def log_in(link: str) -> int:
+    """Log in as the page of the link does."""
+    base, _, code = link.partition("/login#code=")
+    headers = {"content-type": "application/json", "origin": base}
+    asked = urllib.request.Request(f"{base}/login/code", json.dumps({"code": code}).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=10) as reply:
+        return int(reply.status)
+
+
+def log_of(cluster: Cluster) -> str:
+    return (cluster.home / "dashboard.log").read_text()
+
+
 def test_up_keeps_a_dashboard_which_a_link_leads_to_and_down_ends(idle_cluster: Cluster) -> None:
     cluster = idle_cluster
     started = cluster.facts("up", "--gpus", "2xA100-40GB", "--dashboard")
@@ -34,9 +47,11 @@ def test_up_keeps_a_dashboard_which_a_link_leads_to_and_down_ends(idle_cluster: 
     assert status_of(first) == 200
     dashboard = cluster.daemon("dashboard")
     assert cluster.facts("up")["started"] == [], "it is remembered, and runs"
+    assert log_in(first) == 200
+    log = wait_for("the login is logged", lambda: "logged in by a link" in (text := log_of(cluster)) and text)
+    assert first.partition("code=")[2] not in log
     cluster.kill(dashboard)
     assert cluster.facts("up")["started"] == ["dashboard"], "up starts again what has died"
-    assert first not in (cluster.home / "dashboard.log").read_text()
     again = cluster.daemon("dashboard")
     stopped = cluster.facts("down", "--now")["stopped"]
     assert stopped[0] == "dashboard"

@@ -1,6 +1,7 @@
 """``ebb dashboard``: show the cluster in a browser."""
 
 import asyncio
+import logging
 import os
 import re
 import ssl
@@ -159,6 +160,8 @@ def _serve(
     from ebbtide_web.serve import listen, serve
 
     settings_of = _settings(home, master)
+    if quiet:
+        _log_changes()
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         listening = listen(port, shared)
@@ -181,6 +184,16 @@ def _serve(
     finally:
         if (read_record(home.dashboard_record) or {}).get("pid") == os.getpid():
             home.dashboard_record.unlink(missing_ok=True)
+
+
+def _log_changes() -> None:
+    """Log who logs in and who changes what, as what runs in the background does."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    own = logging.getLogger("ebbtide_web")
+    own.addHandler(handler)
+    own.setLevel(logging.INFO)
+    own.propagate = False
 
 
 def _settings(home: Home, master: str | None) -> "Callable[[Listening], DashboardSettings]":
