@@ -107,7 +107,8 @@ class ClusterPicture:
             if load.state == "up":
                 idle_on[name] = sum(gpu.state == board_pb2.GPU_STATE_IDLE for gpu in load.gpus)
         jobs = Counter(state_of(job) for job in self.jobs.values())
-        waiting = [job for job in self.jobs.values() if state_of(job) == "PENDING" and not job.held_by]
+        pending = [job for job in self.jobs.values() if state_of(job) == "PENDING"]
+        waiting = [job for job in pending if not job.held_by]
         oldest = min(waiting, key=lambda job: job.submit_time, default=None)
         block = idle_on.most_common(1)
         return {
@@ -125,7 +126,8 @@ class ClusterPicture:
                 for name, counts in pools.items()
             ],
             "jobs": {state: count for state, count in jobs.items() if state not in FINISHED},
-            "queued": sum(queue.length for queue in self.queues.values()),
+            "waiting": len(waiting),
+            "held": len(pending) - len(waiting),
             "oldest": None if oldest is None else {"id": oldest.job_id, "since": oldest.submit_time},
             "block": {"gpus": block[0][1], "node": block[0][0]} if block and block[0][1] else None,
             "notices": {

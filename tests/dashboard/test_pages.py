@@ -293,6 +293,13 @@ def test_filters_and_orders_do_as_they_say():
     assert rows_of(picture)["tabs"] == {"unfinished": 30, "waiting": 30, "running": 0, "finished": 0}
 
 
+def test_the_sums_tell_those_that_wait_from_those_that_are_held():
+    picture = a_picture(5)
+    picture.jobs["2"].held_by = "user"
+    sums = json.loads(picture.cluster_cells()["sums"])
+    assert (sums["waiting"], sums["held"]) == (4, 1)
+
+
 def test_the_tasks_of_an_array_are_one_row():
     picture = ClusterPicture()
     states = ["RUNNING", "RUNNING", "PENDING", "COMPLETED"]

@@ -19,13 +19,13 @@ const tile = (title, value, more, kind = "") =>
 function showSums(sums) {
   const gpus = sums.gpus, of = (name) => gpus[name] ?? 0, many = (count) => count.toLocaleString("en");
   const aside = of("quarantined") + of("unhealthy") + of("unreachable");
-  const jobs = sums.jobs, runs = (jobs.RUNNING ?? 0) + (jobs.STARTING ?? 0), waits = jobs.PENDING ?? 0, rests = jobs.SUSPENDED ?? 0;
-  put(byId("tiles"), [gpus, sums.total, jobs, sums.oldest, sums.block, sums.nodes, sums.queued], () => [
+  const jobs = sums.jobs, runs = (jobs.RUNNING ?? 0) + (jobs.STARTING ?? 0), rests = jobs.SUSPENDED ?? 0;
+  put(byId("tiles"), [gpus, sums.total, jobs, sums.oldest, sums.block, sums.nodes, sums.waiting, sums.held], () => [
     tile("GPUs in use", [many(of("allocated")), h("small", {}, ` of ${sums.total.toLocaleString("en")}`)], `on ${plural(sums.nodes, "node")}`),
     tile("Idle", many(of("idle")), sums.block ? `at most ${sums.block.gpus} together, on ${sums.block.node}` : "none together"),
     tile("Set aside", many(aside + of("foreign")), aside + of("foreign") ? STATES.slice(2).filter(of).map((name) => `${many(of(name))} ${name}`).join(", ") : "all GPUs are on offer", aside ? "warn" : ""),
     tile("Running", many(runs), rests ? `${plural(rests, "job")} suspended` : "no job is suspended"),
-    tile("Waiting", many(waits), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`)] : "nobody waits"),
+    tile("Waiting", many(sums.waiting), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`), sums.held ? `; ${many(sums.held)} held` : null] : sums.held ? `${many(sums.held)} held` : "nobody waits"),
   ]);
   put(byId("share"), [gpus], () => {
     if (!sums.total) return [];

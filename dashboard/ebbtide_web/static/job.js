@@ -84,7 +84,12 @@ async function act(words, verb) {
 
 // --- what it is ---
 
-const gpuWords = (found) => found.now !== "0" ? `${found.now} GPU${found.now === "1" ? "" : "s"}` : found.min === "0" ? "no GPU" : found.min === found.max ? `wants ${found.min} GPU${found.min === "1" ? "" : "s"}` : `wants ${found.min}–${found.max} GPUs`;
+function gpuWords(found, finished) {
+  const words = (count) => `${count} GPU${count === "1" ? "" : "s"}`, verb = finished ? "asked for" : "wants";
+  if (found.now !== "0") return words(found.now);
+  if (found.min === "0") return "no GPU";
+  return found.min === found.max ? `${verb} ${words(found.min)}` : `${verb} ${found.min}–${found.max} GPUs`;
+}
 
 function showState() {
   byId("kind").textContent = job.tasks ? "Array" : "Job";
@@ -109,7 +114,7 @@ function showState() {
         progress && progress.loss !== null ? fact("Loss", progress.loss.toPrecision(4)) : null,
         progress?.diverged.length ? fact("Diverged", progress.diverged.join(", ")) : null,
         progress ? Object.entries(progress.metrics).slice(0, 6).map(([name, value]) => fact(name, Number(value).toPrecision(4))) : null,
-        fact("GPUs", gpuWords(job.gpus), job.nodes.length ? h("span", { class: "dim" }, ` on ${job.nodes.map((one) => one.node).join(", ")}`) : null),
+        fact("GPUs", gpuWords(job.gpus, job.finished), job.nodes.length ? h("span", { class: "dim" }, ` on ${job.nodes.map((one) => one.node).join(", ")}`) : null),
         fact("Waited", counting(job.waited, job.at, waits)), fact("Ran", counting(job.ran, job.at, running)),
         job.attempt ? fact("Attempts", String(job.attempt), h("span", { class: "dim" }, [["preempted", job.preemptions], ["resized", job.resizes], ["restarted", job.restarts]].filter(([, times]) => times).map(([what, times]) => ` ${what} ${times}×`).join(","))) : null,
         job.checkpoint ? fact("Checkpoint", job.checkpoint.step === null ? "kept" : `step ${job.checkpoint.step.toLocaleString("en")}`, h("span", { class: "dim" }, ` ${bytes(job.checkpoint.bytes)}${job.checkpoint.verified ? ", verified" : ""}`)) : null,
