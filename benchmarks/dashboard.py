@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 import psutil
-from ebbtide_protos.v1 import board_pb2, client_pb2, client_pb2_grpc, job_pb2, user_pb2
+from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2, user_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.app import DashboardSettings
 from ebbtide_web.sessions import Links
@@ -40,36 +40,36 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.dice = random.Random(7)
         self.busy = NODES * GPUS * 9 // 10
 
-    def node(self, n: int) -> board_pb2.BoardNode:
+    def node(self, n: int) -> client_pb2.BoardNode:
         gpus = [
-            board_pb2.BoardGpu(uuid=f"GPU-{n:04}-{g}", index=g, model="H100-80GB", mem_bytes=80 * GIB)
+            client_pb2.BoardGpu(uuid=f"GPU-{n:04}-{g}", index=g, model="H100-80GB", mem_bytes=80 * GIB)
             for g in range(GPUS)
         ]
-        return board_pb2.BoardNode(name=f"gpu{n:04}", pool="default", gpus=gpus)
+        return client_pb2.BoardNode(name=f"gpu{n:04}", pool="default", gpus=gpus)
 
-    def load(self, n: int) -> board_pb2.BoardLoad:
-        load = board_pb2.BoardLoad(name=f"gpu{n:04}", state="down" if n % 131 == 7 else "up", cpus=96, mem_bytes=2**40)
+    def load(self, n: int) -> client_pb2.BoardLoad:
+        load = client_pb2.BoardLoad(name=f"gpu{n:04}", state="down" if n % 131 == 7 else "up", cpus=96, mem_bytes=2**40)
         for g in range(GPUS):
             gpu = load.gpus.add(use=round(self.dice.random(), 2), mem_used_bytes=self.dice.randrange(80) * GIB)
             number = n * GPUS + g
             if load.state == "down":
-                gpu.state = board_pb2.GPU_STATE_UNREACHABLE
+                gpu.state = client_pb2.GPU_STATE_UNREACHABLE
             elif number % 97 == 3:
-                gpu.state, gpu.why = board_pb2.GPU_STATE_UNHEALTHY, "fell off the bus"
+                gpu.state, gpu.why = client_pb2.GPU_STATE_UNHEALTHY, "fell off the bus"
             elif number % 71 == 5:
-                gpu.state = board_pb2.GPU_STATE_FOREIGN
+                gpu.state = client_pb2.GPU_STATE_FOREIGN
             elif number < self.busy:
-                gpu.state = board_pb2.GPU_STATE_ALLOCATED
+                gpu.state = client_pb2.GPU_STATE_ALLOCATED
                 holder = job_pb2.Share(numerator=1, denominator=1)
                 gpu.holders.add(job_id=str(number // 4), share=holder, mem_used_bytes=gpu.mem_used_bytes)
             else:
-                gpu.state = board_pb2.GPU_STATE_IDLE
+                gpu.state = client_pb2.GPU_STATE_IDLE
         return load
 
-    def job(self, n: int, state: str | None = None) -> board_pb2.BoardJob:
+    def job(self, n: int, state: str | None = None) -> client_pb2.BoardJob:
         runs = n < self.busy // 4
         one = job_pb2.Share(numerator=4, denominator=1)
-        return board_pb2.BoardJob(
+        return client_pb2.BoardJob(
             job_id=str(n),
             name=f"{('pretrain', 'finetune', 'eval', 'sweep')[n % 4]}-{n % 311}",
             user=f"user{n % 37:02}",
@@ -91,18 +91,18 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
             total=10_000 if runs else None,
         )
 
-    async def WatchBoard(self, request: Any, context: Any) -> AsyncIterator[board_pb2.BoardUpdate]:
+    async def WatchBoard(self, request: Any, context: Any) -> AsyncIterator[client_pb2.BoardUpdate]:
         now = time.time
         for start in range(0, NODES, 50):
             numbers = range(start, start + 50)
-            yield board_pb2.BoardUpdate(
+            yield client_pb2.BoardUpdate(
                 first=not start, now=now(), nodes=map(self.node, numbers), loads=map(self.load, numbers)
             )
         for start in range(0, JOBS, 200):
-            yield board_pb2.BoardUpdate(now=now(), jobs=map(self.job, range(start, start + 200)))
+            yield client_pb2.BoardUpdate(now=now(), jobs=map(self.job, range(start, start + 200)))
         head = [str(n) for n in range(self.busy // 4, self.busy // 4 + 200)]
-        queue = board_pb2.BoardQueue(pool="default", job_ids=head, length=JOBS - self.busy // 4, policy="fitgpp")
-        yield board_pb2.BoardUpdate(now=now(), queues=[queue], notices=board_pb2.BoardNotices(), last=True)
+        queue = client_pb2.BoardQueue(pool="default", job_ids=head, length=JOBS - self.busy // 4, policy="fitgpp")
+        yield client_pb2.BoardUpdate(now=now(), queues=[queue], notices=client_pb2.BoardNotices(), last=True)
         turn = 0
         while True:
             await asyncio.sleep(0.25)
@@ -110,10 +110,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
             changed = [self.dice.randrange(JOBS) for _ in range(CHANGES_PER_S // 4)]
             jobs = [self.job(n, self.dice.choice(STATES)) for n in changed]
             loads = [] if turn % 8 else [self.load(n) for n in self.dice.sample(range(NODES), NODES // 4)]
-            yield board_pb2.BoardUpdate(now=now(), jobs=jobs, loads=loads, last=True)
+            yield client_pb2.BoardUpdate(now=now(), jobs=jobs, loads=loads, last=True)
 
-    async def ForecastQueue(self, request: Any, context: Any) -> board_pb2.ForecastQueueReply:
-        return board_pb2.ForecastQueueReply(why_not=f"not foreseen: {JOBS} unfinished jobs are over the limit of 2000")
+    async def ForecastQueue(self, request: Any, context: Any) -> client_pb2.ForecastQueueReply:
+        return client_pb2.ForecastQueueReply(why_not=f"not foreseen: {JOBS} unfinished jobs are over the limit of 2000")
 
     async def CreateToken(self, request: Any, context: Any) -> user_pb2.CreateTokenReply:
         return user_pb2.CreateTokenReply(token=user_pb2.Token(id="t", user="ada"), text="ebb_t_x")

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ebbtide_protos.printable import printable as printable  # most of what is shown comes from here
 from ebbtide_protos.quantities import abbreviated
+from ebbtide_protos.quantities import printable as printable  # the client's modules take it from here
 
 if TYPE_CHECKING:
     from fractions import Fraction

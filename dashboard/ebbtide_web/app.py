@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from ebbtide_protos.printable import printable
+from ebbtide_protos.quantities import printable
 from ebbtide_protos.v1 import client_pb2, user_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request

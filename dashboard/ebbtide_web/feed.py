@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
-from ebbtide_protos.v1 import board_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_web import queue_page
 from ebbtide_web.picture import ClusterPicture, optional
@@ -87,8 +87,8 @@ class SharedFeed:
                 self._lose(f"it said nothing for {SILENT_S:g} s")
             await asyncio.sleep(RETRY_S)
 
-    async def _updates(self) -> AsyncGenerator[board_pb2.BoardUpdate, None]:
-        request = board_pb2.WatchBoardRequest()
+    async def _updates(self) -> AsyncGenerator[client_pb2.BoardUpdate, None]:
+        request = client_pb2.WatchBoardRequest()
         async with aclosing(self._master.stream("WatchBoard", request, self._token())) as stream:
             while True:
                 async with asyncio.timeout(SILENT_S):
@@ -97,7 +97,7 @@ class SharedFeed:
                     return
                 yield update
 
-    def _take(self, update: board_pb2.BoardUpdate) -> None:
+    def _take(self, update: client_pb2.BoardUpdate) -> None:
         self._heard = self._now()
         if update.first:
             self._coming = ClusterPicture()  # the old one is shown until the new one is complete
@@ -161,7 +161,7 @@ class SharedFeed:
             if not queue.length:
                 continue
             try:
-                request = board_pb2.ForecastQueueRequest(pool=pool)
+                request = client_pb2.ForecastQueueRequest(pool=pool)
                 reply = await self._master.call("ForecastQueue", request, self._token())
             except (AwayError, MasterRefusedError) as error:
                 log.info("no forecast of pool %s: %s", pool, error)

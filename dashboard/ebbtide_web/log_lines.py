@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from ebbtide_protos.printable import printable
+from ebbtide_protos.quantities import printable
 
 LONGEST_LINE: Final = 4000
 """Characters of a line that are shown."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from ebbtide_protos.v1 import board_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_web.shared_page import encoded
 
@@ -28,9 +28,9 @@ def state_of(job: Any) -> str:
     return job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
 
-def gpu_state(load: board_pb2.GpuLoad) -> str:
+def gpu_state(load: client_pb2.GpuLoad) -> str:
     """Return a GPU's state in the user's words, such as idle."""
-    return board_pb2.GpuState.Name(load.state).removeprefix("GPU_STATE_").lower()
+    return client_pb2.GpuState.Name(load.state).removeprefix("GPU_STATE_").lower()
 
 
 def share_of(share: job_pb2.Share) -> float:
@@ -48,17 +48,17 @@ class ClusterPicture:
     """Rows by id, as the master told them last. ``known`` is whether it has told everything once."""
 
     known: bool = False
-    jobs: dict[str, board_pb2.BoardJob] = field(default_factory=dict)
-    nodes: dict[str, board_pb2.BoardNode] = field(default_factory=dict)
-    loads: dict[str, board_pb2.BoardLoad] = field(default_factory=dict)
-    queues: dict[str, board_pb2.BoardQueue] = field(default_factory=dict)
-    notices: board_pb2.BoardNotices = field(default_factory=board_pb2.BoardNotices)
+    jobs: dict[str, client_pb2.BoardJob] = field(default_factory=dict)
+    nodes: dict[str, client_pb2.BoardNode] = field(default_factory=dict)
+    loads: dict[str, client_pb2.BoardLoad] = field(default_factory=dict)
+    queues: dict[str, client_pb2.BoardQueue] = field(default_factory=dict)
+    notices: client_pb2.BoardNotices = field(default_factory=client_pb2.BoardNotices)
     offset_s: float = 0.0
     """By how much the master's clock is ahead of this one."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _made: dict[str, tuple[Any, Any, str]] = field(default_factory=dict)
 
-    def take(self, update: board_pb2.BoardUpdate, now: float) -> None:
+    def take(self, update: client_pb2.BoardUpdate, now: float) -> None:
         """Take in one message; the first of all belongs to a picture without anything."""
         self.offset_s = update.now - now
         self.nodes.update((row.name, row) for row in update.nodes)
@@ -90,7 +90,7 @@ class ClusterPicture:
 
     def _cell(self, how: str, name: str) -> str:
         """Return the cell of a node, made anew only if one of its rows is another one."""
-        key, node, load = f"{how} {name}", self.nodes[name], self.loads.get(name, board_pb2.BoardLoad())
+        key, node, load = f"{how} {name}", self.nodes[name], self.loads.get(name, client_pb2.BoardLoad())
         made = self._made.get(key)
         if made is None or made[0] is not node or made[1] is not load:
             facts = self._card(node, load) if how == "few" else self._packed(node, load)
@@ -105,7 +105,7 @@ class ClusterPicture:
             for gpu in load.gpus:
                 counts[gpu_state(gpu)] += 1
             if load.state == "up":
-                idle_on[name] = sum(gpu.state == board_pb2.GPU_STATE_IDLE for gpu in load.gpus)
+                idle_on[name] = sum(gpu.state == client_pb2.GPU_STATE_IDLE for gpu in load.gpus)
         jobs = Counter(state_of(job) for job in self.jobs.values())
         pending = [job for job in self.jobs.values() if state_of(job) == "PENDING"]
         waiting = [job for job in pending if not job.held_by]
@@ -138,7 +138,7 @@ class ClusterPicture:
             },
         }
 
-    def _head_of(self, queue: board_pb2.BoardQueue) -> list[str]:
+    def _head_of(self, queue: client_pb2.BoardQueue) -> list[str]:
         """Return who is next; of the tasks of an array only the first."""
         found = dict[str, str]()
         for id in queue.job_ids:
@@ -146,7 +146,7 @@ class ClusterPicture:
         return list(found.values())[:HEAD]
 
     def _head_row(self, id: str) -> dict[str, Any]:
-        job = self.jobs.get(id, board_pb2.BoardJob(job_id=id))
+        job = self.jobs.get(id, client_pb2.BoardJob(job_id=id))
         return {
             "id": id,
             "name": job.name,
@@ -158,7 +158,7 @@ class ClusterPicture:
             "reason": job.reason,
         }
 
-    def _node_facts(self, node: board_pb2.BoardNode, load: board_pb2.BoardLoad) -> dict[str, Any]:
+    def _node_facts(self, node: client_pb2.BoardNode, load: client_pb2.BoardLoad) -> dict[str, Any]:
         return {
             "name": node.name,
             "pool": node.pool,
@@ -170,7 +170,7 @@ class ClusterPicture:
             "model": node.gpus[0].model if node.gpus else "",
         }
 
-    def _card(self, node: board_pb2.BoardNode, load: board_pb2.BoardLoad) -> dict[str, Any]:
+    def _card(self, node: client_pb2.BoardNode, load: client_pb2.BoardLoad) -> dict[str, Any]:
         gpus = [
             {
                 "uuid": gpu.uuid,
@@ -199,7 +199,7 @@ class ClusterPicture:
         ]
         return self._node_facts(node, load) | {"gpus": gpus}
 
-    def _packed(self, node: board_pb2.BoardNode, load: board_pb2.BoardLoad) -> dict[str, Any]:
+    def _packed(self, node: client_pb2.BoardNode, load: client_pb2.BoardLoad) -> dict[str, Any]:
         """Return a node with eight bytes for each GPU: state, use, memory, share, and the number of its holder."""
         packed, holders = bytearray(), dict[int, list[Any]]()
         for gpu, now in zip(node.gpus, load.gpus, strict=False):
@@ -224,7 +224,7 @@ class ClusterPicture:
         return self.jobs[id].user if id in self.jobs else ""
 
 
-def gpus_words(job: board_pb2.BoardJob) -> str:
+def gpus_words(job: client_pb2.BoardJob) -> str:
     """Return how many GPUs a job has, or wants: ``2``, ``1–4``, ``1/2``."""
     if job.gpus_allocated.numerator:
         return count_words(job.gpus_allocated)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from ebbtide_protos.v1 import board_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_web.picture import CLASSES, FINISHED, ClusterPicture, gpus_words, optional, share_of, state_of
 from ebbtide_web.shared_page import encoded
@@ -70,8 +70,8 @@ class Wanted:
 class _Line:
     """One row: a job, or the tasks of an array that are wanted."""
 
-    first: board_pb2.BoardJob
-    jobs: list[board_pb2.BoardJob]
+    first: client_pb2.BoardJob
+    jobs: list[client_pb2.BoardJob]
     place: int | None
 
 
@@ -103,17 +103,17 @@ def cells(picture: ClusterPicture, wanted: Wanted, forecasts: Mapping[str, Mappi
     return told
 
 
-def _tab(job: board_pb2.BoardJob) -> str:
+def _tab(job: client_pb2.BoardJob) -> str:
     state = state_of(job)
     return "finished" if state in FINISHED else "running" if state in _RUNS else "waiting"
 
 
-def _is_of(job: board_pb2.BoardJob, tab: str) -> bool:
+def _is_of(job: client_pb2.BoardJob, tab: str) -> bool:
     found = _tab(job)
     return found == tab or (tab == "unfinished" and found != "finished")
 
 
-def _matches(job: board_pb2.BoardJob, wanted: Wanted) -> bool:
+def _matches(job: client_pb2.BoardJob, wanted: Wanted) -> bool:
     if wanted.user and job.user != wanted.user:
         return False
     if wanted.state and state_of(job) != wanted.state:
@@ -126,7 +126,7 @@ def _matches(job: board_pb2.BoardJob, wanted: Wanted) -> bool:
     return not text or text in job.name.casefold() or text in job.user.casefold() or job.job_id.startswith(text)
 
 
-def _facets(jobs: Iterable[board_pb2.BoardJob]) -> dict[str, dict[str, int]]:
+def _facets(jobs: Iterable[client_pb2.BoardJob]) -> dict[str, dict[str, int]]:
     """Return how many jobs have each value, for the filters; of users the twenty with the most jobs."""
     counts = {name: Counter[str]() for name in FACETS}
     for job in jobs:
@@ -137,7 +137,7 @@ def _facets(jobs: Iterable[board_pb2.BoardJob]) -> dict[str, dict[str, int]]:
     return {name: dict(counter.most_common(20)) for name, counter in counts.items()}
 
 
-def _folded(jobs: Iterable[board_pb2.BoardJob], places: Mapping[str, int]) -> list[_Line]:
+def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> list[_Line]:
     """Return a line for each job, and one for all tasks of an array."""
     lines: dict[str, _Line] = {}
     for job in jobs:
@@ -176,7 +176,7 @@ def _in_queue(line: _Line) -> tuple[int, float, float]:
     return (0, line.place, 0.0) if line.place is not None else (1, _number(job), 0.0)
 
 
-def _number(job: board_pb2.BoardJob) -> float:
+def _number(job: client_pb2.BoardJob) -> float:
     number = job.job_id.partition(".")[0]
     return float(number) + job.index / 1e7 if number.isascii() and number.isdigit() else 0.0
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide_protos.printable import printable
+from ebbtide_protos.quantities import printable
 
 
 def cleaned(value: Any) -> Any:

@@ -7,7 +7,7 @@ import unicodedata
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import agent_pb2, board_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from ebbtide_web import feed as feeds
 from ebbtide_web import job_facts, queue_page
 from ebbtide_web.app import Pages
@@ -156,17 +156,17 @@ def test_hostile_text_is_harmless_in_everything_that_pages_read():
 def told_with(text: str) -> list[str]:
     """Everything that the dashboard tells pages, with ``text`` wherever somebody may write something."""
     picture = ClusterPicture()
-    gpu = board_pb2.BoardGpu(uuid=text, model=text, mem_bytes=100)
-    holder = board_pb2.GpuHolder(job_id="1", share=share(1), mem_used_bytes=5)
-    load = board_pb2.GpuLoad(state=board_pb2.GPU_STATE_ALLOCATED, holders=[holder], reserved=text, why=text)
-    row = board_pb2.BoardJob(
+    gpu = client_pb2.BoardGpu(uuid=text, model=text, mem_bytes=100)
+    holder = client_pb2.GpuHolder(job_id="1", share=share(1), mem_used_bytes=5)
+    load = client_pb2.GpuLoad(state=client_pb2.GPU_STATE_ALLOCATED, holders=[holder], reserved=text, why=text)
+    row = client_pb2.BoardJob(
         job_id="1", name=text, user=text, pool=text, reason=text, nodes=[text], state=STATE("JOB_STATE_RUNNING")
     )
-    update = board_pb2.BoardUpdate(
-        last=True, jobs=[row], nodes=[board_pb2.BoardNode(name=text, pool=text, gpus=[gpu])],
-        loads=[board_pb2.BoardLoad(name=text, state="up", reason=text, gpus=[load])],
-        queues=[board_pb2.BoardQueue(pool=text, job_ids=["1"], length=1, policy=text)],
-        notices=board_pb2.BoardNotices(doubted=[text]),
+    update = client_pb2.BoardUpdate(
+        last=True, jobs=[row], nodes=[client_pb2.BoardNode(name=text, pool=text, gpus=[gpu])],
+        loads=[client_pb2.BoardLoad(name=text, state="up", reason=text, gpus=[load])],
+        queues=[client_pb2.BoardQueue(pool=text, job_ids=["1"], length=1, policy=text)],
+        notices=client_pb2.BoardNotices(doubted=[text]),
     )  # fmt: skip
     picture.take(update, 0.0)
     spec = job_pb2.JobSpec(name=text, command=[text], workdir=text, group=text, env={text: ""})
@@ -259,12 +259,12 @@ def test_a_line_without_end_is_cut_and_costs_no_memory():
 def a_picture(count: int = 0) -> ClusterPicture:
     picture = ClusterPicture()
     rows = [
-        board_pb2.BoardJob(job_id=str(n), name=f"job-{n}", user=f"user{n % 3}", pool="default",
+        client_pb2.BoardJob(job_id=str(n), name=f"job-{n}", user=f"user{n % 3}", pool="default",
                            state=STATE("JOB_STATE_PENDING"), gpus_min=share(1), gpus_max=share(1), priority=n % 90 + 1)
         for n in range(1, count + 1)
     ]  # fmt: skip
-    queue = board_pb2.BoardQueue(pool="default", job_ids=[row.job_id for row in rows[:200]], length=count)
-    picture.take(board_pb2.BoardUpdate(last=True, jobs=rows, queues=[queue]), 0.0)
+    queue = client_pb2.BoardQueue(pool="default", job_ids=[row.job_id for row in rows[:200]], length=count)
+    picture.take(client_pb2.BoardUpdate(last=True, jobs=rows, queues=[queue]), 0.0)
     return picture
 
 
@@ -304,10 +304,10 @@ def test_the_tasks_of_an_array_are_one_row():
     picture = ClusterPicture()
     states = ["RUNNING", "RUNNING", "PENDING", "COMPLETED"]
     rows = [
-        board_pb2.BoardJob(job_id=f"5.{n}", array="5", index=n, name="sweep", state=STATE(f"JOB_STATE_{state}"))
+        client_pb2.BoardJob(job_id=f"5.{n}", array="5", index=n, name="sweep", state=STATE(f"JOB_STATE_{state}"))
         for n, state in enumerate(states)
     ]
-    picture.take(board_pb2.BoardUpdate(last=True, jobs=rows), 0.0)
+    picture.take(client_pb2.BoardUpdate(last=True, jobs=rows), 0.0)
     cells = queue_page.cells(picture, Wanted(), {})
     assert json.loads(cells["page"])["rows"] == ["5"]
     assert json.loads(cells["row:5"])["tasks"] == {"RUNNING": 2, "PENDING": 1}

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_protos.v1 import board_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api import board_rows as rows
 from ebbtide_master.api.context import Context
@@ -50,8 +50,8 @@ class BoardService:
         self._board = ClusterBoard(master)
 
     async def WatchBoard(
-        self, request: board_pb2.WatchBoardRequest, context: Any
-    ) -> AsyncIterator[board_pb2.BoardUpdate]:
+        self, request: client_pb2.WatchBoardRequest, context: Any
+    ) -> AsyncIterator[client_pb2.BoardUpdate]:
         """Send the board, and then whatever changes of it."""
         with self._board.watched() as board:
             seen = 0
@@ -87,7 +87,7 @@ class ClusterBoard:
         self._late: set[JobId] = set()
         self._finished: deque[JobId] = deque()
         self._turns: deque[NodeId] = deque()
-        self._made: dict[int, list[board_pb2.BoardUpdate]] = {}
+        self._made: dict[int, list[client_pb2.BoardUpdate]] = {}
 
     # --- for those who watch ---
 
@@ -106,7 +106,7 @@ class ClusterBoard:
                 self._task.cancel()
                 self._task = None
 
-    async def after(self, seen: int) -> tuple[int, list[board_pb2.BoardUpdate]]:
+    async def after(self, seen: int) -> tuple[int, list[client_pb2.BoardUpdate]]:
         """Wait until there is something after version ``seen``; return the version then, and the messages about it.
 
         Those who have seen the same get the same messages. Raises what ended the task that keeps the board.
@@ -125,13 +125,13 @@ class ClusterBoard:
             self._made[seen] = self._messages(seen)
         return self._version, self._made[seen]
 
-    def _messages(self, seen: int) -> list[board_pb2.BoardUpdate]:
+    def _messages(self, seen: int) -> list[client_pb2.BoardUpdate]:
         """Return what changed after version ``seen``, in messages of a bounded size."""
-        found = [board_pb2.BoardUpdate(first=not seen, now=self._clock.now())]
+        found = [client_pb2.BoardUpdate(first=not seen, now=self._clock.now())]
 
-        def room(taken: int, most: int = ROWS_OF_A_MESSAGE) -> board_pb2.BoardUpdate:
+        def room(taken: int, most: int = ROWS_OF_A_MESSAGE) -> client_pb2.BoardUpdate:
             if taken % most == 0 and taken:
-                found.append(board_pb2.BoardUpdate(now=found[0].now))
+                found.append(client_pb2.BoardUpdate(now=found[0].now))
             return found[-1]
 
         for name, most in (("nodes", 50), ("loads", 50), ("jobs", ROWS_OF_A_MESSAGE)):
@@ -140,7 +140,7 @@ class ClusterBoard:
             for number, row in enumerate(changed):
                 getattr(room(number, most), name).append(row)
         for version, row in self._singles.values():
-            if version > seen and isinstance(row, board_pb2.BoardNotices):
+            if version > seen and isinstance(row, client_pb2.BoardNotices):
                 found[-1].notices.CopyFrom(row)
             elif version > seen:
                 found[-1].queues.append(row)

@@ -13,7 +13,7 @@ from ebbtide_core.resources.foreign_processes import on_gpu
 from ebbtide_core.state import ClusterState
 from ebbtide_core.views.states import state_of_gpu
 from ebbtide_protos.spec import parts_to_share
-from ebbtide_protos.v1 import agent_pb2, board_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.api.views import GPU_STATE_NUMBERS, STATES, jobs_by_gpu, node_state, reason_of
 from ebbtide_master.identity.sight import public_reason
@@ -36,13 +36,13 @@ def job_key(job: Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def job_row(job: Job, now: float) -> board_pb2.BoardJob:
+def job_row(job: Job, now: float) -> client_pb2.BoardJob:
     """Return the row of one job."""
     live = job.live
     allocation = live.allocation if live is not None and not live.off_gpu else None
     nodes = allocation.node_ids if allocation is not None else ()
     progress = job.measured.progress
-    row = board_pb2.BoardJob(
+    row = client_pb2.BoardJob(
         job_id=job.id,
         name=job.spec.name,
         user=job.user,
@@ -74,14 +74,14 @@ def job_row(job: Job, now: float) -> board_pb2.BoardJob:
     return row
 
 
-def node_row(node: Node) -> board_pb2.BoardNode:
+def node_row(node: Node) -> client_pb2.BoardNode:
     """Return what hardly ever changes about a node."""
     gpus = sorted(node.gpus.values(), key=lambda facts: facts.index)
-    return board_pb2.BoardNode(
+    return client_pb2.BoardNode(
         name=node.id,
         pool=node.facts.pool,
         gpus=[
-            board_pb2.BoardGpu(uuid=facts.gpu, index=facts.index, model=facts.model, mem_bytes=facts.mem_bytes)
+            client_pb2.BoardGpu(uuid=facts.gpu, index=facts.index, model=facts.model, mem_bytes=facts.mem_bytes)
             for facts in gpus
         ],
     )
@@ -97,11 +97,11 @@ def node_key(node: Node) -> tuple[object, ...]:
 
 def load_row(
     state: ClusterState, node: Node, now: float, readings: Mapping[GpuId, agent_pb2.GpuReading]
-) -> board_pb2.BoardLoad:
+) -> client_pb2.BoardLoad:
     """Return how a node and its GPUs are."""
     words, reason = node_state(node, now)
     on_gpus = jobs_by_gpu(state, node)
-    return board_pb2.BoardLoad(
+    return client_pb2.BoardLoad(
         name=node.id,
         state=words,
         reason="" if words == "down" and not node.dead else reason,  # how long it is silent changes by the second
@@ -119,8 +119,8 @@ def load_row(
 
 def _gpu_load(
     state: ClusterState, node: Node, gpu: GpuId, reading: agent_pb2.GpuReading | None, jobs: Iterable[JobId]
-) -> board_pb2.GpuLoad:
-    load = board_pb2.GpuLoad(state=GPU_STATE_NUMBERS[state_of_gpu(node, gpu)], why=_why(node, gpu))
+) -> client_pb2.GpuLoad:
+    load = client_pb2.GpuLoad(state=GPU_STATE_NUMBERS[state_of_gpu(node, gpu)], why=_why(node, gpu))
     if reading is not None and node.connected:
         load.mem_used_bytes = reading.mem_used_bytes
         if reading.HasField("utilisation"):
@@ -158,10 +158,10 @@ def _used_by_job(reading: agent_pb2.GpuReading | None) -> dict[str, int]:
     return found
 
 
-def queue_rows(state: ClusterState) -> list[board_pb2.BoardQueue]:
+def queue_rows(state: ClusterState) -> list[client_pb2.BoardQueue]:
     """Return the heads of all queues."""
     return [
-        board_pb2.BoardQueue(
+        client_pb2.BoardQueue(
             pool=name,
             job_ids=[job.id for job in islice(pool.queue, MOST_QUEUED)],
             length=len(pool.queue),
@@ -171,9 +171,9 @@ def queue_rows(state: ClusterState) -> list[board_pb2.BoardQueue]:
     ]
 
 
-def notices(state: ClusterState) -> board_pb2.BoardNotices:
+def notices(state: ClusterState) -> client_pb2.BoardNotices:
     """Return what everybody should know of the cluster as a whole."""
-    return board_pb2.BoardNotices(
+    return client_pb2.BoardNotices(
         doubted=sorted(state.doubted),
         unheard=sorted(state.unheard),
         recovering=bool(state.awaited or state.unheard),

@@ -13,7 +13,7 @@ from ebbtide_core.model.types import JobId
 from ebbtide_core.views.explain import Explanation, explain
 from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, forecast_all, fork
 from ebbtide_protos.spec import share_to_parts
-from ebbtide_protos.v1 import board_pb2, client_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.copies import LONGEST_S, Copies
@@ -41,7 +41,7 @@ class ExplanationService:
         self._loop = master.loop
         self._clock = master.clock
         self._copies = Copies()
-        self._looks: dict[str, tuple[float, asyncio.Task[board_pb2.ForecastQueueReply]]] = {}
+        self._looks: dict[str, tuple[float, asyncio.Task[client_pb2.ForecastQueueReply]]] = {}
 
     async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
         """Explain why a job waits, and when it may start."""
@@ -58,8 +58,8 @@ class ExplanationService:
         return message
 
     async def ForecastQueue(
-        self, request: board_pb2.ForecastQueueRequest, context: Any
-    ) -> board_pb2.ForecastQueueReply:
+        self, request: client_pb2.ForecastQueueRequest, context: Any
+    ) -> client_pb2.ForecastQueueReply:
         """Foresee when the first jobs of a queue start. All who ask within `SHARED_S` get the result of one look."""
         pool = await self._loop.ask(lambda cluster: _pool_named(cluster, request.pool))
         now = asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ class ExplanationService:
             self._looks[pool] = now, look
         return await asyncio.shield(look)
 
-    async def _look(self, pool: str) -> board_pb2.ForecastQueueReply:
+    async def _look(self, pool: str) -> client_pb2.ForecastQueueReply:
         stand_in(FORECASTS)
         now = self._clock.now()
         async with self._copies.turn(FORECASTS):
@@ -77,8 +77,8 @@ class ExplanationService:
             told = None if seen is None else await seen
         if told is None:
             late = f"not foreseen: that took longer than {LONGEST_S:g} s"
-            return board_pb2.ForecastQueueReply(at=now, why_not=why_not or late)
-        return board_pb2.ForecastQueueReply.FromString(told)
+            return client_pb2.ForecastQueueReply(at=now, why_not=why_not or late)
+        return client_pb2.ForecastQueueReply.FromString(told)
 
 
 def _pool_named(cluster: Cluster, name: str) -> str:
@@ -99,7 +99,7 @@ def _foreseen_queue(
 
     def work() -> bytes:
         found = forecast_all(fork(cluster), head, now)
-        reply = board_pb2.ForecastQueueReply(at=now)
+        reply = client_pb2.ForecastQueueReply(at=now)
         for id in head:
             seen = found[id]
             reply.jobs.add(

@@ -25,14 +25,14 @@ from ebbtide_core.views.narrate import narrate
 from ebbtide_core.views.states import GPU_STATES, state_of_gpu, state_of_node
 from ebbtide_core.views.suspend_breakdown import parts_of
 from ebbtide_protos.spec import parts_to_share, spec_to_message
-from ebbtide_protos.v1 import agent_pb2, board_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
 from ebbtide_master.store.journal import StoredEvent
 
 PAGE: Final = 50
 """Jobs that are put into an answer at a time, which takes the master a few milliseconds."""
-GPU_STATE_NUMBERS: Final = {state: board_pb2.GpuState.Value(f"GPU_STATE_{state.upper()}") for state in GPU_STATES}
+GPU_STATE_NUMBERS: Final = {state: client_pb2.GpuState.Value(f"GPU_STATE_{state.upper()}") for state in GPU_STATES}
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ebbtide_core.events.codec import decode_event
 from ebbtide_core.views.narrate import narrate
-from ebbtide_protos.v1 import board_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 
 OwnerOf = Callable[[str], str | None]
 """Returns the user of the job or array with an id; None if the id is unknown."""
@@ -98,7 +98,7 @@ def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
     job.reason = public_reason(job)
 
 
-def public_reason(job: client_pb2.Job | board_pb2.BoardJob) -> str:
+def public_reason(job: client_pb2.Job | client_pb2.BoardJob) -> str:
     """Return the reason of a job as far as everybody may read it."""
     hidden = job.held_by == "system" or (job.attempt and job.state in _AFTER_AN_END)
     return "" if hidden else public_words(job.reason)

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from ebbtide_protos.v1 import board_pb2 as ebbtide__protos_dot_v1_dot_board__pb2
 from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking__pb2
 from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
@@ -72,13 +71,13 @@ class ClientServiceStub:
                 _registered_method=True)
         self.WatchBoard = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchBoard',
-                request_serializer=ebbtide__protos_dot_v1_dot_board__pb2.WatchBoardRequest.SerializeToString,
-                response_deserializer=ebbtide__protos_dot_v1_dot_board__pb2.BoardUpdate.FromString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.FromString,
                 _registered_method=True)
         self.ForecastQueue = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ForecastQueue',
-                request_serializer=ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueRequest.SerializeToString,
-                response_deserializer=ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueReply.FromString,
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.FromString,
                 _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchEvents',
@@ -674,13 +673,13 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'WatchBoard': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchBoard,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_board__pb2.WatchBoardRequest.FromString,
-                    response_serializer=ebbtide__protos_dot_v1_dot_board__pb2.BoardUpdate.SerializeToString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.SerializeToString,
             ),
             'ForecastQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.ForecastQueue,
-                    request_deserializer=ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueRequest.FromString,
-                    response_serializer=ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueReply.SerializeToString,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -1085,8 +1084,8 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/WatchBoard',
-            ebbtide__protos_dot_v1_dot_board__pb2.WatchBoardRequest.SerializeToString,
-            ebbtide__protos_dot_v1_dot_board__pb2.BoardUpdate.FromString,
+            ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1112,8 +1111,8 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/ForecastQueue',
-            ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueRequest.SerializeToString,
-            ebbtide__protos_dot_v1_dot_board__pb2.ForecastQueueReply.FromString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,6 @@ does not allow it; RESOURCE_EXHAUSTED a limit; UNAVAILABLE no master, or it is s
 """
 
 from collections import abc as _abc
-from ebbtide_protos.v1 import board_pb2 as _board_pb2
 from ebbtide_protos.v1 import booking_pb2 as _booking_pb2
 from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
@@ -53,9 +52,9 @@ class ClientServiceStub:
     """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
-    WatchBoard: _grpc.UnaryStreamMultiCallable[_board_pb2.WatchBoardRequest, _board_pb2.BoardUpdate]
+    WatchBoard: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchBoardRequest, _client_pb2.BoardUpdate]
     """The cluster as everybody may see it, and what changes of it."""
-    ForecastQueue: _grpc.UnaryUnaryMultiCallable[_board_pb2.ForecastQueueRequest, _board_pb2.ForecastQueueReply]
+    ForecastQueue: _grpc.UnaryUnaryMultiCallable[_client_pb2.ForecastQueueRequest, _client_pb2.ForecastQueueReply]
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
@@ -143,9 +142,9 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
-    WatchBoard: _aio.UnaryStreamMultiCallable[_board_pb2.WatchBoardRequest, _board_pb2.BoardUpdate]  # type: ignore[assignment]
+    WatchBoard: _aio.UnaryStreamMultiCallable[_client_pb2.WatchBoardRequest, _client_pb2.BoardUpdate]  # type: ignore[assignment]
     """The cluster as everybody may see it, and what changes of it."""
-    ForecastQueue: _aio.UnaryUnaryMultiCallable[_board_pb2.ForecastQueueRequest, _board_pb2.ForecastQueueReply]  # type: ignore[assignment]
+    ForecastQueue: _aio.UnaryUnaryMultiCallable[_client_pb2.ForecastQueueRequest, _client_pb2.ForecastQueueReply]  # type: ignore[assignment]
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
@@ -270,17 +269,17 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def WatchBoard(
         self,
-        request: _board_pb2.WatchBoardRequest,
+        request: _client_pb2.WatchBoardRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_board_pb2.BoardUpdate], _abc.AsyncIterator[_board_pb2.BoardUpdate]]:
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.BoardUpdate], _abc.AsyncIterator[_client_pb2.BoardUpdate]]:
         """The cluster as everybody may see it, and what changes of it."""
 
     @_abc_1.abstractmethod
     def ForecastQueue(
         self,
-        request: _board_pb2.ForecastQueueRequest,
+        request: _client_pb2.ForecastQueueRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_board_pb2.ForecastQueueReply, _abc.Awaitable[_board_pb2.ForecastQueueReply]]:
+    ) -> _typing.Union[_client_pb2.ForecastQueueReply, _abc.Awaitable[_client_pb2.ForecastQueueReply]]:
         """When the first jobs of a queue start, in one look."""
 
     @_abc_1.abstractmethod

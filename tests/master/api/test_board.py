@@ -10,7 +10,7 @@ from ebbtide_master.api import board as boards
 from ebbtide_master.api import explaining
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
-from ebbtide_protos.v1 import agent_pb2, board_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, FREED, GIB, RUNNING, a_master, make_spec, make_status
 
@@ -23,9 +23,9 @@ class Watching:
     def __init__(self, call) -> None:
         self._call = call
         self.jobs, self.nodes, self.loads, self.queues = {}, {}, {}, {}
-        self.updates: list[board_pb2.BoardUpdate] = []
+        self.updates: list[client_pb2.BoardUpdate] = []
 
-    def take(self, update: board_pb2.BoardUpdate) -> None:
+    def take(self, update: client_pb2.BoardUpdate) -> None:
         if update.first:
             self.jobs, self.nodes, self.loads, self.queues = {}, {}, {}, {}
         self.updates.append(update)
@@ -47,7 +47,7 @@ class Watching:
 @asynccontextmanager
 async def watching(master, token: str = ""):
     metadata = (("authorization", f"Bearer {token}"),) if token else None
-    call = master.ask.WatchBoard(board_pb2.WatchBoardRequest(), metadata=metadata)
+    call = master.ask.WatchBoard(client_pb2.WatchBoardRequest(), metadata=metadata)
     board = Watching(call)
     try:
         await board.until(lambda board: board.updates and board.updates[-1].last)
@@ -69,7 +69,7 @@ async def test_it_tells_everything_first_and_then_what_changes(tmp_path):
             assert (board.jobs[first].name, board.jobs[first].nodes) == ("first", ["n1"])
             assert [gpu.uuid for gpu in board.nodes["n1"].gpus] == ["n1-0", "n1-1"]
             assert [gpu.state for gpu in board.loads["n1"].gpus] == [
-                board_pb2.GPU_STATE_ALLOCATED, board_pb2.GPU_STATE_IDLE,
+                client_pb2.GPU_STATE_ALLOCATED, client_pb2.GPU_STATE_IDLE,
             ]  # fmt: skip
             second, third = await master.submit(1), await master.submit(2)
             await board.until(lambda board: [*board.queues["default"].job_ids] == [third])
@@ -186,7 +186,7 @@ async def test_the_starts_of_a_whole_queue_are_seen_in_one_look_that_is_shared(t
         agent = await master.agent(gpus=1)
         first = await master.running(agent, time_limit_s=1000.0)
         second, third = await master.submit(1, time_limit_s=500.0), await master.submit(1)
-        ask = [master.ask.ForecastQueue(board_pb2.ForecastQueueRequest()) for _ in range(5)]
+        ask = [master.ask.ForecastQueue(client_pb2.ForecastQueueRequest()) for _ in range(5)]
         replies = await asyncio.gather(*ask)
         assert len(looks) == 1
         jobs = {job.job_id: job for job in replies[0].jobs}
@@ -214,7 +214,7 @@ async def test_a_reason_that_changes_with_others_is_told_and_what_quotes_somebod
             await board.until(lambda board: board.jobs[waiting].reason == "")
             assert "secret-miner" in (await master.show(waiting)).reason
             assert all(b"secret" not in update.SerializeToString() for update in board.updates)
-            reply = await master.ask.ForecastQueue(board_pb2.ForecastQueueRequest())
+            reply = await master.ask.ForecastQueue(client_pb2.ForecastQueueRequest())
             assert [job.job_id for job in reply.jobs] == [waiting]
             assert b"secret" not in reply.SerializeToString()
             assert first not in [job.job_id for job in reply.jobs]
@@ -223,4 +223,4 @@ async def test_a_reason_that_changes_with_others_is_told_and_what_quotes_somebod
 async def test_a_forecast_of_a_pool_that_does_not_exist_is_refused(tmp_path):
     async with a_master(tmp_path) as master:
         with pytest.raises(grpc.aio.AioRpcError, match="pool 'moon' does not exist"):
-            await master.ask.ForecastQueue(board_pb2.ForecastQueueRequest(pool="moon"))
+            await master.ask.ForecastQueue(client_pb2.ForecastQueueRequest(pool="moon"))
