@@ -66,11 +66,18 @@ class SharedFeed:
                 self._topics.pop(wanted, None)
 
     async def run(self) -> None:
-        """Follow the master until cancelled, and go on by itself whenever it was away."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
-            tasks.create_task(self._frames())
-            tasks.create_task(self._foresee())
+        """Follow the master until cancelled, and go on by itself whenever it was away. Raises a fault of its own."""
+        tasks = [asyncio.create_task(work) for work in (self._follow(), self._frames(), self._foresee())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            raise RuntimeError("a part of the feed has ended")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     # --- what the master tells ---
 

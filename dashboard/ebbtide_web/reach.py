@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
@@ -54,6 +54,8 @@ class Master:
             return await getattr(stub, method)(request, metadata=_bearer(token), timeout=REPLY_S)
         except grpc.aio.AioRpcError as error:
             raise await self._translated(error, stub) from None
+        except asyncio.CancelledError:
+            raise_unless_closed()
 
     async def stream(self, method: str, request: Any, token: str) -> AsyncGenerator[Any, None]:
         """Yield the replies of a streaming method. Raises `AwayError` and `MasterRefusedError`."""
@@ -64,6 +66,8 @@ class Master:
                 yield reply
         except grpc.aio.AioRpcError as error:
             raise await self._translated(error, stub) from None
+        except asyncio.CancelledError:
+            raise_unless_closed()
         finally:
             call.cancel()
 
@@ -91,6 +95,14 @@ class Master:
                     await self.close()
             return AwayError(words or "the master does not answer")
         return MasterRefusedError(words or f"the master failed: {code.name}", _HTTP.get(code, 502))
+
+
+def raise_unless_closed() -> NoReturn:
+    """Raise what an interrupted call means: `AwayError` if another call has closed the connection they share."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        raise AwayError("the connection to the master was lost") from None
+    raise asyncio.CancelledError
 
 
 def _bearer(token: str) -> tuple[tuple[str, str], ...]:

@@ -390,6 +390,23 @@ async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_i
         await a_job(stage)
         await page.ends()
         page.close()
-        with pytest.raises(ExceptionGroup) as fault:
+        with pytest.raises(ZeroDivisionError):
             await stage.serving
-        assert fault.group_contains(ZeroDivisionError)
+
+
+async def test_a_connection_that_another_call_has_closed_is_opened_again_by_the_feed(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "RETRY_S", 0.05)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        first = await a_job(stage)
+        page, own = await ann.stream("/stream/queue"), await ann.stream(f"/stream/jobs/{first}")
+        await page.until(lambda name, data: f"row:{first}" in data["cells"])
+        await own.until(lambda name, data: name == "job")
+        for _ in range(3):
+            await stage.dashboard.master.close()  # as the first call does that finds the master gone
+            job = await a_job(stage)
+            await page.until(lambda name, data: f"row:{job}" in data["cells"])  # noqa: B023
+        await own.until(lambda name, data: name == "away")
+        await own.until(lambda name, data: name == "job")
+        page.close()
+        own.close()
