@@ -159,7 +159,8 @@ def test_a_job_is_resized_drilled_held_and_released(cluster, page):
     page.goto(at(cluster, f"/jobs/{job}"))
     page.get_by_role("button", name="Drill").click()
     page.wait_for_selector("text=Suspension 1")
-    cluster.wait_for_state(job, "RUNNING")
+    page.wait_for_selector(".parts-table >> text=first step")  # until it is back, its buttons change with its state
+    page.wait_for_selector(".state-line .state >> text=Running")
     page.get_by_role("button", name="Resize").click()
     page.get_by_label("GPUs").fill("many")
     page.get_by_role("dialog").get_by_role("button", name="Resize").click()
