@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,13 @@ NEEDS = {
     "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),
     "fuse": can_hang,
+    "browser": lambda: chromium() is not None and find_spec("playwright") is not None,
 }
+
+
+def chromium() -> str | None:
+    """The browser that pages are tested with."""
+    return shutil.which("chromium")
 
 
 def _nobody_can_run_this_python() -> bool:

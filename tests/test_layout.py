@@ -10,6 +10,7 @@ ROOTS = {
     "master": "ebbtide_master",
     "agent": "ebbtide_agent",
     "simulator": "ebbtide_sim",
+    "dashboard": "ebbtide_web",
     "client": "ebbtide_cli",
     "sdk": "ebbtide",
     "protos": "ebbtide_protos",

@@ -45,6 +45,7 @@ class LocalSettings:
     ports: str = ""
     mps: str = "auto"
     keep: str = ""
+    dashboard: bool = False
 
     @classmethod
     def remembered(cls, home: Home) -> "LocalSettings | None":
@@ -55,7 +56,8 @@ class LocalSettings:
                 # Older versions left these out.
                 rest = {key: str(record.get(key, default)) for key, default in _LATER.items()}
                 policy = "" if policy == DEFAULT_POLICY and not options else policy
-                return cls(node, gpus, policy, {str(key): str(value) for key, value in options.items()}, **rest)
+                chosen = {str(key): str(value) for key, value in options.items()}
+                return cls(node, gpus, policy, chosen, **rest, dashboard=record.get("dashboard") is True)
             case _:
                 return None
 
@@ -122,6 +124,16 @@ def ensure_agent(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
     return daemon is not None
 
 
+def ensure_dashboard(home: Home, line: StatusLine) -> bool:
+    """Start the dashboard if it does not run, and wait until it answers; return whether it was started."""
+    daemon = None
+    if home.dashboard() is None:
+        arguments = ["dashboard", "--no-open", "--no-link"]
+        daemon = start_daemon("dashboard", arguments, home, home.dashboard_log)
+    wait_until_ready("the dashboard", lambda: home.dashboard() is not None, daemon, home.dashboard_log, line)
+    return daemon is not None
+
+
 def find_node(home: Home, name: str) -> client_pb2.Node | None:
     """Return the node as the master of ``home`` sees it; None if the master has no such node."""
     with connected(local_master(home)) as stub:
@@ -130,11 +142,14 @@ def find_node(home: Home, name: str) -> client_pb2.Node | None:
 
 
 def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
-    """End all attempts, with their grace periods unless ``kill``, then the agents and the master; return what ended."""
-    if not (home.master() or home.agents() or any(home.supervisors())):
-        return []
-    _end_attempts(home, kill=kill, line=line)
+    """End all attempts, with their grace periods unless ``kill``, then all other processes; return what ended."""
     stopped = []
+    if dashboard := home.dashboard():
+        stop_process("the dashboard", dashboard)
+        stopped.append("dashboard")
+    if not (home.master() or home.agents() or any(home.supervisors())):
+        return stopped
+    _end_attempts(home, kill=kill, line=line)
     for node, agent in home.agents().items():
         stop_process(f"the agent of node {node}", agent)
         stopped.append(f"node {node}")

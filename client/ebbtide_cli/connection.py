@@ -69,19 +69,29 @@ async def connecting(master: str | Address | None) -> "AsyncIterator[ClientServi
     import grpc
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-    from ebbtide_cli.credentials import channel_credentials, proven
-    from ebbtide_cli.grpc_calls import CHANNEL_OPTIONS, failed
+    from ebbtide_cli.credentials import proven
+    from ebbtide_cli.grpc_calls import failed
 
     address = find_master(master)
+    try:
+        async with opened(address) as channel:
+            yield ClientServiceStub(proven(channel, address))
+    except grpc.RpcError as error:
+        raise _failure(failed(error), address) from error
+
+
+@asynccontextmanager
+async def opened(address: Address) -> "AsyncIterator[grpc.aio.Channel]":
+    """Open a channel to the master at ``address``, which is proven; calls on it carry no token."""
+    import grpc
+
+    from ebbtide_cli.credentials import channel_credentials
+    from ebbtide_cli.grpc_calls import CHANNEL_OPTIONS
+
     with address.reached() as target:
         interrupts.hurry()
-        try:
-            async with grpc.aio.secure_channel(
-                target, channel_credentials(address), options=CHANNEL_OPTIONS
-            ) as channel:
-                yield ClientServiceStub(proven(channel, address))
-        except grpc.RpcError as error:
-            raise _failure(failed(error), address) from error
+        async with grpc.aio.secure_channel(target, channel_credentials(address), options=CHANNEL_OPTIONS) as channel:
+            yield channel
 
 
 def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request) -> Reply:

@@ -18,13 +18,13 @@ TOKEN_VARIABLE: Final = "EBB_TOKEN"
 
 def proven(channel: "grpc.Channel | grpc.aio.Channel", address: Address) -> Any:
     """Wrap the channel for stubs, so that the user's token is sent with each call to the master at ``address``."""
-    token = _token(address)
+    token = token_for(address)
     return channel if token is None else ProvenChannel(channel, token)
 
 
 def token_metadata(address: Address) -> Metadata:
     """Return the metadata that carries the user's token, with each call to the master at ``address``."""
-    token = _token(address)
+    token = token_for(address)
     return () if token is None else bearer(token)
 
 
@@ -42,7 +42,7 @@ def channel_credentials(address: Address) -> "grpc.ChannelCredentials":
     raise Failure(f"nothing proves who the master at {address} is: log in there first ('ebb login')", UNREACHABLE)
 
 
-def _token(address: Address) -> str | None:
+def token_for(address: Address) -> str | None:
     """Return the token of ``EBB_TOKEN``, else of the login at the address, else of the master's home if it is here."""
     if named := os.environ.get(TOKEN_VARIABLE):
         return named.strip()

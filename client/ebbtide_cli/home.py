@@ -42,6 +42,21 @@ class Home(NamedTuple):
         return self.root / "master.log"
 
     @property
+    def dashboard_record(self) -> Path:
+        """The file that a dashboard writes about itself while it serves."""
+        return self.root / "dashboard.json"
+
+    @property
+    def dashboard_log(self) -> Path:
+        """The log of a dashboard that ``ebb up`` started."""
+        return self.root / "dashboard.log"
+
+    @property
+    def dashboard_links(self) -> Path:
+        """The directory with the links that log in to the dashboard and were not used yet."""
+        return self.root / "dashboard-links"
+
+    @property
     def settings_record(self) -> Path:
         """The file with the options with which ``ebb up`` started the cluster."""
         return self.root / "up.json"
@@ -67,6 +82,10 @@ class Home(NamedTuple):
     def master(self) -> Identity | None:
         """Return the master that runs in this home; None if none does."""
         return _living(self.master_record)
+
+    def dashboard(self) -> Identity | None:
+        """Return the dashboard that runs in this home; None if none does."""
+        return _living(self.dashboard_record)
 
     def agent(self, node: str) -> Identity | None:
         """Return the agent of ``node`` that runs in this home; None if none does."""

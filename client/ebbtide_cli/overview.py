@@ -14,6 +14,7 @@ VERBS = {
         "nodes": "Show nodes and GPUs",
         "node": "Let nodes join, drain them, put them back into service, or declare them dead",
         "top": "Watch GPUs, memory, jobs and the queue",
+        "dashboard": "Show cluster, queue and jobs in a browser",
         "reserve-gpus": "Reserve GPUs for one user from one time to another",
         "reservations": "Show which GPUs are reserved for whom, and when",
         "events": "Show what happened in the cluster",

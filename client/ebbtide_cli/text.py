@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ebbtide_protos.quantities import abbreviated
+from ebbtide_protos.quantities import printable as printable  # the client's modules take it from here
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -14,16 +15,6 @@ GAP = "  "
 """What stands between two columns."""
 Cell = str | tuple[str, float | None]
 """Words, or words with the share that is done (0 to 1, None if unknown), drawn as a bar where the screen has room."""
-
-
-def printable(text: str) -> str:
-    """Drop control, bidirectional and other invisible characters; white space of any kind becomes a space.
-
-    Names, reasons and commands come from other users, and a terminal obeys what it is shown.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else " " * letter.isspace() for letter in text)
 
 
 def one_line(text: str) -> str:

@@ -32,6 +32,7 @@ MEANT: Final = {
     **dict.fromkeys(("sinfo", "gpus", "hosts", "nvidia-smi"), "nodes"),
     **dict.fromkeys(("describe", "info", "inspect"), "show"),
     **dict.fromkeys(("log", "tail", "output"), "logs"),
+    **dict.fromkeys(("web", "ui", "gui"), "dashboard"),
     **dict.fromkeys(("why",), "explain"),
     **dict.fromkeys(("restart", "rerun", "retry"), "requeue"),
     **dict.fromkeys(("scale",), "resize"),

@@ -24,6 +24,9 @@ def defer(name: str, *functions: str, **instead: Any) -> None:
     module = sys.modules[name] = module_from_spec(spec)
     module.__dict__.update({function: _loading(module, function) for function in functions}, **instead)
     module.__class__ = _Deferred
+    package, _, last = name.rpartition(".")
+    if package:  # an import that finds the module in `sys.modules` does not give it to its package
+        setattr(sys.modules[package], last, module)
 
 
 class _Deferred(ModuleType):

@@ -1,4 +1,4 @@
-"""Reads durations and sizes as people write them, on the command line and in the configuration of a master.
+"""Reads durations and sizes as people write them, in commands and a master's configuration; makes text safe to show.
 
 duration = one or more counts with units, each unit once and the longest first: d, h, m, s
            (``90s``, ``3m``, ``2h``, ``1d``, ``1h30m``, ``1.5h``)
@@ -65,3 +65,13 @@ def bounded(text: str) -> str:
     if len(text) > LONGEST:
         raise ValueError(f"{abbreviated(text)!r} is longer than {LONGEST} characters")
     return text
+
+
+def printable(text: str) -> str:
+    """Drop control, bidirectional and other invisible characters; white space of any kind becomes a space.
+
+    Names, reasons and commands come from other users, and a terminal obeys what it is shown.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " * letter.isspace() for letter in text)

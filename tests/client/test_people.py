@@ -90,14 +90,14 @@ def test_a_home_that_is_named_and_has_no_master_is_never_replaced_by_the_last_lo
 
 def test_the_token_is_that_of_the_environment_else_of_the_login_else_of_the_home(home, monkeypatch):
     address = Address("127.0.0.1", 1, "test")
-    assert credentials._token(address) is None
+    assert credentials.token_for(address) is None
     (home / "token").write_text("ebb_home\n")
-    assert credentials._token(at_home(home, "test")) == "ebb_home"
-    assert credentials._token(address) is None, "it is for the master of that home only"
+    assert credentials.token_for(at_home(home, "test")) == "ebb_home"
+    assert credentials.token_for(address) is None, "it is for the master of that home only"
     log_in(HERE, "ebb_login")
-    assert credentials._token(address) == "ebb_login"
+    assert credentials.token_for(address) == "ebb_login"
     monkeypatch.setenv("EBB_TOKEN", " ebb_named ")
-    assert credentials._token(address) == "ebb_named"
+    assert credentials.token_for(address) == "ebb_named"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from ebbtide_cli.address import Address
-from ebbtide_cli.credentials import _token, authority
+from ebbtide_cli.credentials import authority, token_for
 from ebbtide_cli.logins import Login, trying
 
 from tests.client.runs import Ebb
@@ -59,5 +59,5 @@ def test_a_login_at_one_of_them_is_good_for_all(home, monkeypatch):
     with trying("127.0.0.1:1", Login("ebb_t1_secret", "PEM")):
         pass
     there = Address("127.0.0.1", 2, "--master", beside=("127.0.0.1:1", "127.0.0.1:2"))
-    assert (_token(there), authority(there)) == ("ebb_t1_secret", "PEM")
+    assert (token_for(there), authority(there)) == ("ebb_t1_secret", "PEM")
     assert authority(Address("127.0.0.1", 2, "--master")) == ""

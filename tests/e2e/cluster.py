@@ -148,8 +148,9 @@ class Cluster:
         return self.ebb("logs", job).out
 
     def daemon(self, which: str) -> psutil.Process:
-        """The process of the master (``master``) or of a node's agent (its name)."""
-        path = self.home / "master.json" if which == "master" else self.home / "nodes" / which / "agent.json"
+        """The process of the master (``master``), of the dashboard, or of a node's agent (its name)."""
+        own = self.home / f"{which}.json"
+        path = own if which in ("master", "dashboard") else self.home / "nodes" / which / "agent.json"
         return psutil.Process(json.loads(path.read_text())["pid"])
 
     def node_name(self) -> str:

@@ -55,6 +55,7 @@ def typed(shows: str, keys: str, *jobs: str) -> Way:
 A_PAST = "ebb submit --wait --time 1h -- true && ebb submit --wait --time 2h -- true"
 A_PAST_OF_WAITS = "ebb submit --array 0-9 --time 1h -- true && ebb submit --wait --begin +5s --time 2h -- true"
 """In which there are enough starts, and whoever asked for more waited longer."""
+A_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=login.lab.example -keyout lab.key -out lab.pem"
 A_USER = Way(first="ebb user add anna || true")
 A_TOKEN = """$(ebb token create --json | grep -o '"id": "[0-9a-f]*"' | cut -d'"' -f4)"""
 
@@ -65,6 +66,11 @@ WAYS: dict[str, Way] = {
     "top": until("GPU"),
     "ebb top --once": Way(),
     "ebb top --json --once": Way(),
+    "dashboard": until("/login#code="),
+    "ebb dashboard --link --json": Way(code=3),  # none runs here
+    "ebb dashboard --shared login.lab.example --cert lab.pem --key lab.key": Way(
+        first=A_CERTIFICATE, shows="https://login.lab.example:", ends=signal.SIGINT
+    ),
     "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
     "ebb events --tail 20 --follow --json": until('"sequence"', code=130),
     "show": with_jobs("twice"),

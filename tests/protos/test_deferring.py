@@ -109,3 +109,21 @@ def test_a_module_that_is_loaded_or_missing_is_left_alone(named, loads):
     assert sys.modules["json"] is before
     defer("deferred_missing")
     assert "deferred_missing" not in sys.modules
+
+
+def test_a_module_of_a_package_is_found_in_its_package(tmp_path, monkeypatch, loads):
+    folder = tmp_path / "deferred_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "inner.py").write_text("loads.append(1)\nvalue = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        defer("deferred_package.inner")
+        import deferred_package.inner  # as `mimetypes` does with `urllib.parse`
+
+        assert loads == []
+        assert deferred_package.inner.value == 7
+        assert loads == [1]
+    finally:
+        for name in ("deferred_package.inner", "deferred_package"):
+            sys.modules.pop(name, None)

@@ -14,7 +14,15 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.cluster import LocalSettings, bring_down, ensure_agent, ensure_master, exclusive, find_node
+from ebbtide_cli.cluster import (
+    LocalSettings,
+    bring_down,
+    ensure_agent,
+    ensure_dashboard,
+    ensure_master,
+    exclusive,
+    find_node,
+)
 from ebbtide_cli.connection import connected
 from ebbtide_cli.daemons import end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
@@ -29,7 +37,7 @@ PIPE_WIDTH = 160
 LARGEST_SEED = 2**31 - 1
 
 
-@click.command(epilog=examples("ebb demo", "ebb demo --seed 7", "ebb demo --gpus 4xRTX4090"))
+@click.command(epilog=examples("ebb demo", "ebb demo --dashboard", "ebb demo --seed 7", "ebb demo --gpus 4xRTX4090"))
 @click.option(
     "--gpus", metavar="PROFILE", help="Fake GPUs such as 4xRTX4090 (default: real ones, if there are enough)."
 )
@@ -42,7 +50,8 @@ LARGEST_SEED = 2**31 - 1
 @click.option(
     "--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write the final picture to this file, too."
 )
-def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None) -> int:
+@click.option("--dashboard", is_flag=True, help="Serve a dashboard, too, and print a link to it.")
+def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None, dashboard: bool) -> int:
     """Watch real training make room for an urgent job, resume and change size, and see the proof.
 
     The demo runs a cluster of its own and leaves nothing behind. It exits with 1 if any claim does not hold.
@@ -50,11 +59,26 @@ def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None) ->
     missing = [name for name in ("torch", "sklearn", "numpy") if find_spec(name) is None]
     if missing:
         raise Failure(f"demo: the training examples need {', '.join(missing)}: pip install 'ebbtide[examples]'")
+    if dashboard:
+        from ebbtide_cli.verbs.dashboard import check_libraries
+
+        check_libraries("demo")
     if svg is not None and not svg.absolute().parent.is_dir():
         raise Failure(f"demo: --svg {svg}: its directory does not exist", USAGE)
     seed = random.randrange(LARGEST_SEED) if seed is None else seed
     with interrupts.by_sigterm(), _folder(keep) as folder, _cluster(folder, gpus) as node:
+        if dashboard:
+            _show_dashboard(Home(folder))
         return _perform(folder, node, seed, svg)
+
+
+def _show_dashboard(home: Home) -> None:
+    """Start a dashboard, which ends with the demo's cluster, and open it, or print where it is."""
+    from ebbtide_cli.verbs.dashboard import show_running
+
+    with StatusLine() as line:
+        ensure_dashboard(home, line)
+    show_running(home)
 
 
 def _perform(folder: Path, node: client_pb2.Node, seed: int, svg: Path | None) -> int:

@@ -13,6 +13,7 @@ from ebbtide_cli.cluster import (
     LocalSettings,
     bring_down,
     ensure_agent,
+    ensure_dashboard,
     ensure_master,
     exclusive,
     find_node,
@@ -44,6 +45,7 @@ class UpRequest:
     ports: str | None
     mps: str | None
     keep: str | None
+    dashboard: bool | None
 
 
 @click.command(
@@ -76,6 +78,9 @@ class UpRequest:
 @click.option(
     "--keep", metavar="TIME", help="Remove logs and checkpoints this long after their job finished (default: never)."
 )
+@click.option(
+    "--dashboard/--no-dashboard", default=None, help="Keep a dashboard running; 'ebb dashboard' prints a link to it."
+)
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C or SIGTERM does what 'ebb down' does.")
 @json_option
 def command(
@@ -87,15 +92,16 @@ def command(
     ports: str | None,
     mps: str | None,
     keep: str | None,
+    dashboard: bool | None,
     foreground: bool,
     as_json: bool,
 ) -> int:
-    """Start master and agent on this machine, and return when the cluster answers.
+    """Start master and agent on this machine, and a dashboard if asked to, and return when the cluster answers.
 
     Run again, it restarts the part that has died, with the settings of the first time.
     """
     home = Home.current()
-    wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep)
+    wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep, dashboard)
     with undone_if_interrupted(home):
         settings, started = _start(home, wanted, as_json)
         if not foreground:
@@ -120,6 +126,8 @@ def _start(home: Home, wanted: UpRequest, as_json: bool) -> tuple[LocalSettings,
             raise Failure(f"up: node {settings.node} has joined the cluster at {elsewhere}: 'ebb agent' runs it")
         _refuse_change(home, before, settings)
         started = {"master": ensure_master(home, settings, line), "agent": ensure_agent(home, settings, line)}
+        if settings.dashboard:
+            started["dashboard"] = ensure_dashboard(home, line)
         settings.remember(home)
     return settings, started
 
@@ -132,6 +140,10 @@ def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
     from ebbtide_agent.network import Network
     from ebbtide_agent.node import node_name
 
+    if wanted.dashboard:
+        from ebbtide_cli.verbs.dashboard import check_libraries  # few keep a dashboard
+
+        check_libraries("up")
     try:
         chosen = _checked_profile(wanted.gpus) if wanted.gpus and wanted.gpus != "auto" else None
         named = node_name(wanted.node) if wanted.node else None
@@ -155,6 +167,7 @@ def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
         ports=settings.ports if wanted.ports is None else wanted.ports,
         mps=wanted.mps or settings.mps,
         keep=settings.keep if wanted.keep is None else wanted.keep,
+        dashboard=settings.dashboard if wanted.dashboard is None else wanted.dashboard,
     )
 
 
@@ -210,6 +223,8 @@ def _report(home: Home, settings: LocalSettings, started: dict[str, bool], as_js
     found = {name: "started" if fresh else "was running" for name, fresh in started.items()}
     print(f"master {address} {found['master']}: policy {cluster.policy}, {cluster.jobs_unfinished} unfinished jobs")
     print(printable(f"node {node.name} {found['agent']}: {_gpus_words(node)}"), flush=True)
+    if settings.dashboard:
+        print(f"dashboard {found['dashboard']}: 'ebb dashboard' opens it", flush=True)
 
 
 def _gpus_words(node: client_pb2.Node) -> str:
@@ -224,6 +239,8 @@ def _wait_for_death(home: Home, settings: LocalSettings, stop: int) -> Failure |
         "master": (home.master(), home.master_log),
         f"agent of node {settings.node}": (home.agent(settings.node), home.agent_log(settings.node)),
     }
+    if settings.dashboard:
+        daemons["dashboard"] = (home.dashboard(), home.dashboard_log)
     living = [process for process, _ in daemons.values() if process]
     dead = first_to_end(living, stop) if len(living) == len(daemons) else None
     for name, (process, log) in daemons.items():

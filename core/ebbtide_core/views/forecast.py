@@ -6,6 +6,7 @@ assumed never to end, so a job that waits for it has no known start.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -59,44 +60,57 @@ def fork(cluster: "Cluster") -> "Cluster":
 
 def forecast(cluster: "Cluster", job: JobId, now: float, changes: Iterable[Event] = ()) -> Forecast:
     """Let ``cluster``, a `fork`, go on from ``now`` with ``changes`` until ``job`` is placed; this uses the fork up."""
-    return _Ahead(cluster, job, now).look(changes)
+    return _Ahead(cluster, [job], now).look(changes)[job]
+
+
+def forecast_all(cluster: "Cluster", jobs: Iterable[JobId], now: float) -> dict[JobId, Forecast]:
+    """Let ``cluster``, a `fork`, go on from ``now`` until all ``jobs`` have been placed; this uses the fork up."""
+    return _Ahead(cluster, jobs, now).look(())
 
 
 class _Ahead:
     """A simulation in which every job ends and stops as expected."""
 
-    def __init__(self, cluster: "Cluster", job: JobId, now: float) -> None:
+    def __init__(self, cluster: "Cluster", jobs: Iterable[JobId], now: float) -> None:
         self._cluster = cluster
-        self._job = job
+        self._sought = dict.fromkeys(jobs)
+        self._found: dict[JobId, Forecast] = {}
         self._now = now
         self._heap: list[tuple[float, int, Event]] = []
         self._order = 0
         self._bounds = 0
         self._unknown: list[JobId] = []
         self._held = self._holders()
-        self._preempted: list[JobId] = []
-        self._placed: Allocation | None = None
-        self._booked = ""
+        self._preempted: dict[JobId, list[JobId]] = defaultdict(list)
+        self._placed: dict[JobId, Allocation] = {}
+        self._booked: dict[JobId, str] = {}
         for other in list(cluster.state.unfinished.values()):
             self._expect(other)
 
-    def look(self, changes: Iterable[Event]) -> Forecast:
+    def look(self, changes: Iterable[Event]) -> dict[JobId, Forecast]:
+        """Return the forecast of each job that is sought."""
         for change in changes:
             self._carry_out(self._cluster.handle(change, self._now))
         for _ in range(MOST_PASSES):
             self._carry_out(self._cluster.handle(e.SchedulingDue(), self._now))
-            if self._placed is not None:
-                return self._seen(self._placed)
+            for job, allocation in self._placed.items():
+                self._found[job] = self._seen(job, allocation)
+                del self._sought[job]
+            self._placed.clear()
+            if not self._sought:
+                return self._found
             if not self._heap:
-                return Forecast(None, self._why_never())
-            if (kept_out := self._cluster.state.shut_out.get(self._job)) is not None:
-                self._booked = self._cluster.state.bookings.obstacle(kept_out)
+                return self._found | {job: Forecast(None, self._why_never(job)) for job in self._sought}
+            for job, kept_out in self._cluster.state.shut_out.items():
+                if job in self._sought:
+                    self._booked[job] = self._cluster.state.bookings.obstacle(kept_out)
             self._now = max(self._now, self._heap[0][0])
             while self._heap and self._heap[0][0] <= self._now:
                 event = heapq.heappop(self._heap)[2]
                 if not self._is_void(event):
                     self._carry_out(self._cluster.handle(event, self._now))
-        return Forecast(None, f"not known: too far ahead, behind {MOST_PASSES} other changes")
+        far = Forecast(None, f"not known: too far ahead, behind {MOST_PASSES} other changes")
+        return self._found | dict.fromkeys(self._sought, far)
 
     # --- expected events ---
 
@@ -172,12 +186,12 @@ class _Ahead:
         match event:
             case e.AttemptStarted():
                 self._work(self._cluster.state.jobs[event.job])
-            case e.AttemptPlaced(job=self._job, allocation=allocation):
-                self._placed = allocation
-            case e.ReturnRequested(job=self._job):
-                self._placed = self._cluster.state.jobs[self._job].attempts[-1].allocation
-            case e.StopRequested(for_job=self._job):
-                self._preempted.append(event.job)
+            case e.AttemptPlaced() if event.job in self._sought:
+                self._placed[event.job] = event.allocation
+            case e.ReturnRequested() if event.job in self._sought:
+                self._placed[event.job] = self._cluster.state.jobs[event.job].attempts[-1].allocation
+            case e.StopRequested(for_job=asking) if asking is not None and asking in self._sought:
+                self._preempted[asking].append(event.job)
             case _:
                 pass
 
@@ -191,21 +205,21 @@ class _Ahead:
                     holders.setdefault(gpu, []).append(job.id)
         return holders
 
-    def _seen(self, placed: Allocation) -> Forecast:
+    def _seen(self, job: JobId, placed: Allocation) -> Forecast:
         jobs = self._cluster.state.jobs
         before = dict.fromkeys(id for gpu in placed.gpu_ids for id in self._held.get(gpu, ()))
-        after = tuple(id for id in before if id != self._job and jobs[id].holding is None)
-        return Forecast(self._now, self._basis(after), placed, after, tuple(self._preempted))
+        after = tuple(id for id in before if id != job and jobs[id].holding is None)
+        return Forecast(self._now, self._basis(job, after), placed, after, tuple(self._preempted.get(job, ())))
 
-    def _basis(self, after: tuple[JobId, ...]) -> str:
-        if self._preempted:
+    def _basis(self, job: JobId, after: tuple[JobId, ...]) -> str:
+        if job in self._preempted:
             return "once the jobs that it preempts are suspended"
         if not after:
-            return f"once this is over: {self._booked}" if self._booked else "there is room"
+            return f"once this is over: {self._booked[job]}" if job in self._booked else "there is room"
         return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"
 
-    def _why_never(self) -> str:
-        job = self._cluster.state.jobs[self._job]
+    def _why_never(self, sought: JobId) -> str:
+        job = self._cluster.state.jobs[sought]
         if job.held_by is not None:
             verb = "resume" if job.state is JobState.SUSPENDED and job.held_by is HeldBy.USER else "release"
             return f"not before 'ebb {verb} {job.id}': {job.reason}"

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
@@ -10,7 +11,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.explain import Explanation, explain
-from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, fork
+from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, forecast_all, fork
 from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
@@ -19,7 +20,15 @@ from ebbtide_master.api.copies import LONGEST_S, Copies
 from ebbtide_master.api.named_jobs import job_named
 from ebbtide_master.api.views import reason_of
 from ebbtide_master.identity.caller import caller
+from ebbtide_master.identity.sight import public_words
 from ebbtide_master.loop import RefusedError
+from ebbtide_master.throttle.fair_queue import stand_in
+
+SHARED_S: Final = 10.0
+"""Seconds for which a forecast of a queue is shared by all who ask."""
+MOST_FORESEEN: Final = 200
+"""Waiting jobs of a pool whose starts are foreseen together."""
+FORECASTS: Final = "forecasts of queues"
 
 Changes = Callable[[Cluster], list[Event]]
 """Returns for a cluster the events of a change that a user asks about."""
@@ -32,6 +41,7 @@ class ExplanationService:
         self._loop = master.loop
         self._clock = master.clock
         self._copies = Copies()
+        self._looks: dict[str, tuple[float, asyncio.Task[client_pb2.ForecastQueueReply]]] = {}
 
     async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
         """Explain why a job waits, and when it may start."""
@@ -46,6 +56,62 @@ class ExplanationService:
         else:
             message.MergeFrom(client_pb2.Explanation.FromString(told))
         return message
+
+    async def ForecastQueue(
+        self, request: client_pb2.ForecastQueueRequest, context: Any
+    ) -> client_pb2.ForecastQueueReply:
+        """Foresee when the first jobs of a queue start. All who ask within `SHARED_S` get the result of one look."""
+        pool = await self._loop.ask(lambda cluster: _pool_named(cluster, request.pool))
+        now = asyncio.get_running_loop().time()
+        begun, look = self._looks.get(pool, (-SHARED_S, None))
+        if look is None or (look.done() and (now - begun >= SHARED_S or look.exception() is not None)):
+            look = asyncio.create_task(self._look(pool), name=f"forecast of {pool}")
+            self._looks[pool] = now, look
+        return await asyncio.shield(look)
+
+    async def _look(self, pool: str) -> client_pb2.ForecastQueueReply:
+        stand_in(FORECASTS)
+        now = self._clock.now()
+        async with self._copies.turn(FORECASTS):
+            why_not, seen = await self._loop.ask(lambda cluster: _foreseen_queue(cluster, pool, now, self._copies))
+            told = None if seen is None else await seen
+        if told is None:
+            late = f"not foreseen: that took longer than {LONGEST_S:g} s"
+            return client_pb2.ForecastQueueReply(at=now, why_not=why_not or late)
+        return client_pb2.ForecastQueueReply.FromString(told)
+
+
+def _pool_named(cluster: Cluster, name: str) -> str:
+    """Return the pool with that name, or the one where jobs go that name none. Raises `RefusedError`."""
+    found = name or cluster.state.settings.gpu_pool
+    if found not in cluster.state.pools:
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"pool {name!r} does not exist"))
+    return found
+
+
+def _foreseen_queue(
+    cluster: Cluster, pool: str, now: float, copies: Copies
+) -> tuple[str, asyncio.Future[bytes | None] | None]:
+    """Return why nothing can be foreseen, or a future for the forecast of a copy."""
+    if (count := len(cluster.state.unfinished)) > MOST_JOBS:
+        return f"not foreseen: {count} unfinished jobs are over the limit of {MOST_JOBS}", None
+    head = [job.id for job in islice(cluster.state.pools[pool].queue, MOST_FORESEEN)]
+
+    def work() -> bytes:
+        found = forecast_all(fork(cluster), head, now)
+        reply = client_pb2.ForecastQueueReply(at=now)
+        for id in head:
+            seen = found[id]
+            reply.jobs.add(
+                job_id=id,
+                start_at=seen.start,
+                basis=public_words(seen.basis),
+                after=seen.after,
+                preempts=seen.preempted,
+            )
+        return reply.SerializeToString()
+
+    return "", copies.compute(work)
 
 
 def _explained(

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from google.protobuf.descriptor import MethodDescriptor
 
+from ebbtide_master.api.board import BoardService
 from ebbtide_master.api.channels import ChannelService
 from ebbtide_master.api.cluster import ClusterService
 from ebbtide_master.api.context import Context
@@ -29,7 +30,7 @@ from ebbtide_master.api.usage import UsageService
 METHODS: Final[Mapping[str, MethodDescriptor]] = client_pb2.DESCRIPTOR.services_by_name["ClientService"].methods_by_name
 
 _OF_CONTEXT: Final[tuple[Callable[[Context], object], ...]] = (
-    ChannelService, ClusterService, ExplanationService, IdentityService, JobChangeService, JournalService,
+    BoardService, ChannelService, ClusterService, ExplanationService, IdentityService, JobChangeService, JournalService,
     ListingService, LogService, MembershipService, NodeService, NoticeService, ReservationService, SnapshotService,
     SubmissionService, UsageService,
 )  # fmt: skip

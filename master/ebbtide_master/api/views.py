@@ -22,6 +22,7 @@ from ebbtide_core.resources.foreign_processes import on_gpu
 from ebbtide_core.resources.node_usage import Stray
 from ebbtide_core.state import ClusterState
 from ebbtide_core.views.narrate import narrate
+from ebbtide_core.views.states import GPU_STATES, state_of_gpu, state_of_node
 from ebbtide_core.views.suspend_breakdown import parts_of
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
@@ -31,6 +32,7 @@ from ebbtide_master.store.journal import StoredEvent
 
 PAGE: Final = 50
 """Jobs that are put into an answer at a time, which takes the master a few milliseconds."""
+GPU_STATE_NUMBERS: Final = {state: client_pb2.GpuState.Value(f"GPU_STATE_{state.upper()}") for state in GPU_STATES}
 STATES = {state: getattr(job_pb2, f"JOB_STATE_{state.name}") for state in JobState}
 
 
@@ -238,7 +240,7 @@ def node_message(
     """Return the message for one node, its GPUs, and the jobs on them; ``hello`` is None if it is not connected."""
     facts = node.facts
     infos = {GpuId(info.uuid): info for info in hello.gpus} if hello is not None else {}
-    state, reason = _node_state(node, now)
+    state, reason = node_state(node, now)
     by_index, on_gpus = sorted(node.gpus, key=lambda gpu: node.gpus[gpu].index), jobs_by_gpu(cluster.state, node)
     return client_pb2.Node(
         name=node.id,
@@ -281,14 +283,13 @@ def _stray_message(ref: AttemptRef, stray: Stray) -> client_pb2.Stray:
     )
 
 
-def _node_state(node: Node, now: float) -> tuple[str, str]:
+def node_state(node: Node, now: float) -> tuple[str, str]:
+    """Return the state of ``node``, and why it is in it."""
     if node.dead:
         return "down", f"confirmed dead by {node.dead}"
     if not node.connected:
         return "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
-    if node.drain is None:
-        return "up", ""
-    return "draining" if node.attempts else "drained", node.drain.reason
+    return state_of_node(node), node.drain.reason if node.drain is not None else ""
 
 
 def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:
@@ -366,5 +367,11 @@ def _node_gpu(
     booking = cluster.state.bookings.next_on(node.id, gpu) if cluster.state.bookings else None
     reserved = reserved_for(booking) if booking is not None else ""
     return client_pb2.NodeGpu(
-        info=info, reading=reading, share_allocated=share, job_ids=jobs, foreign=others, reserved=reserved
+        info=info,
+        reading=reading,
+        share_allocated=share,
+        job_ids=jobs,
+        foreign=others,
+        reserved=reserved,
+        state=GPU_STATE_NUMBERS[state_of_gpu(node, gpu)],
     )

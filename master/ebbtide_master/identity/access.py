@@ -28,6 +28,7 @@ ACCESS: Final = {
                 "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
+                "WatchBoard", "ForecastQueue",  # tell everybody the same: nothing that `sight` would hide from anybody
             ),
             Access.SEEN: ("ListJobs", "ShowJob", "ShowStory", "Explain", "WatchJobs", "WatchEvents"),
             Access.OWNER: (

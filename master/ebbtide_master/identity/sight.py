@@ -95,8 +95,18 @@ def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
         _keep(job.spec.needs, _NEEDS)
     if job.HasField("progress"):
         _keep(job.progress, _PROGRESS)
-    if job.held_by == "system" or _TELLING.search(job.reason) or (job.attempt and job.state in _AFTER_AN_END):
-        job.reason = ""
+    job.reason = public_reason(job)
+
+
+def public_reason(job: client_pb2.Job | client_pb2.BoardJob) -> str:
+    """Return the reason of a job as far as everybody may read it."""
+    hidden = job.held_by == "system" or (job.attempt and job.state in _AFTER_AN_END)
+    return "" if hidden else public_words(job.reason)
+
+
+def public_words(words: str) -> str:
+    """Return ``words``, or nothing if they quote a job, or name a path of it."""
+    return "" if _TELLING.search(words) else words
 
 
 def _hide_jobs(reply: client_pb2.ListJobsReply, user: str, owner_of: OwnerOf) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.model.types import FINISHED, GpuId, JobState
-from ebbtide_core.resources.books import Node
+from ebbtide_core.model.types import FINISHED, JobState
+from ebbtide_core.views.states import GPU_STATES, NODE_STATES, state_of_gpu, state_of_node
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 UNFINISHED = tuple(state for state in JobState if state not in FINISHED)
-GPU_STATES = ("allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable")
-NODE_STATES = ("up", "down", "draining", "drained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +57,6 @@ def look(
         version=version,
         free_bytes=disk.f_bavail * disk.f_frsize,
     )
-
-
-def state_of_node(node: Node) -> str:
-    """Return the state of ``node`` as `ebb nodes` shows it."""
-    if not node.connected:
-        return "down"
-    if node.drain is None:
-        return "up"
-    return "draining" if node.attempts else "drained"
-
-
-def state_of_gpu(node: Node, gpu: GpuId) -> str:
-    """Return the first state that keeps the GPU from being allocated, or idle if there is none."""
-    if gpu in node.quarantine:
-        return "quarantined"
-    if not node.gpus[gpu].healthy:
-        return "unhealthy"
-    if not node.connected:
-        return "unreachable"
-    if node.held.share(gpu):
-        return "allocated"
-    return "foreign" if gpu in node.foreign and gpu not in node.beside else "idle"
 
 
 def families(seen: ClusterCounts) -> Iterator[Metric]:

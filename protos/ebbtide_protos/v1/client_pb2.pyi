@@ -16,6 +16,7 @@ from ebbtide_protos.v1 import job_pb2 as _job_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -26,6 +27,32 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _GpuState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GpuStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GpuState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GPU_STATE_UNSPECIFIED: _GpuState.ValueType  # 0
+    GPU_STATE_ALLOCATED: _GpuState.ValueType  # 1
+    GPU_STATE_IDLE: _GpuState.ValueType  # 2
+    GPU_STATE_FOREIGN: _GpuState.ValueType  # 3
+    GPU_STATE_QUARANTINED: _GpuState.ValueType  # 4
+    GPU_STATE_UNHEALTHY: _GpuState.ValueType  # 5
+    GPU_STATE_UNREACHABLE: _GpuState.ValueType  # 6
+
+class GpuState(_GpuState, metaclass=_GpuStateEnumTypeWrapper):
+    """The first state that keeps a GPU from being allocated, or that it is allocated, or idle."""
+
+GPU_STATE_UNSPECIFIED: GpuState.ValueType  # 0
+GPU_STATE_ALLOCATED: GpuState.ValueType  # 1
+GPU_STATE_IDLE: GpuState.ValueType  # 2
+GPU_STATE_FOREIGN: GpuState.ValueType  # 3
+GPU_STATE_QUARANTINED: GpuState.ValueType  # 4
+GPU_STATE_UNHEALTHY: GpuState.ValueType  # 5
+GPU_STATE_UNREACHABLE: GpuState.ValueType  # 6
+Global___GpuState: _TypeAlias = GpuState  # noqa: Y015
 
 @_typing.final
 class InviteNodeRequest(_message.Message):
@@ -1705,8 +1732,10 @@ class NodeGpu(_message.Message):
     JOB_IDS_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     reserved: _builtins.str
     """for whom it is kept now, and when next, in words; empty: for nobody"""
+    state: Global___GpuState.ValueType
     @_builtins.property
     def info(self) -> _agent_pb2.GpuInfo: ...
     @_builtins.property
@@ -1728,10 +1757,11 @@ class NodeGpu(_message.Message):
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         foreign: _abc.Iterable[_agent_pb2.GpuProcess] | None = ...,
         reserved: _builtins.str = ...,
+        state: Global___GpuState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "reading", b"reading", "share_allocated", b"share_allocated"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "info", b"info", "job_ids", b"job_ids", "reading", b"reading", "reserved", b"reserved", "share_allocated", b"share_allocated", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2409,3 +2439,556 @@ class NodeJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at) -> _WhichOneofReturnType__at | None: ...
 
 Global___NodeJob: _TypeAlias = NodeJob  # noqa: Y015
+
+@_typing.final
+class WatchBoardRequest(_message.Message):
+    """The board is what a page about the whole cluster shows. It has nothing in it that is hidden from anybody, so all viewers
+    share it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchBoardRequest: _TypeAlias = WatchBoardRequest  # noqa: Y015
+
+@_typing.final
+class BoardUpdate(_message.Message):
+    """Everything at first, in several messages, then what changed. Of a node or a job always all of it is sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    NODES_GONE_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    JOBS_GONE_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
+    first: _builtins.bool
+    """what was known before is void"""
+    last: _builtins.bool
+    """of the messages that belong together"""
+    now: _builtins.float
+    """Unix seconds, by the master's clock"""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BoardNode]: ...
+    @_builtins.property
+    def nodes_gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BoardLoad]: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___BoardJob]: ...
+    @_builtins.property
+    def jobs_gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """forgotten, or over for long"""
+
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___BoardQueue]: ...
+    @_builtins.property
+    def notices(self) -> Global___BoardNotices:
+        """unset: as before"""
+
+    def __init__(
+        self,
+        *,
+        first: _builtins.bool = ...,
+        last: _builtins.bool = ...,
+        now: _builtins.float = ...,
+        nodes: _abc.Iterable[Global___BoardNode] | None = ...,
+        nodes_gone: _abc.Iterable[_builtins.str] | None = ...,
+        loads: _abc.Iterable[Global___BoardLoad] | None = ...,
+        jobs: _abc.Iterable[Global___BoardJob] | None = ...,
+        jobs_gone: _abc.Iterable[_builtins.str] | None = ...,
+        queues: _abc.Iterable[Global___BoardQueue] | None = ...,
+        notices: Global___BoardNotices | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["notices", b"notices"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "jobs", b"jobs", "jobs_gone", b"jobs_gone", "last", b"last", "loads", b"loads", "nodes", b"nodes", "nodes_gone", b"nodes_gone", "notices", b"notices", "now", b"now", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardUpdate: _TypeAlias = BoardUpdate  # noqa: Y015
+
+@_typing.final
+class BoardNode(_message.Message):
+    """What hardly ever changes about a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    pool: _builtins.str
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___BoardGpu]:
+        """by index; the loads are in this order"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        gpus: _abc.Iterable[Global___BoardGpu] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "name", b"name", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardNode: _TypeAlias = BoardNode  # noqa: Y015
+
+@_typing.final
+class BoardGpu(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MEM_BYTES_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    index: _builtins.int
+    model: _builtins.str
+    mem_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        index: _builtins.int = ...,
+        model: _builtins.str = ...,
+        mem_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "mem_bytes", b"mem_bytes", "model", b"model", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardGpu: _TypeAlias = BoardGpu  # noqa: Y015
+
+@_typing.final
+class BoardLoad(_message.Message):
+    """How a node and its GPUs are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    CPUS_ALLOCATED_FIELD_NUMBER: _builtins.int
+    MEM_BYTES_FIELD_NUMBER: _builtins.int
+    MEM_ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    state: _builtins.str
+    """"up", "down", "draining", "drained" """
+    reason: _builtins.str
+    last_seen: _builtins.float
+    """Unix seconds"""
+    cpus: _builtins.float
+    cpus_allocated: _builtins.float
+    mem_bytes: _builtins.int
+    mem_allocated_bytes: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuLoad]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        gpus: _abc.Iterable[Global___GpuLoad] | None = ...,
+        last_seen: _builtins.float = ...,
+        cpus: _builtins.float = ...,
+        cpus_allocated: _builtins.float = ...,
+        mem_bytes: _builtins.int = ...,
+        mem_allocated_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "gpus", b"gpus", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "name", b"name", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardLoad: _TypeAlias = BoardLoad  # noqa: Y015
+
+@_typing.final
+class GpuLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    MEM_USED_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_W_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    state: Global___GpuState.ValueType
+    use: _builtins.float
+    """0 to 1; unset: not known"""
+    mem_used_bytes: _builtins.int
+    temperature_c: _builtins.int
+    power_w: _builtins.float
+    reserved: _builtins.str
+    """for whom, and when, in words; empty: for nobody"""
+    why: _builtins.str
+    """it is set aside, or whose processes are on it"""
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuHolder]: ...
+    def __init__(
+        self,
+        *,
+        state: Global___GpuState.ValueType = ...,
+        use: _builtins.float | None = ...,
+        mem_used_bytes: _builtins.int | None = ...,
+        temperature_c: _builtins.int | None = ...,
+        power_w: _builtins.float | None = ...,
+        holders: _abc.Iterable[Global___GpuHolder] | None = ...,
+        reserved: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_use", b"_use", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "temperature_c", b"temperature_c", "use", b"use"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "_power_w", b"_power_w", "_temperature_c", b"_temperature_c", "_use", b"_use", "holders", b"holders", "mem_used_bytes", b"mem_used_bytes", "power_w", b"power_w", "reserved", b"reserved", "state", b"state", "temperature_c", b"temperature_c", "use", b"use", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mem_used_bytes: _TypeAlias = _typing.Literal["mem_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__mem_used_bytes: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__power_w: _TypeAlias = _typing.Literal["power_w"]  # noqa: Y015
+    _WhichOneofArgType__power_w: _TypeAlias = _typing.Literal["_power_w", b"_power_w"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_c: _TypeAlias = _typing.Literal["temperature_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
+    _WhichOneofReturnType__use: _TypeAlias = _typing.Literal["use"]  # noqa: Y015
+    _WhichOneofArgType__use: _TypeAlias = _typing.Literal["_use", b"_use"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_used_bytes) -> _WhichOneofReturnType__mem_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_w) -> _WhichOneofReturnType__power_w | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_c) -> _WhichOneofReturnType__temperature_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__use) -> _WhichOneofReturnType__use | None: ...
+
+Global___GpuLoad: _TypeAlias = GpuLoad  # noqa: Y015
+
+@_typing.final
+class GpuHolder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    MEM_USED_BYTES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    mem_used_bytes: _builtins.int
+    @_builtins.property
+    def share(self) -> _job_pb2.Share: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        share: _job_pb2.Share | None = ...,
+        mem_used_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "mem_used_bytes", b"mem_used_bytes", "share", b"share"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes", "job_id", b"job_id", "mem_used_bytes", b"mem_used_bytes", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mem_used_bytes: _TypeAlias = _typing.Literal["mem_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__mem_used_bytes: _TypeAlias = _typing.Literal["_mem_used_bytes", b"_mem_used_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mem_used_bytes) -> _WhichOneofReturnType__mem_used_bytes | None: ...
+
+Global___GpuHolder: _TypeAlias = GpuHolder  # noqa: Y015
+
+@_typing.final
+class BoardJob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    GPUS_MIN_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    GPUS_ALLOCATED_FIELD_NUMBER: _builtins.int
+    JOB_CLASS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    SUBMIT_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    WAITING_S_FIELD_NUMBER: _builtins.int
+    RUNNING_S_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    user: _builtins.str
+    pool: _builtins.str
+    state: _job_pb2.JobState.ValueType
+    reason: _builtins.str
+    """empty where it may quote what is the user's own"""
+    held_by: _builtins.str
+    job_class: _job_pb2.JobClass.ValueType
+    priority: _builtins.int
+    submit_time: _builtins.float
+    end_time: _builtins.float
+    waiting_s: _builtins.float
+    running_s: _builtins.float
+    at: _builtins.float
+    """Unix seconds, of these two"""
+    step: _builtins.int
+    total: _builtins.int
+    attempt: _builtins.int
+    preemptions: _builtins.int
+    array: _builtins.str
+    index: _builtins.int
+    node_count: _builtins.int
+    steps_per_s: _builtins.float
+    @_builtins.property
+    def gpus_min(self) -> _job_pb2.Share: ...
+    @_builtins.property
+    def gpus_max(self) -> _job_pb2.Share: ...
+    @_builtins.property
+    def gpus_allocated(self) -> _job_pb2.Share: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the first of them"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        state: _job_pb2.JobState.ValueType = ...,
+        reason: _builtins.str = ...,
+        held_by: _builtins.str = ...,
+        gpus_min: _job_pb2.Share | None = ...,
+        gpus_max: _job_pb2.Share | None = ...,
+        gpus_allocated: _job_pb2.Share | None = ...,
+        job_class: _job_pb2.JobClass.ValueType = ...,
+        priority: _builtins.int = ...,
+        submit_time: _builtins.float = ...,
+        end_time: _builtins.float | None = ...,
+        waiting_s: _builtins.float = ...,
+        running_s: _builtins.float = ...,
+        at: _builtins.float = ...,
+        step: _builtins.int | None = ...,
+        total: _builtins.int | None = ...,
+        attempt: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+        array: _builtins.str = ...,
+        index: _builtins.int = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        node_count: _builtins.int = ...,
+        steps_per_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_step", b"_step", "_steps_per_s", b"_steps_per_s", "_total", b"_total", "end_time", b"end_time", "gpus_allocated", b"gpus_allocated", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "step", b"step", "steps_per_s", b"steps_per_s", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_step", b"_step", "_steps_per_s", b"_steps_per_s", "_total", b"_total", "array", b"array", "at", b"at", "attempt", b"attempt", "end_time", b"end_time", "gpus_allocated", b"gpus_allocated", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "held_by", b"held_by", "index", b"index", "job_class", b"job_class", "job_id", b"job_id", "name", b"name", "node_count", b"node_count", "nodes", b"nodes", "pool", b"pool", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "running_s", b"running_s", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "total", b"total", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
+    _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__steps_per_s: _TypeAlias = _typing.Literal["steps_per_s"]  # noqa: Y015
+    _WhichOneofArgType__steps_per_s: _TypeAlias = _typing.Literal["_steps_per_s", b"_steps_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_time) -> _WhichOneofReturnType__end_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__steps_per_s) -> _WhichOneofReturnType__steps_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___BoardJob: _TypeAlias = BoardJob  # noqa: Y015
+
+@_typing.final
+class BoardQueue(_message.Message):
+    """The jobs at the head of a pool's queue, in their order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    length: _builtins.int
+    policy: _builtins.str
+    """empty: it is configured no more, and starts nothing"""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """at most 200"""
+
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        length: _builtins.int = ...,
+        policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "length", b"length", "policy", b"policy", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardQueue: _TypeAlias = BoardQueue  # noqa: Y015
+
+@_typing.final
+class BoardNotices(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOUBTED_FIELD_NUMBER: _builtins.int
+    UNHEARD_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
+    QUIESCED_FIELD_NUMBER: _builtins.int
+    recovering: _builtins.bool
+    """it waits for nodes, and starts nothing yet"""
+    quiesced: _builtins.bool
+    """everything is stopped, and nothing starts"""
+    @_builtins.property
+    def doubted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that fell silent together, so that the master may be the one that is cut off"""
+
+    @_builtins.property
+    def unheard(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that have to say what they have before anything starts"""
+
+    def __init__(
+        self,
+        *,
+        doubted: _abc.Iterable[_builtins.str] | None = ...,
+        unheard: _abc.Iterable[_builtins.str] | None = ...,
+        recovering: _builtins.bool = ...,
+        quiesced: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doubted", b"doubted", "quiesced", b"quiesced", "recovering", b"recovering", "unheard", b"unheard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoardNotices: _TypeAlias = BoardNotices  # noqa: Y015
+
+@_typing.final
+class ForecastQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """empty: the only one, or "default" """
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastQueueRequest: _TypeAlias = ForecastQueueRequest  # noqa: Y015
+
+@_typing.final
+class ForecastQueueReply(_message.Message):
+    """When the jobs that wait start, if everything goes on as expected; of one look, which is shared for some seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    WHY_NOT_FIELD_NUMBER: _builtins.int
+    at: _builtins.float
+    """Unix seconds"""
+    why_not: _builtins.str
+    """nothing is foreseen; empty: it is"""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueuedForecast]:
+        """at most the first 200"""
+
+    def __init__(
+        self,
+        *,
+        at: _builtins.float = ...,
+        jobs: _abc.Iterable[Global___QueuedForecast] | None = ...,
+        why_not: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "jobs", b"jobs", "why_not", b"why_not"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastQueueReply: _TypeAlias = ForecastQueueReply  # noqa: Y015
+
+@_typing.final
+class QueuedForecast(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    START_AT_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    start_at: _builtins.float
+    """Unix seconds; unset: not known"""
+    basis: _builtins.str
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """jobs that have to leave its GPUs first"""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of them that are asked to, for it"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        start_at: _builtins.float | None = ...,
+        basis: _builtins.str = ...,
+        after: _abc.Iterable[_builtins.str] | None = ...,
+        preempts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "start_at", b"start_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_at", b"_start_at", "after", b"after", "basis", b"basis", "job_id", b"job_id", "preempts", b"preempts", "start_at", b"start_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__start_at: _TypeAlias = _typing.Literal["start_at"]  # noqa: Y015
+    _WhichOneofArgType__start_at: _TypeAlias = _typing.Literal["_start_at", b"_start_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_at) -> _WhichOneofReturnType__start_at | None: ...
+
+Global___QueuedForecast: _TypeAlias = QueuedForecast  # noqa: Y015

@@ -69,6 +69,16 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchJobsRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.WatchBoard = channel.unary_stream(
+                '/ebbtide.v1.ClientService/WatchBoard',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.FromString,
+                _registered_method=True)
+        self.ForecastQueue = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ForecastQueue',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchEvents',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchEventsRequest.SerializeToString,
@@ -323,6 +333,20 @@ class ClientServiceServicer:
 
     def WatchJobs(self, request, context):
         """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchBoard(self, request, context):
+        """The cluster as everybody may see it, and what changes of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForecastQueue(self, request, context):
+        """When the first jobs of a queue start, in one look.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -646,6 +670,16 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.WatchJobs,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchJobsRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
+            ),
+            'WatchBoard': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchBoard,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.SerializeToString,
+            ),
+            'ForecastQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForecastQueue,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -1025,6 +1059,60 @@ class ClientService:
             '/ebbtide.v1.ClientService/WatchJobs',
             ebbtide__protos_dot_v1_dot_client__pb2.WatchJobsRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/WatchBoard',
+            ebbtide__protos_dot_v1_dot_client__pb2.WatchBoardRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.BoardUpdate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForecastQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ForecastQueue',
+            ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ForecastQueueReply.FromString,
             options,
             channel_credentials,
             insecure,

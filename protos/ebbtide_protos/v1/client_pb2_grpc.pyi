@@ -52,6 +52,10 @@ class ClientServiceStub:
     """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
+    WatchBoard: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchBoardRequest, _client_pb2.BoardUpdate]
+    """The cluster as everybody may see it, and what changes of it."""
+    ForecastQueue: _grpc.UnaryUnaryMultiCallable[_client_pb2.ForecastQueueRequest, _client_pb2.ForecastQueueReply]
+    """When the first jobs of a queue start, in one look."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]
@@ -138,6 +142,10 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """With changes, also what would follow from them; nothing is changed."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobsRequest, _client_pb2.Job]  # type: ignore[assignment]
     """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
+    WatchBoard: _aio.UnaryStreamMultiCallable[_client_pb2.WatchBoardRequest, _client_pb2.BoardUpdate]  # type: ignore[assignment]
+    """The cluster as everybody may see it, and what changes of it."""
+    ForecastQueue: _aio.UnaryUnaryMultiCallable[_client_pb2.ForecastQueueRequest, _client_pb2.ForecastQueueReply]  # type: ignore[assignment]
+    """When the first jobs of a queue start, in one look."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]  # type: ignore[assignment]
@@ -257,6 +265,22 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.Job], _abc.AsyncIterator[_client_pb2.Job]]:
         """The jobs now, then each again whenever it changes. No ids: all unfinished jobs, and new ones."""
+
+    @_abc_1.abstractmethod
+    def WatchBoard(
+        self,
+        request: _client_pb2.WatchBoardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.BoardUpdate], _abc.AsyncIterator[_client_pb2.BoardUpdate]]:
+        """The cluster as everybody may see it, and what changes of it."""
+
+    @_abc_1.abstractmethod
+    def ForecastQueue(
+        self,
+        request: _client_pb2.ForecastQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ForecastQueueReply, _abc.Awaitable[_client_pb2.ForecastQueueReply]]:
+        """When the first jobs of a queue start, in one look."""
 
     @_abc_1.abstractmethod
     def WatchEvents(

@@ -1,0 +1,292 @@
+"""Measures the dashboard before a scripted master of 1,000 nodes with 8 GPUs, 10,000 jobs and 50 viewers.
+
+    python benchmarks/dashboard.py                 # CPU time of the dashboard, bytes for viewers
+    python benchmarks/dashboard.py --browser       # also first paint, long tasks and memory of a tab, in Chromium
+
+The scripted master tells as much as a busy one does: 50 changes of jobs a second, and new readings of a quarter of the
+nodes every two seconds. The dashboard is a process of its own, as in life.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2, user_pb2
+from ebbtide_web import serve as serving
+from ebbtide_web.app import DashboardSettings
+from ebbtide_web.sessions import Links
+
+NODES, GPUS, JOBS, VIEWERS = 1000, 8, 10_000, 50
+GIB = 2**30
+CHANGES_PER_S = 50
+STATES = ("RUNNING", "PENDING", "SUSPENDING", "SUSPENDED")
+
+
+class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
+    """Tells a board that changes all the time."""
+
+    def __init__(self) -> None:
+        self.dice = random.Random(7)
+        self.busy = NODES * GPUS * 9 // 10
+
+    def node(self, n: int) -> client_pb2.BoardNode:
+        gpus = [
+            client_pb2.BoardGpu(uuid=f"GPU-{n:04}-{g}", index=g, model="H100-80GB", mem_bytes=80 * GIB)
+            for g in range(GPUS)
+        ]
+        return client_pb2.BoardNode(name=f"gpu{n:04}", pool="default", gpus=gpus)
+
+    def load(self, n: int) -> client_pb2.BoardLoad:
+        load = client_pb2.BoardLoad(name=f"gpu{n:04}", state="down" if n % 131 == 7 else "up", cpus=96, mem_bytes=2**40)
+        for g in range(GPUS):
+            gpu = load.gpus.add(use=round(self.dice.random(), 2), mem_used_bytes=self.dice.randrange(80) * GIB)
+            number = n * GPUS + g
+            if load.state == "down":
+                gpu.state = client_pb2.GPU_STATE_UNREACHABLE
+            elif number % 97 == 3:
+                gpu.state, gpu.why = client_pb2.GPU_STATE_UNHEALTHY, "fell off the bus"
+            elif number % 71 == 5:
+                gpu.state = client_pb2.GPU_STATE_FOREIGN
+            elif number < self.busy:
+                gpu.state = client_pb2.GPU_STATE_ALLOCATED
+                holder = job_pb2.Share(numerator=1, denominator=1)
+                gpu.holders.add(job_id=str(number // 4), share=holder, mem_used_bytes=gpu.mem_used_bytes)
+            else:
+                gpu.state = client_pb2.GPU_STATE_IDLE
+        return load
+
+    def job(self, n: int, state: str | None = None) -> client_pb2.BoardJob:
+        runs = n < self.busy // 4
+        one = job_pb2.Share(numerator=4, denominator=1)
+        return client_pb2.BoardJob(
+            job_id=str(n),
+            name=f"{('pretrain', 'finetune', 'eval', 'sweep')[n % 4]}-{n % 311}",
+            user=f"user{n % 37:02}",
+            pool="default",
+            state=job_pb2.JobState.Value(f"JOB_STATE_{state or ('RUNNING' if runs else 'PENDING')}"),
+            reason="" if runs else "waiting for 4 GPUs",
+            gpus_min=one,
+            gpus_max=one,
+            gpus_allocated=one if runs else None,
+            priority=42,
+            submit_time=time.time() - 3600,
+            waiting_s=600,
+            running_s=3000 if runs else 0,
+            at=time.time(),
+            attempt=int(runs),
+            nodes=[f"gpu{n * 4 // GPUS:04}"] if runs else [],
+            node_count=int(runs),
+            step=self.dice.randrange(10_000) if runs else None,
+            total=10_000 if runs else None,
+        )
+
+    async def WatchBoard(self, request: Any, context: Any) -> AsyncIterator[client_pb2.BoardUpdate]:
+        now = time.time
+        for start in range(0, NODES, 50):
+            numbers = range(start, start + 50)
+            yield client_pb2.BoardUpdate(
+                first=not start, now=now(), nodes=map(self.node, numbers), loads=map(self.load, numbers)
+            )
+        for start in range(0, JOBS, 200):
+            yield client_pb2.BoardUpdate(now=now(), jobs=map(self.job, range(start, start + 200)))
+        head = [str(n) for n in range(self.busy // 4, self.busy // 4 + 200)]
+        queue = client_pb2.BoardQueue(pool="default", job_ids=head, length=JOBS - self.busy // 4, policy="fitgpp")
+        yield client_pb2.BoardUpdate(now=now(), queues=[queue], notices=client_pb2.BoardNotices(), last=True)
+        turn = 0
+        while True:
+            await asyncio.sleep(0.25)
+            turn += 1
+            changed = [self.dice.randrange(JOBS) for _ in range(CHANGES_PER_S // 4)]
+            jobs = [self.job(n, self.dice.choice(STATES)) for n in changed]
+            loads = [] if turn % 8 else [self.load(n) for n in self.dice.sample(range(NODES), NODES // 4)]
+            yield client_pb2.BoardUpdate(now=now(), jobs=jobs, loads=loads, last=True)
+
+    async def ForecastQueue(self, request: Any, context: Any) -> client_pb2.ForecastQueueReply:
+        return client_pb2.ForecastQueueReply(why_not=f"not foreseen: {JOBS} unfinished jobs are over the limit of 2000")
+
+    async def CreateToken(self, request: Any, context: Any) -> user_pb2.CreateTokenReply:
+        return user_pb2.CreateTokenReply(token=user_pb2.Token(id="t", user="ada"), text="ebb_t_x")
+
+    async def WhoAmI(self, request: Any, context: Any) -> user_pb2.Identity:
+        return user_pb2.Identity(user=user_pb2.User(name="ada", role="admin"))
+
+    async def RevokeToken(self, request: Any, context: Any) -> user_pb2.Token:
+        return user_pb2.Token()
+
+    async def WatchNode(self, request: Any, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
+        yield client_pb2.NodeReply(node=client_pb2.Node(name=request.node, state="up", version="0.1.0"))
+
+
+async def serve(target: str, links: Path, port: int) -> None:
+    """Run a dashboard before the master at ``target``."""
+
+    @contextlib.asynccontextmanager
+    async def opener() -> AsyncIterator[grpc.aio.Channel]:
+        async with grpc.aio.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)]) as channel:
+            yield channel
+
+    listening = serving.listen(port)
+    settings = DashboardSettings(opener=opener, token=lambda: "x", links=Links(links), origin=listening.origin)
+    await serving.serve(settings, listening, lambda: print("ready", flush=True), asyncio.Event())
+
+
+class Viewer:
+    """Reads one stream, and counts what comes."""
+
+    def __init__(self) -> None:
+        self.bytes = self.events = 0
+
+    async def read(self, port: int, path: str, cookie: str) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+        lines = [f"GET {path} HTTP/1.1", f"host: 127.0.0.1:{port}", f"cookie: {cookie}", "", ""]
+        writer.write("\r\n".join(lines).encode())
+        try:
+            while data := await reader.read(2**16):
+                self.bytes += len(data)
+                self.events += data.count(b"event: frame")
+        finally:
+            writer.close()
+
+
+async def log_in(port: int, links: Links) -> str:
+    """The cookie of a new session."""
+    body = json.dumps({"code": links.make()}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    host = f"127.0.0.1:{port}"
+    lines = [
+        "POST /login/code HTTP/1.1", f"host: {host}", f"origin: http://{host}", "content-type: application/json",
+        f"content-length: {len(body)}", "connection: close", "", "",
+    ]  # fmt: skip
+    writer.write("\r\n".join(lines).encode() + body)
+    head = (await reader.read()).decode()
+    writer.close()
+    return next(line for line in head.split("\r\n") if line.startswith("set-cookie")).split(": ")[1].split(";")[0]
+
+
+async def measure(seconds: float, browser: bool, pictures: Path | None) -> None:
+    """Start both, let viewers look, and print what that costs."""
+    server = grpc.aio.server()
+    client_pb2_grpc.add_ClientServiceServicer_to_server(ScriptedMaster(), server)
+    with tempfile.TemporaryDirectory() as folder:
+        target = f"unix:{folder}/master.sock"
+        server.add_insecure_port(target)
+        await server.start()
+        listening = serving.listen(0)
+        port = listening.port
+        listening.socket.close()
+        links = Links(Path(folder) / "links")
+        command = [sys.executable, __file__, "--serve", target, "--links", f"{folder}/links", "--port", str(port)]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert child.stdout is not None
+            await child.stdout.readline()
+            process = psutil.Process(child.pid)
+            await asyncio.sleep(3.0)
+            alone = await cpu_of(process, seconds)
+            print(f"dashboard, nobody looks: {100 * alone:.1f} % of a core")
+            viewers, tasks = [Viewer() for _ in range(VIEWERS)], []
+            for number, viewer in enumerate(viewers):
+                cookie = await log_in(port, links)
+                path = "/stream/cluster" if number % 2 else "/stream/queue"
+                tasks.append(asyncio.create_task(viewer.read(port, path, cookie)))
+            await asyncio.sleep(3.0)
+            before = [viewer.bytes for viewer in viewers]
+            busy = await cpu_of(process, seconds)
+            read = sum(viewer.bytes for viewer in viewers) - sum(before)
+            memory, each = process.memory_info().rss / 2**20, read / VIEWERS / seconds / 1024
+            print(f"dashboard, {VIEWERS} viewers: {100 * busy:.1f} % of a core, {memory:.0f} MiB")
+            print(f"each viewer: {each:.0f} KiB/s, first frame {max(before) / 1024:.0f} KiB at most")
+            if browser:
+                code = links.make()
+                await asyncio.to_thread(look, port, code, pictures)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        finally:
+            child.terminate()
+            await child.wait()
+            await server.stop(0)
+
+
+async def cpu_of(process: psutil.Process, seconds: float) -> float:
+    """The share of a core that a process takes."""
+    times = process.cpu_times()
+    begun, used = time.monotonic(), times.user + times.system
+    await asyncio.sleep(seconds)
+    times = process.cpu_times()
+    return (times.user + times.system - used) / (time.monotonic() - begun)
+
+
+LOOK = """() => new Promise((done) => {
+    const long = [];
+    new PerformanceObserver((list) => long.push(...list.getEntries().map((one) => one.duration)))
+        .observe({ type: "longtask", buffered: true });
+    setTimeout(() => done({
+        paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime,
+        long: Math.max(0, ...long), count: long.length,
+    }), 8000);
+})"""
+
+
+def look(port: int, code: str, pictures: Path | None) -> None:
+    """Open the pages in Chromium, and print how that felt."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"http://127.0.0.1:{port}/login#code={code}")
+        page.wait_for_selector("canvas.map")
+        for path, ready in (("/", "canvas.map"), ("/queue", "tbody tr")):
+            begun = time.monotonic()
+            page.goto(f"http://127.0.0.1:{port}{path}")
+            page.wait_for_selector(ready)
+            shown = time.monotonic() - begun
+            felt = page.evaluate(LOOK)
+            session = page.context.new_cdp_session(page)
+            session.send("Performance.enable")
+            metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+            print(
+                f"{path}: first paint {felt['paint']:.0f} ms, filled after {1000 * shown:.0f} ms, "
+                f"longest task {felt['long']:.0f} ms of {felt['count']} long ones, "
+                f"{metrics['JSHeapUsedSize'] / 2**20:.0f} MiB of JavaScript"
+            )
+            for theme in ("light", "dark") if pictures else ():
+                page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+                page.evaluate("document.dispatchEvent(new Event('themed'))")
+                page.wait_for_timeout(400)
+                page.screenshot(path=pictures / f"{'large-cluster' if path == '/' else 'large-queue'}-{theme}.png")  # type: ignore[operator]
+        browser.close()
+
+
+def main() -> None:
+    """Do what the options say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--browser", action="store_true")
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the pages at this size")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--links", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        asyncio.run(serve(given.serve, given.links, given.port))
+    else:
+        asyncio.run(measure(given.seconds, given.browser or given.pictures is not None, given.pictures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""``ebb dashboard``: show the cluster in a browser."""
+
+import asyncio
+import logging
+import os
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from ebbtide_protos.process import Identity
+
+from ebbtide_cli import interrupts
+from ebbtide_cli.errors import UNREACHABLE, USAGE, Failure
+from ebbtide_cli.home import Home, read_record, write_record
+from ebbtide_cli.output import print_json
+from ebbtide_cli.verb import examples, json_option, master_option
+
+if TYPE_CHECKING:
+    import grpc
+    from ebbtide_web.app import DashboardSettings
+    from ebbtide_web.serve import Listening, Shared
+
+
+@click.command(
+    epilog=examples(
+        "ebb dashboard",
+        "ebb dashboard --no-open",
+        "ebb dashboard --link --json",
+        "ebb dashboard --shared login.lab.example --cert lab.pem --key lab.key",
+    )
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port on loopback (default: 8642, or any other if that is taken)."
+)
+@click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
+@click.option("--link", "only_link", is_flag=True, help="Print a new link to the dashboard that runs already.")
+@click.option("--no-link", is_flag=True, help="Print no link; 'ebb dashboard --link' makes one.")
+@click.option(
+    "--shared",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    help="Serve other machines too, with TLS, under this name; needs --cert and --key.",
+)
+@click.option(
+    "--cert",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Certificate for --shared, and those up to its root.",
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Private key of the certificate, which only you may read.",
+)
+@json_option
+@master_option
+def command(
+    port: int | None,
+    no_open: bool,
+    only_link: bool,
+    no_link: bool,
+    hosts: tuple[str, ...],
+    cert: Path | None,
+    key: Path | None,
+    as_json: bool,
+    master: str | None,
+) -> None:
+    """Show cluster, queue and jobs in a browser, until Ctrl-C; print a link that logs in once, within a minute.
+
+    If a dashboard of EBB_HOME runs already, print a link to it. 'ebb up --dashboard' keeps one running.
+    """
+    check_libraries("dashboard")
+    home = Home.current()
+    shared = _shared(hosts, cert, key)
+    running = _running(home)
+    if running is not None and port is None and shared is None:
+        _show_link(_link(home, running), no_open=no_open or only_link, as_json=as_json)
+        return
+    if only_link:
+        words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
+        raise Failure(f"dashboard: --link: {words}", UNREACHABLE)
+    _serve(home, port, master, shared, quiet=no_link, no_open=no_open, as_json=as_json)
+
+
+def check_libraries(verb: str) -> None:
+    """Raise `Failure` unless the libraries of a dashboard are there."""
+    missing = [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise Failure(f"{verb}: the dashboard needs {', '.join(missing)}: pip install 'ebbtide[dashboard]'")
+
+
+def show_running(home: Home) -> None:
+    """Print and open a link to the dashboard that runs in ``home``, if one does."""
+    if (url := _running(home)) is not None:
+        _show_link(_link(home, url), no_open=False, as_json=False)
+
+
+def _running(home: Home) -> str | None:
+    """Return the address of the dashboard that runs in ``home``; None if none does."""
+    record = (read_record(home.dashboard_record) if home.dashboard() else None) or {}
+    return str(record["url"]) if "url" in record else None
+
+
+def _link(home: Home, url: str) -> str:
+    from ebbtide_web.sessions import Links
+
+    return f"{url}/login#code={Links(home.dashboard_links).make()}"
+
+
+def _show_link(link: str, *, no_open: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": link})
+    else:
+        print(f"{link}\nThe link logs in once, within a minute; 'ebb dashboard --link' makes another.", flush=True)
+    if not no_open and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
+        import webbrowser  # most links are opened by hand
+
+        webbrowser.open(link)
+
+
+def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Shared | None":
+    """Return how other machines reach the dashboard; None if none do. Raises `Failure`."""
+    from ebbtide_web.serve import Shared
+
+    if not hosts and cert is None and key is None:
+        return None
+    if not hosts or cert is None or key is None:
+        words = "--shared, --cert and --key need each other: other machines are served with TLS only"
+        raise Failure(f"dashboard: {words}", USAGE)
+    if wrong := [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host)]:
+        raise Failure(f"dashboard: --shared: {wrong[0][:80]!r} is not the name of a host", USAGE)
+    try:
+        if key.stat().st_mode & 0o077:
+            raise Failure(f"dashboard: --key {key}: others can read it: chmod 600", USAGE)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        raise Failure(f"dashboard: --cert, --key: they do not belong together, or are none: {error}", USAGE) from None
+    except OSError as error:
+        raise Failure(f"dashboard: --cert, --key: {error.filename or key}: {error.strerror}", USAGE) from None
+    return Shared(hosts, cert, key)
+
+
+def _serve(
+    home: Home,
+    port: int | None,
+    master: str | None,
+    shared: "Shared | None",
+    *,
+    quiet: bool,
+    no_open: bool,
+    as_json: bool,
+) -> None:
+    from ebbtide_web.serve import listen, serve
+
+    settings_of = _settings(home, master)
+    if quiet:
+        _log_changes()
+    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        listening = listen(port, shared)
+    except OSError as error:
+        raise Failure(f"dashboard: --port {port}: {error.strerror or error}", USAGE) from None
+
+    def ready() -> None:
+        write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
+        if not quiet:
+            _show_link(_link(home, listening.url), no_open=no_open, as_json=as_json)
+
+    async def until_stopped(stop: int) -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_reader(stop, stopped.set)
+        await serve(settings_of(listening), listening, ready, stopped)
+
+    try:
+        with interrupts.stop_signals() as stop:
+            interrupts.run(until_stopped(stop))
+    finally:
+        if (read_record(home.dashboard_record) or {}).get("pid") == os.getpid():
+            home.dashboard_record.unlink(missing_ok=True)
+
+
+def _log_changes() -> None:
+    """Log who logs in and who changes what, as what runs in the background does."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    own = logging.getLogger("ebbtide_web")
+    own.addHandler(handler)
+    own.setLevel(logging.INFO)
+    own.propagate = False
+
+
+def _settings(home: Home, master: str | None) -> "Callable[[Listening], DashboardSettings]":
+    """Return the settings for a port. The master must answer now, so that a mistake is told here and not on a page."""
+    from ebbtide_protos.v1 import user_pb2
+    from ebbtide_web.app import DashboardSettings
+    from ebbtide_web.reach import AwayError
+    from ebbtide_web.sessions import Links
+
+    from ebbtide_cli.connection import ask, connected, opened
+    from ebbtide_cli.credentials import token_for
+    from ebbtide_cli.finding import find_master
+
+    address = find_master(master)
+    with connected(address) as stub:
+        ask(stub.WhoAmI, user_pb2.WhoAmIRequest())
+
+    @asynccontextmanager
+    async def opener() -> "AsyncIterator[grpc.aio.Channel]":
+        try:
+            found = await asyncio.to_thread(find_master, master)
+            context = opened(found)
+            channel = await context.__aenter__()
+        except Failure as failure:
+            raise AwayError(failure.message) from None
+        try:
+            yield channel
+        finally:
+            await context.__aexit__(None, None, None)
+
+    def settings(listening: "Listening") -> DashboardSettings:
+        return DashboardSettings(
+            opener=opener,
+            token=lambda: token_for(address) or "",
+            links=Links(home.dashboard_links),
+            origin=listening.origin,
+            cluster=str(address),
+        )
+
+    return settings

@@ -1,0 +1,301 @@
+// What all pages share: making elements from text alone, words for times and states, the stream, changes and dialogs.
+
+const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
+export const base = meta("base");
+export const me = { user: meta("user"), role: meta("role") };
+const csrf = meta("csrf");
+
+// --- elements ---
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "class") element.setAttribute("class", value);
+    else if (value === true) element.setAttribute(name, "");
+    else element.setAttribute(name, String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const h = (name, properties, ...children) => filled(document.createElement(name), properties, children);
+export const svg = (name, properties, ...children) => filled(document.createElementNS(SVG, name), properties, children);
+export const byId = (id) => document.getElementById(id);
+
+/** Replaces what is in an element, but only if `key` says that it is something else than before. */
+export function put(element, key, make) {
+  const text = JSON.stringify(key);
+  if (element.madeOf === text) return;
+  element.madeOf = text;
+  element.replaceChildren(...[make()].flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+}
+
+/** Keeps children by key in order, making and updating only what has to be; elements that stay keep their focus. */
+export function keep(parent, keys, make, update) {
+  const known = (parent.kept ??= new Map());
+  const wanted = new Set(keys);
+  for (const [key, element] of known) if (!wanted.has(key)) { element.remove(); known.delete(key); }
+  let next = parent.firstChild;
+  for (const key of keys) {
+    let element = known.get(key);
+    if (!element) { element = make(key); known.set(key, element); }
+    if (element === next) next = next.nextSibling;
+    else parent.insertBefore(element, next);
+    update(element, key);
+  }
+  while (next) { const gone = next; next = next.nextSibling; gone.remove(); }
+}
+
+// --- words ---
+
+export function duration(seconds) {
+  const s = Math.max(0, seconds);
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 90) return `${Math.round(s)} s`;
+  const both = (big, unit, small, lesser) => (small ? `${big} ${unit} ${small} ${lesser}` : `${big} ${unit}`);
+  if (s < 600) return both(Math.floor(s / 60), "min", Math.floor(s % 60), "s");
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return both(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
+  return both(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
+}
+
+export function short(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 100) return `${s} s`;
+  if (s < 6000) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${(s / 3600).toFixed(s < 36000 ? 1 : 0)} h`;
+  return `${Math.round(s / 86400)} d`;
+}
+
+const pad = (number) => String(number).padStart(2, "0");
+
+export function clock(seconds, withSeconds = true) {
+  const moment = new Date(seconds * 1000), now = new Date();
+  const time = `${pad(moment.getHours())}:${pad(moment.getMinutes())}${withSeconds ? `:${pad(moment.getSeconds())}` : ""}`;
+  if (moment.toDateString() === now.toDateString()) return time;
+  return `${moment.getFullYear()}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())} ${time}`;
+}
+
+export const time = (seconds, withSeconds = true) =>
+  h("time", { datetime: new Date(seconds * 1000).toISOString(), title: new Date(seconds * 1000).toString() }, clock(seconds, withSeconds));
+
+export function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+    if (count >= size) { const value = count / size; return `${value < 10 ? value.toFixed(1).replace(/\.0$/, "") : Math.round(value)} ${unit}`; }
+  }
+  return `${count} B`;
+}
+
+export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export const now = () => Date.now() / 1000;
+
+const GLYPHS = {
+  PENDING: "○", STARTING: "◔", RUNNING: "▶", SUSPENDING: "◑", SUSPENDED: "❚❚", STOPPING: "◧", UNREACHABLE: "▲",
+  COMPLETED: "✓", FAILED: "✕", CANCELLED: "⊘",
+  allocated: "●", idle: "○", foreign: "◆", quarantined: "▲", unhealthy: "✕", unreachable: "◌",
+  up: "●", down: "✕", draining: "◑", drained: "○",
+};
+
+/** A state as a glyph and a word, never as a colour alone. */
+export const state = (name, words) =>
+  h("span", { class: `state s-${name.toLowerCase()}` }, h("span", { class: "glyph", "aria-hidden": "true" }, GLYPHS[name] ?? "•"),
+    words ?? (name.charAt(0) + name.slice(1).toLowerCase()));
+
+export const jobLink = (id, words, properties) => h("a", { href: `${base}/jobs/${encodeURIComponent(id)}`, ...properties }, words ?? id);
+
+/** A text in which each job that it names is a link. */
+export function linked(text) {
+  const parts = [];
+  let last = 0;
+  for (const found of text.matchAll(/\bjobs? (\d+(?:\.\d+)?)\b/g)) {
+    const at = found.index + found[0].length - found[1].length;
+    parts.push(text.slice(last, at), jobLink(found[1]));
+    last = at + found[1].length;
+  }
+  return [...parts, text.slice(last)];
+}
+
+/** A time that goes on by itself: so many seconds at a moment, and more since if it runs. */
+export const counting = (seconds, at, runs, how = "short") =>
+  h("span", { class: "counting", "data-seconds": seconds, "data-at": at, "data-runs": runs ? "1" : "", "data-how": how },
+    counted(seconds, at, runs, how));
+
+const counted = (seconds, at, runs, how) => (how === "short" ? short : duration)(seconds + (runs ? Math.max(0, now() - at) : 0));
+
+setInterval(() => {
+  for (const element of document.querySelectorAll('.counting[data-runs="1"]')) {
+    const { seconds, at, how } = element.dataset;
+    const words = counted(Number(seconds), Number(at), true, how);
+    if (element.firstChild.data !== words) element.firstChild.data = words;
+  }
+  showAway();
+}, 1000);
+
+export const empty = (words, command) => h("div", { class: "empty" }, h("p", {}, words), command ? h("pre", { class: "command" }, command) : null);
+
+export function say(words) {
+  const said = byId("said");
+  if (!said) return;
+  said.replaceChildren(h("p", {}, words));
+  clearTimeout(said.timer);
+  said.timer = setTimeout(() => said.replaceChildren(), 6000);
+}
+
+// --- whether what is shown is what is so ---
+
+let away = null;
+let lastHeard = now();
+
+export const isAway = () => away !== null;
+
+function showAway() {
+  const banner = byId("banner"), live = byId("live");
+  if (!live) return;
+  if (away && now() - away.since > 0.8) {
+    banner.hidden = false;
+    const who = away.dashboard ? "The dashboard" : "The master";
+    put(banner, [who, away.since, away.words, Math.floor(now() - away.since)], () => [
+      h("b", {}, away.starting ? "The master has not answered yet." : `${who} has not answered since ${clock(away.since)} (${short(now() - away.since)} ago). `),
+      away.starting ? " This page goes on by itself when it does." : "What you see is from then. It goes on by itself.",
+      away.words ? h("span", { class: "dim" }, ` ${away.words}`) : null,
+    ]);
+  } else banner.hidden = true;
+  live.dataset.state = away ? "away" : "live";
+  live.lastElementChild.textContent = away ? `last heard ${short(now() - away.since)} ago` : "live";
+  document.body.classList.toggle("is-away", away !== null);
+  for (const button of document.querySelectorAll("button[data-verb]")) button.disabled = away !== null || button.dataset.off === "1";
+}
+
+export function setAway(found) {
+  away = found;
+  if (!found) lastHeard = now();
+  showAway();
+}
+
+/** Reads a stream of events and goes on by itself; `handlers` are called by name with what each event has. */
+export function stream(path, handlers) {
+  let source = null, timer = 0, over = false;
+  const open = () => {
+    source = new EventSource(`${base}${path}`);
+    source.onopen = () => { if (away?.dashboard) setAway(null); handlers.open?.(); };
+    source.onerror = () => {
+      if (over) return;
+      if (!away) setAway({ since: lastHeard, dashboard: true, words: "" });
+      if (source.readyState === EventSource.CLOSED) { timer = setTimeout(again, 1500); }
+    };
+    for (const [name, handle] of Object.entries(handlers)) {
+      if (name === "open") continue;
+      source.addEventListener(name, (event) => { lastHeard = now(); handle(JSON.parse(event.data)); });
+    }
+    source.addEventListener("over", (event) => { close(); leave(JSON.parse(event.data).why); });
+  };
+  // A stream that is refused is not opened again by the browser: perhaps the session is over.
+  const again = async () => {
+    try {
+      const reply = await fetch(`${base}/me`, { headers: { accept: "application/json" } });
+      if (reply.status === 401) return leave("your session is over");
+    } catch { /* the dashboard is away */ }
+    if (!over) open();
+  };
+  const close = () => { over = true; clearTimeout(timer); source?.close(); };
+  const visible = () => { if (document.hidden) source?.close(); else if (!over && source?.readyState === EventSource.CLOSED) open(); };
+  document.addEventListener("visibilitychange", visible);
+  open();
+  return { close: () => { close(); document.removeEventListener("visibilitychange", visible); } };
+}
+
+function leave(why) {
+  try { sessionStorage.setItem("ebbtide-why", why); } catch { /* storage may be off */ }
+  location.assign(`${base}/login`);
+}
+
+/** Reads a stream of frames, each of which has all cells or those that changed, and tells of them after each. */
+export function frames(path, show) {
+  const cells = new Map();
+  return stream(path, {
+    frame: ({ full, gone, cells: told }) => {
+      if (full) cells.clear();
+      for (const key of gone) cells.delete(key);
+      const changed = new Set([...gone, ...Object.keys(told)]);
+      for (const [key, value] of Object.entries(told)) cells.set(key, value);
+      setAway(cells.get("away") ?? null);
+      show(cells, changed, full);
+    },
+  });
+}
+
+// --- reading and changing ---
+
+export async function read(path) {
+  const reply = await fetch(`${base}${path}`, { headers: { accept: "application/json" } });
+  const found = await reply.json();
+  if (reply.status === 401) leave("your session is over");
+  if (!reply.ok) throw new Error(found.error ?? `it failed (${reply.status})`);
+  return found;
+}
+
+export async function post(path, fields = {}) {
+  const reply = await fetch(`${base}${path}`, {
+    method: "POST", headers: { "content-type": "application/json", "x-csrf": csrf }, body: JSON.stringify(fields),
+  });
+  const found = await reply.json().catch(() => ({}));
+  if (reply.status === 401 && csrf) leave(found.error ?? "your session is over");
+  if (!reply.ok) throw new Error(found.error ?? `it failed (${reply.status})`);
+  return found;
+}
+
+/** Asks before something that cannot be undone; the button that does it has the verb's name. */
+export function ask({ verb, title, follows, fields = [], danger = false, check = null }) {
+  return new Promise((resolve) => {
+    const problem = h("p", { class: "problem", role: "alert", hidden: true });
+    const form = h("form", { method: "dialog" },
+      h("h2", { id: "ask-title" }, title),
+      follows.map((words) => h("p", {}, words)),
+      fields, problem,
+      h("div", { class: "buttons" },
+        h("button", { type: "button", value: "no", onclick: () => dialog.close("no") }, "Keep it as it is"),
+        h("button", { type: "submit", class: danger ? "danger" : "main", value: "yes" }, verb)));
+    const dialog = h("dialog", { class: "dialog", "aria-labelledby": "ask-title" }, form);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const wrong = check?.(form);
+      if (wrong) { problem.hidden = false; problem.textContent = wrong; return; }
+      dialog.close("yes");
+    });
+    const before = document.activeElement;
+    dialog.addEventListener("close", () => {
+      const yes = dialog.returnValue === "yes";
+      dialog.remove();
+      before?.focus?.();
+      resolve(yes ? Object.fromEntries(new FormData(form)) : null);
+    });
+    document.body.append(dialog);
+    dialog.returnValue = "no";
+    dialog.showModal();
+    (fields.length ? form.querySelector("input,select") : form.querySelector(".buttons button"))?.focus();
+  });
+}
+
+// --- the header ---
+
+byId("theme")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("ebbtide-theme", root.dataset.theme); } catch { /* storage may be off */ }
+  document.dispatchEvent(new Event("themed"));
+});
+
+byId("logout")?.addEventListener("click", async () => {
+  try { await post("/logout"); } catch { /* it is over in any case */ }
+  leave("you have logged out");
+});
+
+document.addEventListener("keydown", (event) => {
+  const menu = document.querySelector("details.who[open]");
+  if (event.key === "Escape" && menu) { menu.open = false; menu.querySelector("summary").focus(); }
+});

@@ -1,0 +1,87 @@
+// A log as it is printed: lines as text, the newest kept, and something to look for.
+import { base, byId, h, put, stream } from "./app.js";
+
+const MOST = 5000; // lines that are kept on the page; the file has all
+const STYLES = /^[a-z0-9 ]*$/;
+
+export function followLog(path, job) {
+  const box = byId("log"), tools = byId("log-tools");
+  let following = true, source = null, open = null, hits = [], at = -1, rank = "", attempt = "", previous = 0;
+  const follow = h("input", { type: "checkbox", checked: true, onchange: (event) => { following = event.target.checked; if (following) bottom(); } });
+  const search = h("input", { type: "search", placeholder: "Find in the log", maxlength: 100, "aria-label": "Find in the log", oninput: () => mark(), onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); jump(event.shiftKey ? -1 : 1); } } });
+  const count = h("span", { class: "dim small hits", role: "status" });
+  const attempts = h("select", { "aria-label": "Attempt", onchange: (event) => { attempt = event.target.value; begin(); } });
+  const ranks = h("input", { type: "number", min: 0, max: 99999, placeholder: "all", class: "narrow", onchange: (event) => { rank = event.target.value; begin(); } });
+  const trace = h("button", { type: "button", class: "quiet", onclick: () => { const found = [...box.children].filter((line) => line.textContent.startsWith("Traceback (most recent")).pop(); if (found) reach(found); } }, "Traceback");
+  const file = h("a", { href: `${base}${path}/log.txt`, download: true }, "Download");
+  tools.replaceChildren(attempts, h("label", { class: "rank" }, "Rank ", ranks), search, count, trace, h("label", { class: "check" }, follow, " Follow"), file);
+  trace.hidden = true;
+
+  const bottom = () => { box.scrollTop = box.scrollHeight; };
+  box.addEventListener("scroll", () => {
+    const low = box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+    if (!low && following && box.scrollTop < previous) { following = false; follow.checked = false; }
+    previous = box.scrollTop;
+  });
+
+  const lineOf = (pieces) => h("div", { class: "ln" }, pieces.map(([text, style]) => (style && STYLES.test(style) ? h("span", { class: style.split(" ").map((name) => `t-${name}`).join(" ") }, text) : text)), pieces.length ? null : "\u00a0");
+  const note = (words) => h("div", { class: "ln note" }, words);
+
+  function add(lines, last) {
+    const found = document.createDocumentFragment();
+    for (const pieces of lines) found.append(lineOf(pieces));
+    open?.remove();
+    open = last ? lineOf(last) : null;
+    if (open) found.append(open);
+    box.append(found);
+    while (box.children.length > MOST) box.firstChild.remove();
+    if (!trace.hidden || box.lastChild?.textContent) trace.hidden = ![...box.children].slice(-400).some((line) => line.textContent.startsWith("Traceback (most recent"));
+    if (search.value) mark();
+    if (following) requestAnimationFrame(bottom);
+  }
+
+  function mark() {
+    const text = search.value.toLowerCase();
+    hits = [];
+    for (const line of box.children) {
+      const found = text !== "" && line.textContent.toLowerCase().includes(text);
+      line.classList.toggle("hit", found);
+      if (found) hits.push(line);
+    }
+    at = Math.min(at, hits.length - 1);
+    count.textContent = text ? `${hits.length} found` : "";
+  }
+  function jump(step) { if (hits.length) { at = (at + step + hits.length) % hits.length; reach(hits[at]); } }
+  function reach(line) { following = false; follow.checked = false; box.querySelector(".ln.at")?.classList.remove("at"); line.classList.add("at"); line.scrollIntoView({ block: "center" }); }
+
+  function begin() {
+    source?.close();
+    const query = new URLSearchParams();
+    if (attempt) query.set("attempt", attempt);
+    if (rank !== "") query.set("rank", rank);
+    file.href = `${base}${path}/log.txt?${query}`;
+    let shown = 0;
+    box.replaceChildren(note("Waiting for output …"));
+    source = stream(`/stream${path}/log?${query}`, {
+      begin: () => { box.replaceChildren(note("Waiting for output …")); open = null; shown = 0; },
+      log: ({ attempt: number, gap, lines, open: last }) => {
+        if (!shown) box.replaceChildren();
+        if (number !== shown) { open?.remove(); open = null; box.append(note(`attempt ${number}`)); shown = number; }
+        if (gap) box.append(note("some of the output is not kept"));
+        add(lines, last);
+      },
+      finished: () => { if (!shown) box.replaceChildren(note("It has printed nothing.")); },
+      away: () => {},
+      refused: ({ words }) => box.replaceChildren(note(words)),
+    });
+  }
+
+  const update = (found) => {
+    put(attempts, [found.attempts.length, attempt], () => [h("option", { value: "" }, "all attempts"), found.attempts.map((one) => h("option", { value: one.number, selected: String(one.number) === attempt }, `attempt ${one.number}`))]);
+    attempts.hidden = found.attempts.length < 2;
+    ranks.parentElement.hidden = !(found.attempts.at(-1)?.gpus > 1 || found.request.nodes > 1);
+  };
+  update(job);
+  begin();
+  return { update };
+}

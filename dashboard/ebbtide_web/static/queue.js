@@ -1,0 +1,186 @@
+// The page of the queue: filters in the address, rows that change as they are, and changes of several jobs at once.
+import { ask, base, byId, clock, counting, empty, frames, h, isAway, jobLink, keep, linked, now, plural, post, put, say, short, state } from "./app.js";
+
+const query = new URLSearchParams(location.search);
+const chosen = new Set();
+const TABS = [["unfinished", "All"], ["waiting", "Waiting"], ["running", "Running"], ["finished", "Finished"]];
+const SORTS = [["", "as they start"], ["-id", "newest first"], ["id", "oldest first"], ["user", "user"], ["name", "name"], ["-gpus", "most GPUs"], ["-waited", "longest wait"], ["priority", "priority"]];
+const AT_ONCE = 24; // rows that are made without a break
+let shown = [];
+let cells = new Map();
+let following = null;
+
+const address = (changes) => {
+  const next = new URLSearchParams(query);
+  for (const [name, value] of Object.entries(changes)) { if (value) next.set(name, value); else next.delete(name); }
+  if (!("page" in changes)) next.delete("page");
+  return next;
+};
+const href = (changes) => { const text = address(changes).toString(); return `${base}/queue${text ? `?${text}` : ""}`; };
+
+function go(changes) {
+  const next = address(changes);
+  for (const name of [...query.keys()]) query.delete(name);
+  for (const [name, value] of next) query.set(name, value);
+  history.pushState(null, "", href({ page: query.get("page") ?? "" }));
+  follow();
+}
+
+addEventListener("popstate", () => {
+  for (const name of [...query.keys()]) query.delete(name);
+  for (const [name, value] of new URLSearchParams(location.search)) query.set(name, value);
+  byId("q").value = query.get("q") ?? "";
+  follow();
+});
+
+function follow() {
+  following?.close();
+  following = frames(`/stream/queue?${query}`, (found) => { cells = found; show(); });
+}
+
+function show() {
+  const page = cells.get("page");
+  if (!page) return;
+  shown = page.rows;
+  const tab = query.get("show") ?? "unfinished";
+  put(byId("tabs"), [tab, page.tabs, String(query)], () => TABS.map(([name, words]) =>
+    h("a", { href: href({ show: name === "unfinished" ? "" : name, state: "" }), "aria-current": name === tab ? "page" : null, onclick: (event) => { event.preventDefault(); chosen.clear(); go({ show: name === "unfinished" ? "" : name, state: "" }); } },
+      words, h("span", { class: "many" }, page.tabs[name].toLocaleString("en")))));
+  showFilters(cells.get("facets"));
+  byId("count").textContent = page.pages > 1 ? `${plural(page.total, "row")}, page ${page.page + 1} of ${page.pages}` : plural(page.total, "row");
+  put(byId("pages"), [page.page, page.pages, String(query)], () => page.pages < 2 ? [] : [
+    page.page > 0 ? h("a", { href: href({ page: page.page > 1 ? String(page.page - 1) : "" }), rel: "prev" }, "Previous") : null,
+    page.page + 1 < page.pages ? h("a", { href: href({ page: String(page.page + 1) }), rel: "next" }, "Next") : null]);
+  for (const id of [...chosen]) if (!cells.has(`row:${id}`)) chosen.delete(id);
+  if (!shown.length) {
+    byId("rows").kept = undefined; body = null;
+    const filtered = ["q", "user", "state", "pool", "class"].some((name) => query.get(name));
+    put(byId("rows"), ["none", filtered, tab], () => filtered ? h("div", { class: "empty" }, h("p", {}, "No job is like that."), h("a", { href: `${base}/queue` }, "Show all"))
+      : tab === "finished" ? empty("No job has finished yet.") : tab === "waiting" ? empty("Nobody waits.") : empty("No jobs yet. This submits one:", "ebb submit --gpus 1 -- python train.py"));
+    showBulk();
+    return;
+  }
+  showRows(tab === "finished");
+  showBulk();
+}
+
+function showFilters(facets) {
+  for (const [name, values] of Object.entries(facets)) {
+    const select = byId(`f-${name}`), wanted = query.get(name) ?? "";
+    const known = Object.entries(values).sort(([a], [b]) => a.localeCompare(b, "en"));
+    if (wanted && !(wanted in values)) known.push([wanted, 0]);
+    put(select, [known, wanted], () => [h("option", { value: "" }, "any"), known.map(([value, count]) => h("option", { value, selected: value === wanted }, `${name === "state" ? value.toLowerCase() : value} (${count})`))]);
+    select.closest("label").hidden = known.length < 2 && !wanted;
+  }
+  const sort = query.get("sort") ?? "";
+  put(byId("f-sort"), sort, () => SORTS.map(([value, words]) => h("option", { value, selected: value === sort }, words)));
+  byId("clear").hidden = !["q", "user", "state", "pool", "class", "sort"].some((name) => query.get(name));
+}
+
+// --- rows ---
+
+let body = null;
+let overFor = null;
+
+function showRows(finished) {
+  if (!body || overFor !== finished) {
+    overFor = finished;
+    const all = h("input", { type: "checkbox", "aria-label": "Choose all rows", onchange: (event) => { for (const id of shown) if (event.target.checked) chosen.add(id); else chosen.delete(id); show(); } });
+    body = h("tbody", {});
+    body.all = all;
+    byId("rows").madeOf = undefined;
+    byId("rows").replaceChildren(h("table", { class: "queue" }, h("thead", {}, h("tr", {},
+      h("th", { scope: "col", class: "check" }, all),
+      ["Job", "User", "State", "GPUs", "Prio", finished ? "Ran" : "Waited / ran", finished ? "Ended" : "Place", finished ? "Waited" : "Expected start", "Why, or where"].map((title) => h("th", { scope: "col" }, title)))), body));
+  }
+  fill(finished);
+  body.all.checked = shown.length > 0 && shown.every((id) => chosen.has(id));
+  body.all.indeterminate = !body.all.checked && chosen.size > 0;
+}
+
+/** Shows the rows some at a time, so that a page of two hundred never holds up what somebody types or scrolls. */
+function fill(finished) {
+  const known = body.kept?.size ?? 0, most = Math.max(AT_ONCE, Math.min(shown.length, known + AT_ONCE));
+  keep(body, shown.slice(0, most), makeRow, (row, id) => updateRow(row, cells.get(`row:${id}`), finished));
+  if (most < shown.length && !body.filling) {
+    const filled = body;
+    body.filling = requestAnimationFrame(() => { filled.filling = 0; if (filled === body) fill(finished); });
+  }
+}
+
+function makeRow(id) {
+  const check = h("input", { type: "checkbox", "aria-label": `Choose job ${id}`, onchange: (event) => { if (event.target.checked) chosen.add(id); else chosen.delete(id); show(); } });
+  const row = h("tr", {}, h("td", { class: "check" }, check), ["job", "user", "state", "gpus", "prio", "time", "place", "start", "why"].map((name) => h("td", { class: `c-${name}` })));
+  return Object.assign(row, { check, parts: [...row.children].slice(1) });
+}
+
+function updateRow(row, job, finished) {
+  if (!job) return;
+  row.check.checked = chosen.has(job.id);
+  row.classList.toggle("chosen", row.check.checked);
+  row.classList.toggle("unplaced", !finished && job.place === null);
+  const [name, user, its, gpus, prio, times, place, start, why] = row.parts;
+  put(name, [job.name, job.many, job.tasks], () => [jobLink(job.id, [h("b", {}, job.id), " ", job.name || "(no name)"]), job.tasks ? h("span", { class: "dim small" }, ` array, ${plural(job.many, "task")}`) : null]);
+  put(user, job.user, () => job.user);
+  put(its, [job.state, job.tasks, job.held], () => job.tasks ? Object.entries(job.tasks).map(([one, count]) => h("span", { class: "stack" }, state(one), ` ${count}`)) : [state(job.state), job.held && job.state === "PENDING" ? h("span", { class: "dim small" }, " held") : null]);
+  put(gpus, job.gpus, () => job.gpus);
+  put(prio, [job.priority, job.class], () => [String(job.priority), job.class === "te" ? h("span", { class: "tag", title: "trial and error" }, "te") : null]);
+  put(times, [job.waited, job.ran, job.at, job.waits, job.runs], () => finished ? short(job.ran) : [counting(job.waited, job.at, job.waits), job.ran || job.runs ? [h("span", { class: "dim" }, " / "), counting(job.ran, job.at, job.runs)] : null]);
+  put(place, finished ? job.ended : [job.place, job.state], () => finished ? (job.ended ? clock(job.ended, false) : "–") : job.place ?? "–");
+  const seen = job.forecast;
+  put(start, finished ? job.waited : [seen, job.place !== null], () => {
+    if (finished) return short(job.waited);
+    if (job.place === null || !seen) return h("span", { class: "dim" }, "–");
+    if (seen.start === null || seen.start === undefined) return h("span", { class: "dim", title: seen.basis }, "not known");
+    const from = seen.start - now(), bound = seen.basis.startsWith("at the latest");
+    return h("span", { title: seen.basis }, from < 5 ? "now" : `${bound ? "within" : "in"} ${short(from)}`, seen.preempts?.length ? h("span", { class: "dim" }, ", by preempting") : null);
+  });
+  put(why, [job.reason, job.nodes, job.more_nodes, seen?.basis, job.step, job.total, job.place], () => [
+    job.nodes.length ? h("span", {}, `on ${job.nodes.join(", ")}${job.more_nodes ? ` and ${job.more_nodes} more` : ""}`) : null,
+    job.step !== null && !finished && job.runs ? h("span", { class: "dim" }, ` step ${job.step.toLocaleString("en")}${job.total ? ` of ${job.total.toLocaleString("en")}` : ""}`) : null,
+    job.reason && !(job.nodes.length && job.state === "RUNNING") ? h("span", {}, job.nodes.length ? " – " : "", linked(job.reason)) : null,
+    job.place !== null && seen?.basis && !seen.basis.startsWith("not foreseen") && !seen.basis.includes(job.reason || "…") && (seen.start === null || seen.start === undefined) ? h("span", { class: "dim small" }, " ", linked(seen.basis)) : null]);
+}
+
+// --- several at once ---
+
+const VERBS = [["Hold", "hold"], ["Release", "release"], ["Suspend", "suspend"], ["Resume", "resume"], ["Priority", "priority"], ["Cancel", "cancel"]];
+
+function showBulk() {
+  const bulk = byId("bulk");
+  bulk.hidden = chosen.size === 0;
+  put(bulk, chosen.size, () => [h("span", {}, `${plural(chosen.size, "row")} chosen`),
+    VERBS.map(([words, verb]) => h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", disabled: isAway(), onclick: () => change(words, verb) }, words)),
+    h("button", { type: "button", class: "quiet", onclick: () => { chosen.clear(); show(); } }, "Choose none")]);
+}
+
+async function change(words, verb) {
+  const ids = [...chosen], fields = { verb, ids };
+  if (verb === "cancel") {
+    const sure = await ask({ verb: "Cancel", danger: true, title: `Cancel ${plural(ids.length, "job")}?`, follows: [
+      ids.length > 12 ? `Jobs ${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more.` : `Job${ids.length > 1 ? "s" : ""} ${ids.join(", ")}.`,
+      "Each gets its grace period to end, and does not come back: this cannot be undone."] });
+    if (!sure) return;
+  }
+  if (verb === "priority") {
+    const found = await ask({ verb: "Priority", title: `Give ${plural(ids.length, "job")} another priority`, follows: ["1 is the most urgent, 99 the least. It counts from the next decision on."],
+      fields: [h("label", {}, "Priority ", h("input", { name: "priority", type: "number", min: 1, max: 99, value: 42, required: true }))] });
+    if (!found) return;
+    fields.priority = Number(found.priority);
+  }
+  try {
+    const found = await post("/jobs", fields);
+    const refused = Object.entries(found.refused);
+    say(`${words}: done for ${plural(found.done, "job")}.${refused.length ? ` Refused for ${refused.length}: job ${refused[0][0]}: ${refused[0][1]}` : ""}`);
+    for (const id of ids) if (!(id in found.refused)) chosen.delete(id);
+    show();
+  } catch (error) { say(error.message); }
+}
+
+// --- filters ---
+
+let typing = 0;
+byId("q").addEventListener("input", (event) => { clearTimeout(typing); typing = setTimeout(() => go({ q: event.target.value.trim() }), 250); });
+byId("filters").addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(typing); go({ q: byId("q").value.trim() }); });
+for (const name of ["user", "state", "pool", "class", "sort"]) byId(`f-${name}`).addEventListener("change", (event) => go({ [name]: event.target.value }));
+follow();

@@ -1,0 +1,267 @@
+"""Streams of server-sent events: of a page that all viewers share, of one job, and of a job's log."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar
+
+from ebbtide_protos.v1 import client_pb2
+from starlette.responses import Response
+
+from ebbtide_web import job_facts
+from ebbtide_web.feed import SharedFeed
+from ebbtide_web.guard import Receive, Scope, Send
+from ebbtide_web.log_lines import Lines
+from ebbtide_web.picture import FINISHED, WAITING, state_of
+from ebbtide_web.queue_page import Wanted
+from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.sessions import Session
+from ebbtide_web.shared_page import encoded, event
+
+Result = TypeVar("Result")
+Events = AsyncGenerator[bytes, None]
+
+PING_S: Final = 15.0
+"""Seconds after which a stream without news says that it is there."""
+RETRY_S: Final = 0.5
+PAUSE_S: Final = 0.25
+EXPLAINED_S: Final = 15.0
+"""Seconds after which a job that waits is explained again: a forecast costs the master a copy of itself."""
+TAIL_LINES: Final = 1000
+LINES_OF_AN_EVENT: Final = 500
+OVER: Final = "your session is over: its token does not hold any more"
+_PING: Final = b": here\n\n"
+_RETRY: Final = b"retry: 1000\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come, until they end or the browser has gone."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: Events, media_type: str = "text/event-stream", **headers: str) -> None:
+        super().__init__(media_type=media_type, headers=headers)
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the stream."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pump = asyncio.create_task(self._pump(send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pump, gone):
+                task.cancel()
+            await asyncio.wait({pump, gone})
+        if not pump.cancelled():
+            pump.result()
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for each in events:
+                await send({"type": "http.response.body", "body": each, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def before_end(session: Session, work: Awaitable[Result]) -> Result | None:
+    """Return the result of ``work``, or None as soon as the session ends."""
+    task, ended = asyncio.ensure_future(work), asyncio.ensure_future(session.ended.wait())
+    try:
+        await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, ended):
+            each.cancel()
+        with suppress(asyncio.CancelledError, Exception):  # what was left off is of no interest
+            if not task.done():
+                await task
+
+
+def over(session: Session) -> bytes:
+    """Return the event by which a page knows that its session has ended."""
+    return event("over", encoded({"why": session.why or "the session is over"}))
+
+
+async def shared(session: Session, feed: SharedFeed, wanted: Wanted | None) -> Events:
+    """Yield the frames of a page that all viewers share."""
+    seen = 0
+    with session.stream(), feed.viewed(wanted) as topic:
+        yield _RETRY
+        while (found := await before_end(session, topic.after(seen, PING_S))) is not None:
+            seen, frame = found
+            yield frame or _PING
+        yield over(session)
+
+
+async def of_job(session: Session, master: Master, id: str) -> Events:
+    """Yield a job whenever it changes, with why it waits while it does, as its viewer may see it."""
+    with session.stream():
+        yield _RETRY
+        while not session.ended.is_set():
+            try:
+                async with aclosing(_job_now(session, master, id)) as events:
+                    async for each in events:
+                        yield each
+            except AwayError as error:
+                yield event("away", encoded({"words": str(error)}))
+                await before_end(session, asyncio.sleep(RETRY_S))
+            except MasterRefusedError as error:
+                if error.status == 401:
+                    session.end(OVER)
+                    break
+                yield event("refused", encoded({"words": str(error), "status": error.status}))
+                if error.status != 429:
+                    return
+                await before_end(session, asyncio.sleep(2.0))
+        yield over(session)
+
+
+async def _job_now(session: Session, master: Master, id: str) -> Events:
+    """Do the same over one connection to the master."""
+    dirty = asyncio.Event()
+    watch = asyncio.create_task(_mark(master, id, session.token, dirty))
+    explained: tuple[float, Any] = (0.0, None)
+    dirty.set()
+    try:
+        while True:
+            woken = await before_end(session, _set_within(dirty, PING_S))
+            if woken is None:
+                return
+            if watch.done():
+                watch.result()
+            dirty.clear()
+            job = await master.call("ShowJob", client_pb2.JobRequest(job_id=id), session.token)
+            yield event("job", encoded(job_facts.job_facts(job, time.time())))
+            waits, key = state_of(job) in WAITING, (state_of(job), job.reason, job.held_by)
+            due = time.monotonic() - explained[0] >= EXPLAINED_S or key != explained[1]
+            if waits and due and not job.HasField("tasks"):
+                explained = (time.monotonic(), key)
+                request = client_pb2.ExplainRequest(job_id=id)
+                found = await master.call("Explain", request, session.token)
+                yield event("explained", encoded(job_facts.explanation_facts(found, time.time())))
+            if state_of(job) in FINISHED and watch.done():
+                yield event("final", "{}")
+                while await before_end(session, _pause(PING_S)):
+                    yield _PING
+                return
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        watch.cancel()
+        with suppress(asyncio.CancelledError, AwayError, MasterRefusedError):
+            await watch
+
+
+async def _mark(master: Master, id: str, token: str, dirty: asyncio.Event) -> None:
+    try:
+        async with aclosing(master.stream("WatchJobs", client_pb2.WatchJobsRequest(job_ids=[id]), token)) as jobs:
+            async for _ in jobs:
+                dirty.set()
+    finally:
+        dirty.set()
+
+
+async def _set_within(wanted: asyncio.Event, at_most_s: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await wanted.wait()
+    return True
+
+
+async def _pause(seconds: float) -> bool:
+    await asyncio.sleep(seconds)
+    return True
+
+
+async def of_log(session: Session, master: Master, request: client_pb2.ReadLogsRequest) -> Events:
+    """Yield the last lines of a log, and what follows, as far as its viewer may read it."""
+    with session.stream():
+        yield _RETRY
+        while not session.ended.is_set():
+            try:
+                yield event("begin", "{}")  # whatever was shown of this log is void
+                async with aclosing(_log_now(session, master, request)) as events:
+                    async for each in events:
+                        yield each
+                if not session.ended.is_set():
+                    yield event("finished", "{}")
+                    while await before_end(session, _pause(PING_S)):
+                        yield _PING
+            except AwayError as error:
+                yield event("away", encoded({"words": str(error)}))
+                await before_end(session, asyncio.sleep(4 * RETRY_S))
+            except MasterRefusedError as error:
+                if error.status == 401:
+                    session.end(OVER)
+                    break
+                yield event("refused", encoded({"words": str(error), "status": error.status}))
+                return
+        yield over(session)
+
+
+async def _log_now(session: Session, master: Master, request: client_pb2.ReadLogsRequest) -> Events:
+    """Do the same over one stream of the master; end when that does."""
+    chunks: asyncio.Queue[client_pb2.LogChunk | None] = asyncio.Queue(4)
+    reading = asyncio.create_task(_read(master, request, session.token, chunks))
+    lines, attempt, after = Lines(), 0, 0
+    try:
+        while True:
+            found = await before_end(session, _next_of(chunks, PING_S))
+            if found is None:
+                return
+            if not found:
+                yield _PING
+                continue
+            chunk = found[0]
+            if chunk is None:
+                await reading  # raises what ended it
+                return
+            gap = chunk.attempt == attempt and chunk.offset > after
+            if chunk.attempt != attempt:
+                lines, attempt = Lines(), chunk.attempt
+            after = chunk.next
+            whole, rest = lines.take(chunk.data)
+            for start in range(0, max(1, len(whole)), LINES_OF_AN_EVENT):
+                last = start + LINES_OF_AN_EVENT >= len(whole)
+                told = {
+                    "attempt": attempt,
+                    "gap": gap and not start,
+                    "lines": whole[start : start + LINES_OF_AN_EVENT],
+                    "open": rest if last else None,
+                }
+                yield event("log", encoded(told))
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError, AwayError, MasterRefusedError):
+            await reading
+
+
+async def _read(
+    master: Master, request: client_pb2.ReadLogsRequest, token: str, chunks: "asyncio.Queue[client_pb2.LogChunk | None]"
+) -> None:
+    """Read a log into ``chunks``, no faster than they are taken out."""
+    try:
+        async with aclosing(master.stream("ReadLogs", request, token)) as found:
+            async for chunk in found:
+                await chunks.put(chunk)
+    finally:
+        with suppress(asyncio.CancelledError):
+            await chunks.put(None)
+
+
+async def _next_of(
+    chunks: "asyncio.Queue[client_pb2.LogChunk | None]", at_most_s: float
+) -> tuple[client_pb2.LogChunk | None, ...]:
+    """Return the next chunk alone, or nothing if there was none in time."""
+    try:
+        async with asyncio.timeout(at_most_s):
+            return (await chunks.get(),)
+    except TimeoutError:
+        return ()

@@ -1,0 +1,319 @@
+"""Who may do what through the dashboard: nobody without a session, and nobody more than the master allows."""
+
+import asyncio
+import json
+import re
+import time
+
+import pytest
+from ebbtide_core.views.digest import digest
+from ebbtide_protos.v1 import client_pb2, user_pb2
+from ebbtide_web import app as pages
+from ebbtide_web import sessions
+from ebbtide_web.changes import VERBS
+from ebbtide_web.guard import HEADERS
+from starlette.routing import Route
+
+from tests.dashboard.stage import a_stage
+from tests.master.world import make_spec
+
+OPEN = ("/login", "/login/code", "/login/token")
+
+
+def all_routes():
+    return [route for route in pages.Pages(None).routes() if isinstance(route, Route)]
+
+
+def filled(path: str, job: str) -> str:
+    return path.replace("{id}", job).replace("{verb}", "cancel").replace("{name}", "n1")
+
+
+async def a_job(stage, user: str = "ann", **fields) -> str:
+    request = client_pb2.SubmitRequest(spec=make_spec(**fields))
+    return (await stage.master.ask.Submit(request, metadata=stage.bearer(user))).job_id
+
+
+def facts(stage):
+    """Everything that a change of a job could change."""
+    return digest(stage.master.cluster.state), stage.master.store.last_sequence
+
+
+async def refused_everywhere(stage, visitor, job: str, status: int) -> None:
+    before = facts(stage)
+    for route in all_routes():
+        if route.path not in OPEN:
+            (method,) = route.methods - {"HEAD"}
+            reply = await visitor.ask(method, filled(route.path, job), {} if method == "POST" else None)
+            assert reply.status == status, (route.path, reply)
+            assert set(reply.json) == {"error"}
+            if method == "GET":
+                page = await visitor.page(filled(route.path, job))
+                assert (page.status, page.headers["location"]) == (303, "/login")
+    assert facts(stage) == before
+
+
+async def test_without_a_session_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job = await a_job(stage)
+        await refused_everywhere(stage, stage.visitor(), job, 401)
+
+
+async def test_with_a_session_that_is_over_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job = await a_job(stage)
+        ann = await stage.person("ann")
+        for session in stage.dashboard.sessions.all():
+            session.ends = time.monotonic() - 1
+        await refused_everywhere(stage, ann, job, 401)
+
+
+async def test_with_a_made_up_cookie_every_route_is_refused(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        visitor = stage.visitor()
+        visitor.cookie = "ebbtide=" + "A" * 43
+        await refused_everywhere(stage, visitor, await a_job(stage), 401)
+
+
+async def test_somebody_elses_job_is_not_changed_and_its_log_not_shown(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job = await a_job(stage, command=["secret-command"])
+        bob = await stage.person("bob")
+        before = facts(stage)
+        fields = {"gpus": "1", "priority": 50}
+        for verb in VERBS:
+            reply = await bob.post(f"/jobs/{job}/{verb}", fields)
+            assert reply.status == 403, verb
+            assert "ann" in reply.json["error"]
+        many = await bob.post("/jobs", {"verb": "cancel", "ids": [job]})
+        assert (many.json["done"], list(many.json["refused"])) == (0, [job])
+        log = await bob.stream(f"/stream/jobs/{job}/log")
+        assert (await log.until(lambda name, _: name == "refused"))["status"] == 403
+        log.close()
+        assert (await bob.get(f"/jobs/{job}/log.txt")).status == 403
+        shown = await bob.stream(f"/stream/jobs/{job}")
+        told = await shown.until(lambda name, _: name == "job")
+        shown.close()
+        assert "secret" not in json.dumps(told)
+        assert facts(stage) == before
+
+
+async def test_its_owner_and_an_operator_change_a_job(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        first, second = await a_job(stage), await a_job(stage)
+        ann, olga = await stage.person("ann"), await stage.person("olga")
+        assert (await ann.post(f"/jobs/{first}/hold")).status == 200
+        assert (await olga.post("/jobs", {"verb": "cancel", "ids": [second]})).json == {"done": 1, "refused": {}}
+        shown = await stage.master.ask.ShowJob(client_pb2.JobRequest(job_id=first), metadata=stage.bearer("ann"))
+        assert shown.held_by == "user"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x_csrf": ""}, 403),
+        ({"x_csrf": "A" * 32}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+        ({"origin": "https://127.0.0.1:{port}"}, 403),
+        ({"origin": "http://127.0.0.1:1"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"sec_fetch_site": "same-site"}, 403),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "text/plain"}, 415),
+        ({"host": "evil.example:{port}"}, 421),
+        ({"host": "127.0.0.1:1"}, 421),
+        ({"host": "127.0.0.1"}, 421),
+    ],
+)
+async def test_a_change_that_no_page_of_ours_asked_for_is_refused(tmp_path, monkeypatch, headers, status):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        before = facts(stage)
+        given = {name: value.replace("{port}", str(stage.port)) for name, value in headers.items()}
+        if "x_csrf" in given and not given["x_csrf"]:
+            ann.csrf = ""
+        for path in (f"/jobs/{job}/cancel", "/jobs", "/logout"):
+            reply = await ann.post(path, {"verb": "cancel", "ids": [job]}, **given)
+            assert reply.status == status, path
+        assert facts(stage) == before
+        assert (await ann.get("/me")).status == 200, "it is still logged in"
+
+
+async def test_the_csrf_token_of_somebody_else_is_no_proof(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
+        ann.csrf = bob.csrf
+        assert (await ann.post(f"/jobs/{job}/cancel")).status == 403
+
+
+async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        before = facts(stage)
+        for route in all_routes():
+            path = filled(route.path, job)
+            if "stream" not in path:
+                assert (await ann.get(path)).status in (200, 303, 404, 405), path
+            for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+                assert (await ann.ask(method, path)).status == 405
+        assert facts(stage) == before
+
+
+async def test_too_large_a_body_is_refused_unread(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        assert (await ann.post("/jobs", {"verb": "x" * 40_000})).status == 413
+        assert (await ann.ask("POST", "/jobs", {}, content_length="", transfer_encoding="chunked")).status == 413
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"verb": "explode", "ids": ["1"]}, "verb: is none of suspend"),
+        ({"verb": "cancel", "ids": []}, "ids: is not a list of 1 to 200 jobs"),
+        ({"verb": "cancel", "ids": ["1"] * 201}, "ids: is not a list of 1 to 200 jobs"),
+        ({"verb": "cancel", "ids": ["../../etc"]}, "id: is not a job's id"),
+        ({"verb": "priority", "ids": ["1"], "priority": 0}, "priority: is not a number from 1 to 99"),
+        ({"verb": "resize", "ids": ["1"], "gpus": "many"}, "gpus: is not a number such as 2"),
+        ({"verb": "resize", "ids": ["1"], "gpus": "1/0"}, "gpus: shares of a GPU"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(tmp_path, monkeypatch, fields, words):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        reply = await ann.post("/jobs", fields)
+        assert reply.status == 400
+        assert words in reply.json["error"]
+        assert (await ann.ask("POST", "/jobs", [1])).json["error"] == "the body is not an object"
+
+
+# --- logging in ---
+
+
+async def test_a_link_logs_in_once_as_the_account_that_runs_the_dashboard(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        code, visitor = stage.links.make(), stage.visitor()
+        reply = await visitor.log_in("code", code)
+        assert (reply.status, reply.json) == (200, {"user": "ada"})
+        cookie = reply.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert (await stage.visitor().log_in("code", code)).status == 401
+
+
+async def test_a_link_is_not_valid_for_long(tmp_path):
+    moment = [1000.0]
+    links = sessions.Links(tmp_path / "links", lambda: moment[0])
+    code = links.make()
+    moment[0] = time.time() + sessions.CODE_S + 5
+    assert not links.use(code)
+    assert list((tmp_path / "links").iterdir()) == []
+
+
+def test_a_code_is_in_no_file_and_leads_out_of_no_directory(tmp_path):
+    links = sessions.Links(tmp_path / "links")
+    code = links.make()
+    assert code not in str(list((tmp_path / "links").iterdir()))
+    assert (tmp_path / "links").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "other").write_text("")
+    for text in ("", "../other", "/etc/passwd", code + "A", code[:-1], "é" * 22):
+        assert not links.use(text)
+    assert (tmp_path / "other").exists()
+
+
+async def test_after_some_failures_nobody_logs_in_for_a_minute(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        statuses = [(await stage.visitor().log_in("token", "ebb_wrong")).status for _ in range(sessions.FAILURES)]
+        assert statuses == [401] * sessions.FAILURES
+        assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 429
+        assert (await stage.visitor().log_in("code", stage.links.make())).status == 429
+        assert not stage.dashboard.failures.too_many("10.0.0.9"), "another address may"
+        stage.dashboard.failures._now = lambda: time.monotonic() + sessions.FAILURES_S
+        assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 200
+
+
+async def test_a_session_has_a_token_of_its_own_which_ends_with_it(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        asked = user_pb2.ListTokensRequest()
+        made = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ann"))).tokens
+        assert [token.label for token in made] == ["", "dashboard"]
+        assert made[1].expires - time.time() == pytest.approx(sessions.SESSION_S, abs=60)
+        assert (await ann.post("/logout")).status == 200
+        left = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ann"))).tokens
+        assert [token.label for token in left] == [""]
+        assert (await ann.get("/me")).status == 401
+
+
+async def test_a_token_that_is_revoked_ends_every_stream_and_the_session(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "CHECKED_S", 0.2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
+        open_ = [await ann.stream(path) for path in ("/stream/cluster", "/stream/queue", f"/stream/jobs/{job}")]
+        theirs = await bob.stream("/stream/cluster")
+        for stream in [*open_, theirs]:
+            await stream.next()
+        (own,) = [session for session in stage.dashboard.sessions.all() if session.user == "ann"]
+        revoked = user_pb2.RevokeTokenRequest(id=own.token_id)
+        await stage.master.ask.RevokeToken(revoked, metadata=stage.bearer("ann"))
+        for stream in open_:
+            assert (await stream.ends())[-1] == "over"
+            stream.close()
+        assert (await ann.get("/me")).status == 401
+        assert (await bob.get("/me")).status == 200
+        await a_job(stage)
+        await theirs.until(lambda name, data: "sums" in data["cells"])
+        theirs.close()
+
+
+async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        await stage.person("ann")
+        await stage.dashboard.close()
+        asked = user_pb2.ListTokensRequest(all=True)
+        left = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ada"))).tokens
+        assert "dashboard" not in [token.label for token in left]
+
+
+async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "MOST_STREAMS", 2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        streams = [await ann.stream("/stream/cluster") for _ in range(2)]
+        for stream in streams:
+            await stream.next()
+        job = await a_job(stage)
+        for path in ("/stream/cluster", "/stream/queue", f"/stream/jobs/{job}", f"/stream/jobs/{job}/log"):
+            assert (await ann.get(path)).status == 429
+        for stream in streams:
+            stream.close()
+        async with asyncio.timeout(10):
+            while any(session.streams for session in stage.dashboard.sessions.all()):
+                await asyncio.sleep(0.01)
+
+
+# --- what browsers are told ---
+
+
+async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        replies = [await stage.visitor().page("/login"), await stage.visitor().get("/"), await ann.page("/")]
+        replies += [await ann.page(path) for path in ("/queue", f"/jobs/{job}", "/jobs/99", "/static/app.js", "/none")]
+        replies += [await ann.get("/", host="evil.example")]
+        for reply in replies:
+            for name, value in HEADERS:
+                assert reply.headers[name.decode()] == value.decode()
+        policy = dict(HEADERS)[b"content-security-policy"].decode()
+        assert "unsafe" not in policy
+        assert "*" not in policy
+
+
+async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        for path in ("/", "/queue", f"/jobs/{job}", "/jobs/99"):
+            text = (await ann.page(path)).body.decode()
+            assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
+            assert re.findall(r"<style|\bstyle=|\son\w+=|javascript:", text) == []

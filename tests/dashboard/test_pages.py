@@ -1,0 +1,412 @@
+"""What pages get: the same for all, computed once, safe to show, and going on when the master was away."""
+
+import asyncio
+import json
+import time
+import unicodedata
+from urllib.parse import parse_qsl
+
+import pytest
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+from ebbtide_web import feed as feeds
+from ebbtide_web import job_facts, queue_page
+from ebbtide_web.app import Pages
+from ebbtide_web.log_lines import LONGEST_LINE, Lines
+from ebbtide_web.picture import ClusterPicture
+from ebbtide_web.queue_page import Wanted
+from ebbtide_web.shared_page import SharedPage, cleaned, encoded
+
+from tests.dashboard.hostile import CORPUS, SAFE
+from tests.dashboard.stage import a_stage
+from tests.dashboard.test_access import a_job
+from tests.master.world import RUNNING, a_master, share
+
+STATE = job_pb2.JobState.Value
+
+
+# --- one computation for all ---
+
+
+async def test_many_viewers_get_the_same_frame_which_is_made_once(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann, feed = await stage.person("ann"), stage.dashboard.feed
+        monkeypatch.setattr("ebbtide_web.sessions.MOST_STREAMS", 100)
+        viewers = [await ann.stream("/stream/cluster") for _ in range(20)]
+        for viewer in viewers:
+            await viewer.until(lambda name, data: "sums" in data["cells"])
+        encodings, made = [], feed.frames_made
+        monkeypatch.setattr("ebbtide_web.picture.encoded", lambda value: (encodings.append(1), encoded(value))[1])
+        await a_job(stage, name="new")
+        told = [await viewer.until(lambda name, data: "head" in data["cells"]) for viewer in viewers]
+        assert all(each == told[0] for each in told)
+        assert feed.frames_made - made <= 3
+        assert len(encodings) <= 9, "of the few cells, each once, whoever looks"
+        for viewer in viewers:
+            viewer.close()
+
+
+async def test_a_change_reaches_the_page_within_a_second(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
+        job, ann = await a_job(stage), await stage.person("ann")
+        await agent.receive("launch")
+        queue, own = await ann.stream("/stream/queue"), await ann.stream(f"/stream/jobs/{job}")
+        await queue.until(lambda name, data: f"row:{job}" in data["cells"])
+        await own.until(lambda name, data: name == "job")
+        began = time.monotonic()
+        await agent.report(job, 1, RUNNING)
+        row = await queue.until(lambda name, data: data["cells"].get(f"row:{job}", {}).get("state") == "RUNNING")
+        await own.until(lambda name, data: name == "job" and data["state"] == "RUNNING")
+        assert time.monotonic() - began < 1.0
+        assert row["cells"][f"row:{job}"]["nodes"] == ["n1"]
+        queue.close()
+        own.close()
+
+
+def test_a_viewer_that_is_one_version_behind_gets_what_changed_and_any_other_everything():
+    async def play():
+        page = SharedPage()
+        page.put({"a": "1", "b": "2"})
+        seen, first = await page.after(0, 1.0)
+        page.put({"a": "1", "b": "3"})
+        _, delta = await page.after(seen, 1.0)
+        page.put({"a": "1"})
+        _, full = await page.after(seen, 1.0)
+        same = await page.after(page.version, 0.01)
+        return [json.loads(each.split(b"data: ")[1]) for each in (first, delta, full)], same
+
+    told, same = asyncio.run(play())
+    assert told[0] == {"full": True, "gone": [], "cells": {"a": 1, "b": 2}}
+    assert told[1] == {"full": False, "gone": [], "cells": {"b": 3}}
+    assert told[2] == {"full": True, "gone": [], "cells": {"a": 1}}
+    assert same == (3, None)
+
+
+async def test_a_page_that_nobody_sees_is_not_made(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        viewer = await ann.stream("/stream/queue?user=ann")
+        await viewer.next()
+        assert list(stage.dashboard.feed._topics) == [Wanted(user="ann")]
+        viewer.close()
+        async with asyncio.timeout(10):
+            while stage.dashboard.feed._topics:
+                await asyncio.sleep(0.01)
+
+
+# --- the master is away ---
+
+
+async def test_when_the_master_was_away_pages_keep_what_they_had_and_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "RETRY_S", 0.05)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage, name="kept"), await stage.person("ann")
+        page, own = await ann.stream("/stream/queue"), await ann.stream(f"/stream/jobs/{job}")
+        await page.until(lambda name, data: f"row:{job}" in data["cells"])
+        await own.until(lambda name, data: name == "job")
+        before = time.time()
+        await stage.stop_master()
+        away = (await page.until(lambda name, data: data["cells"].get("away")))["cells"]["away"]
+        assert before - 10 < away["since"] <= time.time()
+        await own.until(lambda name, data: name == "away")
+        fresh = await ann.stream("/stream/queue")
+        cells = (await fresh.next())[1]["cells"]
+        assert cells[f"row:{job}"]["name"] == "kept", "somebody who comes now sees the old, too"
+        assert cells["away"]
+        refused = await ann.post(f"/jobs/{job}/cancel")
+        assert (refused.status, "does not answer" in refused.json["error"]) == (503, True)
+        async with a_master(stage.home, guarded=True):
+            back = await page.until(lambda name, data: "away" in data["cells"] and data["cells"]["away"] is None)
+            assert back
+            await own.until(lambda name, data: name == "job")
+        for stream in (page, own, fresh):
+            stream.close()
+
+
+# --- hostile text ---
+
+
+def harmless(text: str) -> bool:
+    """Whether nothing of it is obeyed by a terminal, or turns what follows around."""
+    return all(unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for letter in text)
+
+
+def every_text(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from (key, *every_text(each))
+    elif isinstance(value, list):
+        for each in value:
+            yield from every_text(each)
+
+
+def test_the_corpus_is_large_enough():
+    assert len(set(CORPUS)) >= 200
+
+
+def test_hostile_text_is_harmless_in_everything_that_pages_read():
+    for text in CORPUS:
+        for value in told_with(text):
+            assert "\n" not in value
+            assert [found for found in every_text(json.loads(value)) if not harmless(found)] == [], ascii(text)
+
+
+def told_with(text: str) -> list[str]:
+    """Everything that the dashboard tells pages, with ``text`` wherever somebody may write something."""
+    picture = ClusterPicture()
+    gpu = client_pb2.BoardGpu(uuid=text, model=text, mem_bytes=100)
+    holder = client_pb2.GpuHolder(job_id="1", share=share(1), mem_used_bytes=5)
+    load = client_pb2.GpuLoad(state=client_pb2.GPU_STATE_ALLOCATED, holders=[holder], reserved=text, why=text)
+    row = client_pb2.BoardJob(
+        job_id="1", name=text, user=text, pool=text, reason=text, nodes=[text], state=STATE("JOB_STATE_RUNNING")
+    )
+    update = client_pb2.BoardUpdate(
+        last=True, jobs=[row], nodes=[client_pb2.BoardNode(name=text, pool=text, gpus=[gpu])],
+        loads=[client_pb2.BoardLoad(name=text, state="up", reason=text, gpus=[load])],
+        queues=[client_pb2.BoardQueue(pool=text, job_ids=["1"], length=1, policy=text)],
+        notices=client_pb2.BoardNotices(doubted=[text]),
+    )  # fmt: skip
+    picture.take(update, 0.0)
+    spec = job_pb2.JobSpec(name=text, command=[text], workdir=text, group=text, env={text: ""})
+    progress = job_pb2.Progress(step=1, metrics={text: float("nan")}, diverged=[text])
+    job = client_pb2.Job(
+        job_id="1", spec=spec, user=text, reason=text, state=STATE("JOB_STATE_FAILED"), progress=progress,
+        params={text: text}, attempts=[client_pb2.AttemptSummary(attempt=1, outcome=text)],
+        suspensions=[client_pb2.Suspension(reason=text, lost=text, hint=text, note=text)],
+    )  # fmt: skip
+    explanation = client_pb2.Explanation(reason=text, needs=text, basis=text, nodes=[client_pb2.NodeView(node=text)])
+    event = client_pb2.Event(kind="AttemptExited", text=text)
+    lines, rest = Lines().take(f"{text}\nnext {text}".encode("utf-8", "surrogatepass"))
+    return [
+        *picture.cluster_cells().values(),
+        *queue_page.cells(picture, Wanted(), {"1": {"start": None, "basis": text}}).values(),
+        encoded(job_facts.job_facts(job, 0.0)),
+        encoded(job_facts.explanation_facts(explanation, 0.0)),
+        encoded(job_facts.story_facts([event])),
+        encoded(lines),
+        encoded(rest),
+    ]
+
+
+def test_hostile_text_stays_text_in_every_template():
+    plain = pages_with(SAFE)
+    for text in CORPUS:
+        for page, same in zip(pages_with(text), plain, strict=True):
+            for mark in ("<", ">", '"', "'"):
+                assert page.count(mark) == same.count(mark), ascii(text)
+            assert harmless(page.replace("\n", "")), ascii(text)
+
+
+def pages_with(text: str) -> list[str]:
+    """Every template with ``text`` wherever it shows something."""
+    environment = Pages(None)._templates
+    person = type("Person", (), {"csrf": text, "user": text, "role": text})()
+    common = {"base": "", "cluster": text, "session": person, "id": text, "name": text, "title": text, "words": text}
+    names = ("job.html", "queue.html", "message.html", "cluster.html")
+    return [environment.get_template(name).render(**common, wanted=Wanted(text=text)) for name in names]
+
+
+def test_what_is_shown_of_a_file_name_is_plain():
+    assert cleaned({"a\x1b[2J": ["b\u202e", 3, None]}) == {"a[2J": ["b", 3, None]}
+
+
+# --- lines of a log ---
+
+
+def shown(data: bytes) -> list[str]:
+    lines, rest = Lines().take(data)
+    return ["".join(text for text, _ in line) for line in [*lines, *([rest] if rest else [])]]
+
+
+def test_of_terminal_codes_only_colours_and_weight_are_left():
+    (line,), rest = Lines().take(b"\x1b[1;31mred\x1b[0m plain \x1b]0;title\x07\x1b[2J\x1b[10;10Hhere\n")
+    assert line == [["red", "c1 b"], [" plain here", ""]]
+    assert rest is None
+
+
+def test_a_progress_bar_is_one_line():
+    assert shown(b" 10%\r 20%\r 30%\nend") == [" 30%", "end"]
+    assert shown(b"windows\r\n") == ["windows"]
+
+
+def test_a_style_goes_on_in_the_next_line_and_an_open_line_is_read_again():
+    reader = Lines()
+    (first,), rest = reader.take(b"\x1b[32mgreen\nstill")
+    assert (first, rest) == ([["green", "c2"]], [["still", "c2"]])
+    (second,), rest = reader.take(b" green\x1b[0m\n")
+    assert (second, rest) == ([["still green", "c2"]], None)
+
+
+def test_characters_that_come_in_pieces_are_whole():
+    reader = Lines()
+    assert reader.take("ü".encode()[:1]) == ([], None)
+    assert reader.take("ü".encode()[1:] + b"\n")[0] == [[["ü", ""]]]
+
+
+def test_a_line_without_end_is_cut_and_costs_no_memory():
+    reader = Lines()
+    for _ in range(50):
+        _, rest = reader.take(b"x" * 100_000)
+    assert sum(len(text) for text, _ in rest) <= LONGEST_LINE
+    assert len(reader._rest) <= 2 * LONGEST_LINE
+
+
+# --- the queue ---
+
+
+def a_picture(count: int = 0) -> ClusterPicture:
+    picture = ClusterPicture()
+    rows = [
+        client_pb2.BoardJob(job_id=str(n), name=f"job-{n}", user=f"user{n % 3}", pool="default",
+                           state=STATE("JOB_STATE_PENDING"), gpus_min=share(1), gpus_max=share(1), priority=n % 90 + 1)
+        for n in range(1, count + 1)
+    ]  # fmt: skip
+    queue = client_pb2.BoardQueue(pool="default", job_ids=[row.job_id for row in rows[:200]], length=count)
+    picture.take(client_pb2.BoardUpdate(last=True, jobs=rows, queues=[queue]), 0.0)
+    return picture
+
+
+def rows_of(picture, **wanted):
+    return json.loads(queue_page.cells(picture, Wanted(**wanted), {})["page"])
+
+
+def test_a_page_of_the_queue_has_at_most_so_many_rows_however_many_jobs_there_are():
+    picture = a_picture(10_000)
+    began = time.process_time()
+    cells = queue_page.cells(picture, Wanted(page=3), {})
+    assert time.process_time() - began < 1.0
+    assert len(cells) == queue_page.PAGE + 2
+    page = json.loads(cells["page"])
+    assert (page["total"], page["pages"], page["page"]) == (10_000, 50, 3)
+    assert rows_of(picture, page=9999)["page"] == 49
+
+
+def test_filters_and_orders_do_as_they_say():
+    picture = a_picture(30)
+    assert rows_of(picture, user="user1")["total"] == 10
+    assert rows_of(picture, text="JOB-7")["rows"] == ["7"]
+    assert rows_of(picture, state="RUNNING")["total"] == 0
+    assert rows_of(picture, sort="id", down=True)["rows"][:2] == ["30", "29"]
+    assert rows_of(picture, sort="priority")["rows"][0] == "1"
+    assert rows_of(picture)["tabs"] == {"unfinished": 30, "waiting": 30, "running": 0, "finished": 0}
+
+
+def test_the_sums_tell_those_that_wait_from_those_that_are_held():
+    picture = a_picture(5)
+    picture.jobs["2"].held_by = "user"
+    sums = json.loads(picture.cluster_cells()["sums"])
+    assert (sums["waiting"], sums["held"]) == (4, 1)
+
+
+def test_the_tasks_of_an_array_are_one_row():
+    picture = ClusterPicture()
+    states = ["RUNNING", "RUNNING", "PENDING", "COMPLETED"]
+    rows = [
+        client_pb2.BoardJob(job_id=f"5.{n}", array="5", index=n, name="sweep", state=STATE(f"JOB_STATE_{state}"))
+        for n, state in enumerate(states)
+    ]
+    picture.take(client_pb2.BoardUpdate(last=True, jobs=rows), 0.0)
+    cells = queue_page.cells(picture, Wanted(), {})
+    assert json.loads(cells["page"])["rows"] == ["5"]
+    assert json.loads(cells["row:5"])["tasks"] == {"RUNNING": 2, "PENDING": 1}
+
+
+@pytest.mark.parametrize(
+    "query", [{"page": "-1"}, {"page": "9" * 99}, {"page": "²"}, {"sort": "evil"}, {"show": "x"}, {"sort": "--id"}]
+)
+def test_a_query_that_makes_no_sense_is_as_if_it_were_not_there(query):
+    assert Wanted.read(query) in (Wanted(), Wanted(down=True))
+
+
+def test_a_query_says_what_it_was_read_from():
+    wanted = Wanted(tab="finished", text="a b", user="ann", sort="gpus", down=True, page=2)
+    assert Wanted.read(dict(parse_qsl(wanted.query()))) == wanted
+
+
+# --- a job ---
+
+
+async def test_a_waiting_job_says_why_and_when_it_may_start(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
+        first = await a_job(stage, gpus=2, time_limit_s=1000.0)
+        await agent.receive("launch")
+        await agent.report(first, 1, RUNNING)
+        waiting, ann = await a_job(stage, gpus=2), await stage.person("ann")
+        events = await ann.stream(f"/stream/jobs/{waiting}")
+        told = await events.until(lambda name, _: name == "explained")
+        events.close()
+        assert told["forecast"]["after"] == [first]
+        assert told["forecast"]["start"] == pytest.approx(time.time() + 1000, abs=30)
+        assert told["ahead"] == 0
+        what_if = (await ann.get(f"/jobs/{waiting}/explain?gpus=1&priority=5")).json
+        assert what_if["what_if"] is not None
+        assert (await ann.get(f"/jobs/{waiting}/explain?gpus=x")).status == 400
+        page = await ann.stream("/stream/queue")
+        row = await page.until(lambda name, data: (data["cells"].get(f"row:{waiting}") or {}).get("forecast"))
+        assert row["cells"][f"row:{waiting}"]["forecast"]["start"] == pytest.approx(told["forecast"]["start"], abs=30)
+        page.close()
+
+
+async def test_the_log_of_a_job_comes_line_by_line_and_as_a_file(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
+        job, ann = await a_job(stage), await stage.person("ann")
+        await agent.receive("launch")
+        await agent.report(job, 1, RUNNING)
+        text = b"first\n\x1b[31msecond\x1b[0m\nhal"
+        answering = asyncio.create_task(_answer_reads(agent, text))
+        log = await ann.stream(f"/stream/jobs/{job}/log")
+        told = await log.until(lambda name, data: name == "log")
+        assert (told["lines"], told["open"]) == ([[["first", ""]], [["second", "c1"]]], [["hal", ""]])
+        log.close()
+        file = await ann.get(f"/jobs/{job}/log.txt?attempt=1")
+        assert (file.status, file.body) == (200, text)
+        assert file.headers["content-disposition"].startswith("attachment")
+        answering.cancel()
+
+
+async def _answer_reads(agent, text: bytes) -> None:
+    while True:
+        read = await agent.receive("read_log")
+        if read.tail:
+            data = agent_pb2.LogData(request_id=read.request_id, next=0, lines=2)
+        elif read.offset >= len(text) and read.wait:
+            continue  # nothing more is printed
+        else:
+            found = text[read.offset :]
+            data = agent_pb2.LogData(request_id=read.request_id, data=found, next=len(text))
+        await agent.send(log=data)
+
+
+async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_is_not_so(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        page = await ann.stream("/stream/cluster")
+        await page.next()
+        monkeypatch.setattr(ClusterPicture, "take", lambda picture, update, now: 1 / 0)
+        await a_job(stage)
+        await page.ends()
+        page.close()
+        with pytest.raises(ZeroDivisionError):
+            await stage.serving
+
+
+async def test_a_connection_that_another_call_has_closed_is_opened_again_by_the_feed(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "RETRY_S", 0.05)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.person("ann")
+        first = await a_job(stage)
+        page, own = await ann.stream("/stream/queue"), await ann.stream(f"/stream/jobs/{first}")
+        await page.until(lambda name, data: f"row:{first}" in data["cells"])
+        await own.until(lambda name, data: name == "job")
+        for _ in range(3):
+            await stage.dashboard.master.close()  # as the first call does that finds the master gone
+            job = await a_job(stage)
+            await page.until(lambda name, data: f"row:{job}" in data["cells"])  # noqa: B023
+        await own.until(lambda name, data: name == "away")
+        await own.until(lambda name, data: name == "job")
+        page.close()
+        own.close()

@@ -1,0 +1,149 @@
+"""`ebb dashboard`, and the dashboard that `ebb up` keeps: links, and how it ends."""
+
+import json
+import signal
+import socket
+import ssl
+import time
+import urllib.request
+from http.client import RemoteDisconnected
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+import pytest
+from ebbtide_master.tls.authority import Authority, create
+
+from tests.e2e.cluster import Cluster, alive, wait_for
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"accept": "text/html"}), timeout=10) as reply:
+            return int(reply.status)
+    except HTTPError as error:
+        return error.code
+
+
+def log_in(link: str) -> int:
+    """Log in as the page of the link does."""
+    base, _, code = link.partition("/login#code=")
+    headers = {"content-type": "application/json", "origin": base}
+    asked = urllib.request.Request(f"{base}/login/code", json.dumps({"code": code}).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=10) as reply:
+        return int(reply.status)
+
+
+def log_of(cluster: Cluster) -> str:
+    return (cluster.home / "dashboard.log").read_text()
+
+
+def test_up_keeps_a_dashboard_which_a_link_leads_to_and_down_ends(idle_cluster: Cluster) -> None:
+    cluster = idle_cluster
+    started = cluster.facts("up", "--gpus", "2xA100-40GB", "--dashboard")
+    assert started["started"] == ["master", "agent", "dashboard"]
+    first, second = (cluster.facts("dashboard", "--link")["url"] for _ in range(2))
+    assert first != second
+    assert status_of(first) == 200
+    dashboard = cluster.daemon("dashboard")
+    assert cluster.facts("up")["started"] == [], "it is remembered, and runs"
+    assert log_in(first) == 200
+    log = wait_for("the login is logged", lambda: "logged in by a link" in (text := log_of(cluster)) and text)
+    assert first.partition("code=")[2] not in log
+    cluster.kill(dashboard)
+    assert cluster.facts("up")["started"] == ["dashboard"], "up starts again what has died"
+    again = cluster.daemon("dashboard")
+    stopped = cluster.facts("down", "--now")["stopped"]
+    assert stopped[0] == "dashboard"
+    wait_for("the dashboard is gone", lambda: not alive(again))
+    cluster.ebb("dashboard", "--link", code=3)
+
+
+def test_in_the_foreground_it_prints_a_link_and_ends_its_sessions(cluster: Cluster) -> None:
+    running = cluster.start("dashboard", "--no-open", "--json")
+    try:
+        assert running.stdout is not None
+        url = json.loads(running.stdout.readline())["url"]
+        assert status_of(url) == 200
+        assert urlsplit(url).hostname == "127.0.0.1"
+        assert not (cluster.home / "dashboard-links").stat().st_mode & 0o077
+        other = cluster.ebb("dashboard", "--no-open").out.split("\n")[0]
+        assert urlsplit(other).port == urlsplit(url).port, "a dashboard that runs is not started twice"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+    finally:
+        running.kill()
+        running.communicate()
+    assert not (cluster.home / "dashboard.json").exists()
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(cluster: Cluster) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = cluster.ebb("dashboard", "--no-open", "--port", port, code=2)
+    assert refused.err == f"ebb: dashboard: --port {port}: Address already in use\n"
+
+
+@pytest.mark.parametrize("options", [("--no-open",), ("--link",)])
+def test_without_a_cluster_it_says_what_to_do(idle_cluster: Cluster, options: tuple[str, ...]) -> None:
+    refused = idle_cluster.ebb("dashboard", *options, code=3)
+    assert "ebb up" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for localhost with that of its authority, and its key."""
+    pem, secret = create(time.time())
+    own, private = Authority(pem, secret).server(("localhost",), time.time())
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text(own + pem)
+    key.write_text(private)
+    key.chmod(0o600)
+    return cert, key
+
+
+def test_a_shared_one_speaks_tls_under_its_name_only(cluster: Cluster, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    options = ("--shared", "localhost", "--cert", str(cert), "--key", str(key))
+    running = cluster.start("dashboard", "--no-open", "--json", *options)
+    try:
+        assert running.stdout is not None
+        url = json.loads(running.stdout.readline())["url"]
+        port = urlsplit(url).port
+        assert url.startswith(f"https://localhost:{port}/login#code=")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(url, context=trusting, timeout=10) as reply:
+            assert reply.headers["strict-transport-security"]
+        with pytest.raises(RemoteDisconnected):
+            urllib.request.urlopen(f"http://localhost:{port}/login", timeout=10)
+        trusting.check_hostname = False
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(f"https://127.0.0.1:{port}/login", context=trusting, timeout=10)
+        assert refused.value.code == 421
+        refused.value.close()
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=20)
+
+
+def test_a_shared_one_without_tls_is_refused(cluster: Cluster, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    shared = ("dashboard", "--no-open", "--shared", "localhost")
+    assert "served with TLS only" in cluster.ebb(*shared, code=2).err
+    assert "served with TLS only" in cluster.ebb(*shared, "--cert", str(cert), code=2).err
+    assert "do not belong together" in cluster.ebb(*shared, "--cert", str(key), "--key", str(key), code=2).err
+    assert "No such file" in cluster.ebb(*shared, "--cert", str(cert), "--key", "/none", code=2).err
+    key.chmod(0o644)
+    assert "others can read it" in cluster.ebb(*shared, "--cert", str(cert), "--key", str(key), code=2).err
+
+
+def test_without_its_libraries_it_says_which_extra_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ebbtide_cli.errors import Failure
+    from ebbtide_cli.verbs import dashboard
+
+    monkeypatch.setattr(dashboard, "find_spec", lambda name: None if name == "starlette" else object())
+    with pytest.raises(Failure, match=r"the dashboard needs starlette: pip install 'ebbtide\[dashboard\]'"):
+        dashboard.check_libraries("dashboard")
