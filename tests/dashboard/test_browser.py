@@ -313,4 +313,4 @@ def test_an_empty_cluster_says_what_fills_it(cluster, page):
     page.goto(at(cluster, "/queue"))
     page.wait_for_selector("text=ebb submit --gpus 1 -- python train.py")
     page.goto(at(cluster, "/"))
-    page.wait_for_selector("text=Nobody waits.")
+    page.wait_for_selector("text=No job waits.")

@@ -25,7 +25,7 @@ function showSums(sums) {
     tile("Idle", many(of("idle")), sums.block ? `at most ${sums.block.gpus} together, on ${sums.block.node}` : "none together"),
     tile("Set aside", many(aside + of("foreign")), aside + of("foreign") ? STATES.slice(2).filter(of).map((name) => `${many(of(name))} ${name}`).join(", ") : "all GPUs are on offer", aside ? "warn" : ""),
     tile("Running", many(runs), rests ? `${plural(rests, "job")} suspended` : "no job is suspended"),
-    tile("Waiting", many(sums.waiting), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`), sums.held ? `; ${many(sums.held)} held` : null] : sums.held ? `${many(sums.held)} held` : "nobody waits"),
+    tile("Waiting", many(sums.waiting), sums.oldest ? ["the longest ", counting(0, sums.oldest.since, true), ": ", jobLink(sums.oldest.id, `job ${sums.oldest.id}`), sums.held ? `; ${many(sums.held)} held` : null] : sums.held ? `${many(sums.held)} held` : "no job waits"),
   ]);
   put(byId("share"), [gpus], () => {
     if (!sums.total) return [];
@@ -46,7 +46,7 @@ function showSums(sums) {
 
 function showNext(head) {
   put(byId("next"), head, () => head.length === 0
-    ? h("p", { class: "empty small" }, "Nobody waits.")
+    ? h("p", { class: "empty small" }, "No job waits.")
     : h("ol", { class: "next" }, head.map((job) => h("li", {},
       h("p", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user}`)),
       h("p", { class: "dim small" }, `${job.gpus} GPU${job.gpus === "1" ? "" : "s"}, waits `, counting(0, job.since, true), job.reason ? [": ", linked(job.reason)] : null)))));

@@ -135,7 +135,7 @@ function showWhy(found) {
       h("p", { class: "big" }, linked(found.reason || "It waits for its turn.")),
       h("dl", { class: "facts-list" },
         h("div", { class: "fact" }, h("dt", {}, "May start"), h("dd", {}, startWords(seen, found))),
-        found.ahead !== null ? h("div", { class: "fact" }, h("dt", {}, "Before it"), h("dd", {}, found.ahead ? plural(found.ahead, "job") : "nobody")) : null,
+        found.ahead !== null ? h("div", { class: "fact" }, h("dt", {}, "Before it"), h("dd", {}, found.ahead ? plural(found.ahead, "job") : "none")) : null,
         h("div", { class: "fact" }, h("dt", {}, "It needs"), h("dd", {}, found.needs))),
       seen?.preempts.length ? h("p", {}, "It would preempt ", seen.preempts.map((one, at) => [at ? ", " : "", jobLink(one, `job ${one}`)]), ".") : null,
       found.stays.map((stays) => h("p", { class: "small" }, "Job ", stays.jobs.map((one, at) => [at ? ", " : "", jobLink(one)]), stays.many > stays.jobs.length ? ` and ${stays.many - stays.jobs.length} more` : "", stays.many === 1 ? " is" : " are", stays.until === null ? ` not asked to step aside: ${stays.reason}.` : ` spared until ${clock(stays.until)} (${stays.reason}).`)),

@@ -56,7 +56,7 @@ function show() {
     byId("rows").kept = undefined; body = null;
     const filtered = ["q", "user", "state", "pool", "class"].some((name) => query.get(name));
     put(byId("rows"), ["none", filtered, tab], () => filtered ? h("div", { class: "empty" }, h("p", {}, "No job is like that."), h("a", { href: `${base}/queue` }, "Show all"))
-      : tab === "finished" ? empty("No job has finished yet.") : tab === "waiting" ? empty("Nobody waits.") : empty("No jobs yet. This submits one:", "ebb submit --gpus 1 -- python train.py"));
+      : tab === "finished" ? empty("No job has finished yet.") : tab === "waiting" ? empty("No job waits.") : empty("No jobs yet. This submits one:", "ebb submit --gpus 1 -- python train.py"));
     showBulk();
     return;
   }
