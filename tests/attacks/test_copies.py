@@ -1,5 +1,6 @@
 """A node that sends more than was asked for: `ebb cp` makes and writes nothing outside its destination."""
 
+import errno
 import io
 import os
 import tarfile
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_cli.channels.extracting import Unpacked, unpack
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 Member = tuple[str, str, str]
@@ -50,10 +51,20 @@ def taken(folder: Path, *members: Member) -> Unpacked:
     assert {(folder / "victim/file").read_text(), (home / "beside").read_text()} == {"mine"}
     for path in [home / "tree", *(home / "tree").rglob("*")]:
         if path.is_symlink():
+            if is_a_loop(path):  # it leads nowhere, and what realpath answers then depends on how it is written
+                continue
             assert Path(os.path.realpath(path)).is_relative_to(home / "tree"), path
         elif path.exists():
             assert path.lstat().st_mode & 0o6022 == 0 or path.is_dir()
     return done
+
+
+def is_a_loop(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,7 @@ MEMBERS = st.lists(st.tuples(PATHS.map("0/".__add__) | st.just("0"), st.sampled_
 
 
 @settings(deadline=None)
+@example(members=[("0/a", "link", "a//a")])
 @given(members=MEMBERS)
 def test_no_archive_leaves_its_destination(tmp_path_factory: pytest.TempPathFactory, members: list[Member]) -> None:
     taken(tmp_path_factory.mktemp("copies"), *members)
