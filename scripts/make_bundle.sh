@@ -8,9 +8,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3.11}
 dist=$(realpath -m "${1:-dist}")
 read -r version minor machine < <("$python" -c '
-import platform, sys, tomllib
-project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(project["version"], "%d.%d" % sys.version_info[:2], platform.machine())')
+import platform, runpy, sys
+version = runpy.run_path("protos/ebbtide_protos/version.py")["VERSION"]
+print(version, "%d.%d" % sys.version_info[:2], platform.machine())')
 name=ebbtide-$version-py$minor-$machine
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"

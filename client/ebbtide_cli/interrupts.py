@@ -34,11 +34,14 @@ _FRAGILE: Final = frozenset(
         "concurrent.futures.process",
         "multiprocessing.popen_spawn_posix",
         "google.protobuf.internal.builder",
+        "numpy",
+        "scipy",
     }
 )
 """Packages and modules that an asynchronous exception breaks or crashes, or whose child process prints it.
 
 A pool of processes that is interrupted between two steps of its start raises another exception when it is shut down.
+The C code of numpy makes an ImportError of whatever an import that it needs raises.
 """
 _WRAPPING: Final = frozenset({"__del__", "__set_name__"})
 """Functions out of which an exception does not come as itself."""

@@ -56,7 +56,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("library", ["grpc._channel", "google.protobuf.internal.builder"])
+@pytest.mark.parametrize("library", ["grpc._channel", "google.protobuf.internal.builder", "numpy._core.multiarray"])
 def test_what_must_not_be_interrupted_is_not_and_the_rest_is(library: str) -> None:
     """protobuf crashed when it was interrupted while it made the classes of messages."""
     with a_program(IN_LIBRARY.replace("LIBRARY", library)) as process:
