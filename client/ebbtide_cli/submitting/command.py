@@ -35,8 +35,9 @@ class SubmitCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section: those of daily use, or all of them."""
         from ebbtide_cli.submitting.help import write_options
+        from ebbtide_cli.submitting.job import DAILY, sections
 
-        write_options(ctx, formatter)
+        write_options(ctx, formatter, sections(), DAILY)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""

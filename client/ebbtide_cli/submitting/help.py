@@ -1,5 +1,6 @@
 """Write the help of verbs that submit a job: ``--help`` shows the options of daily use, ``--help-all`` every option."""
 
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import click
@@ -28,17 +29,17 @@ help_all_option: Final = click.option(
 )
 
 
-def write_options(ctx: click.Context, formatter: click.HelpFormatter) -> None:
+def write_options(
+    ctx: click.Context, formatter: click.HelpFormatter, sections: Mapping[str, Sequence[str]], daily: Container[str]
+) -> None:
     """Write the options of the context's command by section, and last those that are the verb's own."""
-    from ebbtide_cli.submitting.job import DAILY, sections
-
     options = [option for option in ctx.command.get_params(ctx) if isinstance(option, click.Option)]
     records = {option.opts[0]: record for option in options if (record := option.get_help_record(ctx))}
     own = dict(sorted(records.items(), key=lambda entry: "--help" in entry[1][0]))  # those on help come last
     left_out = 0
-    for title, names in sections().items():
+    for title, names in sections.items():
         known = [name for name in names if own.pop(name, None)]
-        shown = [name for name in known if name in DAILY or _ALL in ctx.meta]
+        shown = [name for name in known if name in daily or _ALL in ctx.meta]
         left_out += len(known) - len(shown)
         if shown:
             with formatter.section(title):
