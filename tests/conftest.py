@@ -1,5 +1,7 @@
 """What holds for every test: gRPC reads these when it is first imported, by whichever test that is."""
 
+import asyncio
+import inspect
 import os
 import shutil
 import signal
@@ -31,6 +33,17 @@ settings.load_profile("any machine")
 # Some hundred processes of ours are started: each would compile all the code anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs to its end in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
 
 # What a test may need of the machine it runs on, and how to see whether it is there.
 NEEDS = {

@@ -33,15 +33,16 @@ _FRAGILE: Final = frozenset(
         "asyncio",
         "concurrent.futures.process",
         "multiprocessing.popen_spawn_posix",
-        "google.protobuf.internal.builder",
-        "numpy",
-        "scipy",
+        "importlib",
+        "_frozen_importlib",  # as long as nothing has imported importlib
+        "_frozen_importlib_external",
     }
 )
 """Packages and modules that an asynchronous exception breaks or crashes, or whose child process prints it.
 
 A pool of processes that is interrupted between two steps of its start raises another exception when it is shut down.
-The C code of numpy makes an ImportError of whatever an import that it needs raises.
+A module that is interrupted while it is imported may be broken: protobuf's classes of messages crashed, and numpy's C
+code made an ImportError of the interrupt.
 """
 _WRAPPING: Final = frozenset({"__del__", "__set_name__"})
 """Functions out of which an exception does not come as itself."""

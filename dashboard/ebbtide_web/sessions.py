@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import html
 import os
 import re
 import secrets
@@ -136,6 +137,16 @@ class Links:
         os.close(os.open(self._path(code), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         return code
 
+    def page(self, link: str) -> Path:
+        """Write a page that leads to ``link``, and that only this account can read; return its path.
+
+        A browser is opened with this, because every account can read its command line, and the code of a link there.
+        """
+        path = self._folder / f"{secrets.token_hex(16)}.html"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(link)}">')
+        return path
+
     def use(self, code: str) -> bool:
         """Use up a code; return whether it was valid."""
         if not _CODE.fullmatch(code):
@@ -153,7 +164,7 @@ class Links:
         return self._folder / hashlib.sha256(code.encode()).hexdigest()
 
     def _clear(self) -> None:
-        """Remove the files of codes that nobody used in time."""
+        """Remove the codes that were not used in time, and the pages that led to them."""
         for path in self._folder.iterdir():
             with suppress(OSError):
                 if self._now() - path.stat(follow_symlinks=False).st_mtime > CODE_S:

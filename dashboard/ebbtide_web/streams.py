@@ -80,9 +80,9 @@ async def before_end(session: Session, work: Awaitable[Result]) -> Result | None
     finally:
         for each in (task, ended):
             each.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # what was left off is of no interest
-            if not task.done():
-                await task
+        await asyncio.wait({task, ended})
+        if not task.cancelled():
+            task.exception()  # so that an error of work that was given up is not reported as one that nobody handled
 
 
 def over(session: Session) -> bytes:

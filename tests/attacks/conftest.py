@@ -7,7 +7,6 @@ import pytest
 from ebbtide import trees
 
 from tests.agent.accounts.conftest import disk, somebody
-from tests.agent.conftest import pytest_pyfunc_call
 from tests.agent.supervision.conftest import agent
 
 
@@ -20,4 +19,4 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
             trees.remove(path)
 
 
-__all__ = ["agent", "disk", "pytest_pyfunc_call", "somebody"]
+__all__ = ["agent", "disk", "somebody"]

@@ -38,6 +38,19 @@ def log_of(cluster: Cluster) -> str:
     return (cluster.home / "dashboard.log").read_text()
 
 
+def opens_without_telling_who_lists_processes(cluster: Cluster) -> None:
+    """The browser's command line, which every account can read, names a page that only this account can."""
+    browser, asked = cluster.home / "browser", cluster.home / "asked"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {asked}.part && mv {asked}.part {asked}\n')
+    browser.chmod(0o755)
+    cluster.environment["BROWSER"] = f"{browser} %s"
+    link = cluster.ebb("dashboard").out.splitlines()[0]
+    words = wait_for("the browser is opened", lambda: asked.exists() and asked.read_text().strip())
+    assert link.partition("#")[2] not in words
+    page = Path(urlsplit(words).path)
+    assert (page.stat().st_mode & 0o777, link in page.read_text()) == (0o600, True)
+
+
 def test_up_keeps_a_dashboard_which_a_link_leads_to_and_down_ends(idle_cluster: Cluster) -> None:
     cluster = idle_cluster
     started = cluster.facts("up", "--gpus", "2xA100-40GB", "--dashboard")
@@ -50,6 +63,7 @@ def test_up_keeps_a_dashboard_which_a_link_leads_to_and_down_ends(idle_cluster: 
     assert log_in(first) == 200
     log = wait_for("the login is logged", lambda: "logged in by a link" in (text := log_of(cluster)) and text)
     assert first.partition("code=")[2] not in log
+    opens_without_telling_who_lists_processes(cluster)
     cluster.kill(dashboard)
     assert cluster.facts("up")["started"] == ["dashboard"], "up starts again what has died"
     again = cluster.daemon("dashboard")

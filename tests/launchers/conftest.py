@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.conftest import pytest_pyfunc_call  # noqa: F401
 from tests.agent.supervision.conftest import agent, disk  # noqa: F401
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import shared_home  # noqa: F401

@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ def command(
     shared = _shared(hosts, cert, key)
     running = _running(home)
     if running is not None and port is None and shared is None:
-        _show_link(_link(home, running), no_open=no_open or only_link, as_json=as_json)
+        _show_link(home, running, no_open=no_open or only_link, as_json=as_json)
         return
     if only_link:
         words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
@@ -99,7 +99,7 @@ def check_libraries(verb: str) -> None:
 def show_running(home: Home) -> None:
     """Print and open a link to the dashboard that runs in ``home``, if one does."""
     if (url := _running(home)) is not None:
-        _show_link(_link(home, url), no_open=False, as_json=False)
+        _show_link(home, url, no_open=False, as_json=False)
 
 
 def _running(home: Home) -> str | None:
@@ -108,13 +108,11 @@ def _running(home: Home) -> str | None:
     return str(record["url"]) if "url" in record else None
 
 
-def _link(home: Home, url: str) -> str:
+def _show_link(home: Home, url: str, *, no_open: bool, as_json: bool) -> None:
     from ebbtide_web.sessions import Links
 
-    return f"{url}/login#code={Links(home.dashboard_links).make()}"
-
-
-def _show_link(link: str, *, no_open: bool, as_json: bool) -> None:
+    links = Links(home.dashboard_links)
+    link = f"{url}/login#code={links.make()}"
     if as_json:
         print_json({"url": link})
     else:
@@ -122,7 +120,7 @@ def _show_link(link: str, *, no_open: bool, as_json: bool) -> None:
     if not no_open and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
         import webbrowser  # most links are opened by hand
 
-        webbrowser.open(link)
+        webbrowser.open(links.page(link).as_uri())
 
 
 def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Shared | None":
@@ -171,7 +169,7 @@ def _serve(
     def ready() -> None:
         write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
         if not quiet:
-            _show_link(_link(home, listening.url), no_open=no_open, as_json=as_json)
+            _show_link(home, listening.url, no_open=no_open, as_json=as_json)
 
     async def until_stopped(stop: int) -> None:
         stopped = asyncio.Event()
@@ -213,16 +211,13 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
 
     @asynccontextmanager
     async def opener() -> "AsyncIterator[grpc.aio.Channel]":
-        try:
-            found = await asyncio.to_thread(find_master, master)
-            context = opened(found)
-            channel = await context.__aenter__()
-        except Failure as failure:
-            raise AwayError(failure.message) from None
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                found = await asyncio.to_thread(find_master, master)
+                channel = await stack.enter_async_context(opened(found))
+            except Failure as failure:
+                raise AwayError(failure.message) from None
             yield channel
-        finally:
-            await context.__aexit__(None, None, None)
 
     def settings(listening: "Listening") -> DashboardSettings:
         return DashboardSettings(
