@@ -91,6 +91,35 @@ async def test_ranks_that_python_itself_started_save_before_the_one_that_started
         assert saved == {"rank-0", "rank-1"}
 
 
+async def test_a_process_that_only_starts_when_the_request_comes_and_ignores_the_signal_then_keeps_nobody_waiting(
+    agent, tmp_path
+):
+    """As the resource tracker of Python's multiprocessing does, on a machine that is busy."""
+    driver, tracker = tmp_path / "driver.py", tmp_path / "tracker.py"
+    tracker.write_text(
+        "import signal, sys, time\n"
+        "time.sleep(1.5)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\n"
+        "sys.stdin.read()\n"
+    )
+    driver.write_text(
+        "import signal, subprocess, sys, time\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+        "tracker = subprocess.Popen([sys.executable, '-S', sys.argv[1]], stdin=subprocess.PIPE)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\n"
+        "training = subprocess.Popen(sys.argv[2:])\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    command = [sys.executable, "-S", str(driver), str(tracker), *python("traps_and_exits.py", "85")]
+    case = Case("driver", command, YES)
+    async with agent() as node:
+        status = await suspend(node, case)
+        outcome = read(status, case)
+        assert (outcome.ending, outcome.clean) == (SUSPENDED, True), outcome.reason
+        assert status.exit.checkpointed == CHECKPOINTED_MESSAGES[YES]
+
+
 async def test_a_driver_that_comes_to_wait_only_after_the_request_begins_nothing_more_either(agent, tmp_path):
     driver, training, asked = tmp_path / "driver.py", tmp_path / "training.py", tmp_path / "asked"
     training.write_text(

@@ -161,8 +161,9 @@ async def up(node: Node, case: Case, attempt: int = 1) -> None:
     """Wait until the script has come as far as it needs to for being suspended."""
 
     def ready() -> bool:
-        lines = log(node, attempt).splitlines()
-        return sum(line.startswith(case.ready) for line in lines) >= case.processes
+        # Python writes a line and its end one after the other, so that those of two processes may mix: "upup\n\n".
+        beginnings = re.findall(f"^(?:{re.escape(case.ready)})+", log(node, attempt), re.MULTILINE)
+        return sum(map(len, beginnings)) >= case.processes * len(case.ready)
 
     def phase() -> Any:
         return node.status(attempt=attempt).phase

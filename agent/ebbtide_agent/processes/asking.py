@@ -79,6 +79,7 @@ class _Asked:
     starttime: int
     at: float
     told: bool = False  # it takes part through the SDK, and looks after the processes below it
+    blocked: bool = False  # it blocked the signal, as one does that waits for it, or that is only starting
     settled_cpu_s: float | None = None  # its CPU time SETTLE_S after it was asked
     looked_below: bool = False  # the processes below it were asked in its place, or need not be
     given_up: bool = False  # a shell that waits for one above it, as a copy does that was forked to become a command
@@ -108,6 +109,7 @@ class Asking:
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _first: frozenset[int] = frozenset()  # processes that lived when the request began
     _alive: set[int] = field(default_factory=set)  # asked processes that lived at the last look
+    mistaken: set[int] = field(default_factory=set)  # processes that were asked, but do nothing about the signal
     _alone_since: float = math.inf  # no process that was asked as one that could save lives since then
     _rest_asked: bool = False
     _late_looks: list[float] = field(default_factory=list)  # times of looks that are still to come, the last first
@@ -141,9 +143,9 @@ class Asking:
             return StopStep()
         if now >= self._alone_since + LINGER_S:
             return self._ask_all(tree)
-        if self._forget_commands(tree) and not self._alive:
-            others = tree.keys() - self._asked.keys()
-            if handlers := handlers_in({pid: tree[pid] for pid in others}):
+        if self._forget_mistaken(tree) and not self._alive:
+            others = {pid: tree[pid] for pid in tree.keys() - self._asked.keys()}
+            if handlers := handlers_in(others) or handlers_in(others, spawned=True):
                 return self._ask(tree, now, signal=handlers)
         if found := self._left_behind(tree) or self._below_who_swallowed(tree, now) or self._elsewhere(tree):
             return self._ask(tree, now, signal=found)
@@ -181,8 +183,11 @@ class Asking:
         release: Iterable[int] = (),
     ) -> StopStep:
         for pid in (*tell, *signal):
-            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, image=_of_a_copy(tree[pid], tree))
+            blocked = pid not in tell and tree[pid].reaction is Reaction.WAITS
+            image = _of_a_copy(tree[pid], tree)
+            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, blocked=blocked, image=image)
             self._alive.add(pid)
+        self.mistaken -= {*signal}
         self._alone_since = math.inf
         handlers = (*tell, *(pid for pid in signal if _is_able(tree[pid])))
         # A process that looks after those below it may have to wait for a shell among them, so they are released.
@@ -197,15 +202,21 @@ class Asking:
             self._seen[pid] = _Seen(process.starttime, parent, process.image)
         self._alive = {pid for pid, asked in self._asked.items() if _is_in(tree, pid, asked.starttime)}
 
-    def _forget_commands(self, tree: Tree) -> bool:
-        """Forget asked copies of shells that have become commands since: these have not got the signal."""
+    def _forget_mistaken(self, tree: Tree) -> bool:
+        """Forget asked processes that do nothing about the signal, and return whether there were any.
+
+        Copies of shells that have become commands since have not got it. A process that blocked the signal, and ignores
+        it now, was only starting, as Python's resource tracker does it: it has dropped the signal.
+        """
         images = {pid: self._asked[pid].image for pid in self._alive if self._asked[pid].image}
         # A process that is just ending has no memory any more, and so no image.
         commands = {pid for pid, image in images.items() if tree[pid].image not in ((), image)}
-        for pid in commands:
+        ignoring = {pid for pid in self._alive if self._asked[pid].blocked and tree[pid].reaction is Reaction.IGNORES}
+        for pid in commands | ignoring:
             del self._asked[pid]
-        self._alive -= commands
-        return bool(commands)
+        self._alive -= commands | ignoring
+        self.mistaken |= ignoring
+        return bool(commands | ignoring)
 
     def _left_behind(self, tree: Tree) -> list[int]:
         """Return the handlers of the signal below an asked process that has ended without taking them along.

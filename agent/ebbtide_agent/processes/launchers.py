@@ -57,6 +57,7 @@ _MODULES: Final = frozenset(
 )
 # Beginnings of arguments that Python's multiprocessing gives to an interpreter that it starts.
 _OF_SPAWNED: Final = ("from multiprocessing.", "--multiprocessing-fork")
+_OF_TRACKER: Final = "from multiprocessing.resource_tracker"  # it ends when the processes that it serves have ended
 _INTERPRETERS: Final = ("bash", "dash", "perl", "python", "sh")
 
 
@@ -70,6 +71,8 @@ def kind_of(command: str, program: str, arguments: tuple[str, ...] = ()) -> Proc
         return known
     if "-m" in arguments[:-1] and arguments[arguments.index("-m") + 1] in _MODULES:
         return ProcessKind.LAUNCHER
+    if any(argument.startswith(_OF_TRACKER) for argument in arguments):
+        return ProcessKind.WORKER
     if any(argument.startswith(_OF_SPAWNED) for argument in arguments):
         return ProcessKind.SPAWNED
     return ProcessKind.ORDINARY

@@ -111,7 +111,9 @@ class LeaveRequest:
             tree = self._tree()
             if self._note_ended():
                 continue  # to end the parent of a process that has just left would be to lose how that ended
-            if not (step := self._asking.go_on(tree, now)):
+            step = self._asking.go_on(tree, now)
+            self._forget_handlers(self._asking.mistaken)
+            if not step:
                 return
             self._perform(step, others_left=True)
 
@@ -173,6 +175,12 @@ class LeaveRequest:
                 self._note_left(process, returncode)
             self._forget(process)
         return bool(ended)
+
+    def _forget_handlers(self, mistaken: set[int]) -> None:
+        """Expect nothing of processes that could not act on the request."""
+        for process in [process for process in self._handlers if process.pid in mistaken]:
+            del self._handlers[process]
+        self._exit.caught &= bool(self._handlers)
 
     def _note_left(self, process: Identity, returncode: int) -> None:
         if process in self._handlers:

@@ -84,6 +84,7 @@ KINDS = {
     ("python", "python3.11", ("python", "-m", "torch.distributed.run", "train.py")): ProcessKind.LAUNCHER,
     ("python", "python3.11", ("python", "train.py", "-m")): ProcessKind.ORDINARY,
     ("python", "python3.11", ("python", "-c", "from multiprocessing.spawn import spawn_main")): ProcessKind.SPAWNED,
+    ("python", "python3.11", ("-c", "from multiprocessing.resource_tracker import main;main(3)")): ProcessKind.WORKER,
 }
 
 
@@ -109,6 +110,36 @@ def test_a_shell_is_kept_until_those_below_it_have_left_and_is_ended_then():
     assert (step.signal, step.release, step.parents) == ((3,), (3,), (3,))
     assert not asking.go_on(without(found, 4), 0.3)
     assert asking.go_on(without(found, 4, 3), 0.4).signal == (2,)
+
+
+def test_nobody_waits_for_a_process_that_blocked_the_signal_while_it_started_and_ignores_it_then():
+    found = tree(one(2), one(3, 2, reaction=Reaction.WAITS), handler(4, 2))
+    asking = Asking()
+    assert {*asking.begin(found, 0.0).signal} == {3, 4}
+    assert not asking.go_on(found, 0.1)
+    found[3] = one(3, 2, reaction=Reaction.IGNORES)
+    assert not asking.go_on(found, 0.5)
+    assert asking.mistaken == {3}
+    assert asking.go_on(without(found, 4), 0.6).signal == (2,)
+
+
+def test_when_only_a_process_that_was_starting_was_asked_those_that_can_save_are_asked_next():
+    rank = handler(4, 2, kind=ProcessKind.SPAWNED)
+    found = tree(one(2), one(3, 2, reaction=Reaction.WAITS), rank)
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3,)
+    found[3] = one(3, 2, reaction=Reaction.IGNORES)
+    assert asking.go_on(found, 0.1).signal == (4,)
+    assert asking.go_on(without(found, 4), 0.2).signal == (2,)
+
+
+def test_a_process_that_waits_for_the_signal_all_the_time_is_waited_for():
+    found = tree(one(2), one(3, 2, reaction=Reaction.WAITS))
+    asking = Asking()
+    assert asking.begin(found, 0.0).signal == (3,)
+    assert not asking.go_on(found, SWALLOWED_S + 1)
+    assert not asking.mistaken
+    assert asking.go_on(without(found, 3), SWALLOWED_S + 2).signal == (2,)
 
 
 def test_a_driver_is_kept_and_ended_as_a_shell_is():
