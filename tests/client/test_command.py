@@ -19,8 +19,8 @@ from ebbtide_cli import main as entry_point
 from ebbtide_cli.daemons import stop_process
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.overview import VERBS, overview
-from ebbtide_cli.submitting.job import DAILY, sections
-from ebbtide_cli.verbs.submit import command as submit
+from ebbtide_cli.sections import SectionedCommand
+from ebbtide_cli.verb import ebb as program
 from ebbtide_protos.process import Identity
 
 from tests.certificates import an_authority
@@ -80,18 +80,40 @@ def test_every_verb_has_help_with_an_example(ebb, verb):
     assert f"  ebb {verb}" in result.out.partition("Examples:")[2]
 
 
-def test_help_on_submit_shows_the_options_of_daily_use_and_help_all_shows_every_option(ebb):
-    daily, everything = ebb("submit", "--help").out, ebb("submit", "--help-all").out
-    names = {option.opts[0] for option in submit.params if isinstance(option, click.Option)}
-    grouped = [name for section in sections().values() for name in section]
+@pytest.mark.parametrize("verb", ["submit", "tensorboard", "agent", "simulate"])
+def test_help_shows_the_options_of_daily_use_and_help_all_shows_every_option_by_subject(ebb, verb):
+    command = verb_named(verb)
+    daily, everything = ebb(verb, "--help").out, ebb(verb, "--help-all").out
+    names = {option.opts[0] for option in command.params if isinstance(option, click.Option)}
+    grouped = [name for section in command.sections().values() for name in section]
+    rare = {name for name in grouped if name not in command.daily()}
     assert len(grouped) == len(set(grouped))
-    assert set(grouped) > DAILY
+    assert 0 < len(rare) < len(grouped)
     assert all(shows(everything, name) for name in names)
-    rare = set(grouped) - DAILY
     assert {name for name in names if shows(daily, name)} == names - rare
-    assert f"{len(rare)} more options are for special cases: ebb submit --help-all" in daily
+    assert f"{len(rare)} more options are for special cases: ebb {verb} --help-all" in daily
     assert "special cases" not in everything
-    assert all(f"\n{title}:\n" in everything for title in sections())
+    assert all(f"\n{title}:\n" in everything for title in command.sections())
+
+
+@pytest.mark.parametrize("verb", ["agent", "simulate"])
+def test_every_option_of_a_verb_with_sections_of_its_own_has_a_place_in_one(verb):
+    command = verb_named(verb)
+    names = {option.opts[0] for option in command.params if isinstance(option, click.Option)}
+    grouped = {name for section in command.sections().values() for name in section}
+    assert names - grouped <= {"--json", "--help-all"}
+    assert {name for name in names if name in command.daily()} < grouped <= names
+
+
+def test_help_on_a_group_with_sections_names_its_verbs_too(ebb):
+    for option in ("--help", "--help-all"):
+        assert "\nCommands:\n  join " in ebb("agent", option).out
+
+
+def verb_named(name: str) -> SectionedCommand:
+    command = program.get_command(click.Context(program), name)
+    assert isinstance(command, SectionedCommand)
+    return command
 
 
 def shows(help: str, option: str) -> bool:

@@ -1,6 +1,6 @@
 """Read the arguments of ``ebb submit``: options in files are put before the typed ones, which win."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -8,6 +8,7 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
+from ebbtide_cli.sections import SectionedCommand
 from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
 
@@ -15,7 +16,23 @@ INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
 """For an option, the option of an earlier source that it replaces, and whether that one takes a value."""
 
 
-class SubmitCommand(click.Command):
+class JobCommand(SectionedCommand):
+    """Show the options that describe a job."""
+
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        """Return the options of all topics."""
+        from ebbtide_cli.submitting.job import sections
+
+        return sections()
+
+    def daily(self) -> Container[str]:
+        """Return the options of daily use."""
+        from ebbtide_cli.submitting.job import DAILY
+
+        return DAILY
+
+
+class SubmitCommand(JobCommand):
     """Read templates, then the script's lines, then the command line: with one parser, and one kind of error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -31,19 +48,6 @@ class SubmitCommand(click.Command):
         rest = super().parse_args(ctx, words + args)
         ctx.params["script"] = script
         return rest
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by section: those of daily use, or all of them."""
-        from ebbtide_cli.submitting.help import write_options
-        from ebbtide_cli.submitting.job import DAILY, sections
-
-        write_options(ctx, formatter, sections(), DAILY)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        from ebbtide_cli.submitting.help import write_examples
-
-        write_examples(ctx, formatter)
 
     def given(self, ctx: click.Context, args: Sequence[str]) -> dict[str, Any]:
         """Return the options in ``args`` before their values are converted."""

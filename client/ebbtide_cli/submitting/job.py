@@ -9,6 +9,7 @@ import click
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
 
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.sections import help_all_option
 from ebbtide_cli.submitting import (
     array,
     environments,
@@ -28,7 +29,6 @@ from ebbtide_cli.submitting import (
     waiting,
     whereabouts,
 )
-from ebbtide_cli.submitting.help import help_all_option
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")

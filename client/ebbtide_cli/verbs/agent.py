@@ -1,19 +1,43 @@
 """``ebb agent``: run the daemon of one node."""
 
 import os
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
+from ebbtide_cli.sections import SectionedCommand, help_all_option
 from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, Verbs, examples
 from ebbtide_cli.verbs.agent_join import join
 
+_SECTIONS: Final = {
+    "Node": ("--name", "--master", "--pool", "--label", "--taint"),
+    "GPUs, CPUs and memory": ("--gpus", "--cpus", "--mem", "--mps", "--share-with-foreign", "--on-foreign"),
+    "Files": ("--checkpoint-root", "--keep", "--checkpoint-quota"),
+    "Jobs": ("--warm", "--min-uid", "--interface", "--ports"),
+}
+_DAILY: Final = frozenset(
+    {
+        *("--name", "--master", "--pool", "--label", "--gpus", "--cpus", "--mem"),
+        *("--checkpoint-root", "--keep", "--checkpoint-quota"),
+    }
+)
+
+
+class _AgentCommand(SectionedCommand, Verbs):
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        return _SECTIONS
+
+    def daily(self) -> Container[str]:
+        return _DAILY
+
 
 @click.group(
-    cls=Verbs,
+    cls=_AgentCommand,
     invoke_without_command=True,
     epilog=examples(
         "ebb agent",
@@ -125,6 +149,7 @@ from ebbtide_cli.verbs.agent_join import join
     default="",
     help="Run this, without a shell, for each process on a GPU that belongs to no job (EBB_FOREIGN_PID, …).",
 )
+@help_all_option
 @click.pass_context
 def command(
     context: click.Context,

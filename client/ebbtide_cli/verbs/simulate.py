@@ -1,16 +1,17 @@
 """``ebb simulate``: run policies on recorded or synthetic workloads, and the papers' experiments."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
+from ebbtide_cli.sections import SectionedCommand, help_all_option
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import DURATION, SETTING, SIZE, argument_type, examples, json_option
 
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations")
 MAX_JOBS = 2**24
+_SECTIONS: Final = {
+    "Workload": ("--workload", "--jobs-limit", "--elastic", "--offline", "--arrival"),
+    "Cluster": ("--nodes", "--cluster", "--gpu-mem", "--node-cpus", "--node-mem"),
+    "Policy": ("--policy", "--policy-option", "--times"),
+    "How jobs run": ("--speedup", "--restart-cost", "--not-resumable", "--seed"),
+    "Sweeps": ("--sweep", "--jobs", "--metric", "--engine", "--scheduler"),
+    "Papers' experiments": ("--full",),
+    "What is written": ("--plot", "--events"),
+}
+_DAILY: Final = frozenset(
+    {
+        *("--workload", "--jobs-limit", "--elastic", "--nodes", "--policy", "--policy-option", "--seed"),
+        *("--sweep", "--jobs", "--full", "--plot", "--events"),
+    }
+)
 
 
 def _parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
@@ -38,13 +54,22 @@ def _parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
 AXIS = argument_type("name=values", _parse_axis)
 
 
+class _SimulateCommand(SectionedCommand):
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        return _SECTIONS
+
+    def daily(self) -> Container[str]:
+        return _DAILY
+
+
 @click.command(
+    cls=_SimulateCommand,
     epilog=examples(
         "ebb simulate --workload bags --nodes 2x8 --policy fitgpp",
         "ebb simulate --workload jobs.csv --nodes 84x8 --policy fifo --events out.jsonl --json",
         "ebb simulate --workload bags --jobs-limit 500 --sweep policy=fitgpp,fifo --sweep s=0,4 --jobs 2",
         "ebb simulate determined --plot determined.png",
-    )
+    ),
 )
 @click.argument("experiment", required=False, type=click.Choice(EXPERIMENTS))
 @click.option("--full", is_flag=True, help="Run the experiment at the paper's size.")
@@ -112,6 +137,7 @@ AXIS = argument_type("name=values", _parse_axis)
     "--events", metavar="FILE", type=click.Path(dir_okay=False), help="File to write every event to, as JSON lines."
 )
 @click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="File to draw a picture to (PNG).")
+@help_all_option
 @json_option
 def command(
     experiment: str | None,

@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli.channels.serving import reach
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.command import JobCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.verb import examples, known_id, master_option
@@ -19,7 +20,8 @@ _OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|@(?:~[0-9]{1,4})?(?:\.[0-9
 
 
 @click.command(
-    epilog=examples("ebb tensorboard runs", "ebb tensorboard 17 18", "ebb tensorboard 17:lightning_logs --port 6006")
+    cls=JobCommand,
+    epilog=examples("ebb tensorboard runs", "ebb tensorboard 17 18", "ebb tensorboard 17:lightning_logs --port 6006"),
 )
 @click.argument("logs", metavar="DIR|ID|ID:DIR...", nargs=-1, required=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: any free one).")

@@ -1,4 +1,4 @@
-"""Write the help of verbs that submit a job: ``--help`` shows the options of daily use, ``--help-all`` every option."""
+"""Write the help of verbs with many options: ``--help`` shows those of daily use, ``--help-all`` every option."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import Final
@@ -10,6 +10,36 @@ _ALL: Final = "ebbtide_cli.help_all"
 
 EXAMPLES: Final = 8
 """How many examples ``--help`` shows."""
+
+
+class SectionedCommand(click.Command):
+    """A verb whose help shows its options by section, and those for special cases only with ``--help-all``.
+
+    A subclass for a group of verbs names this class before the group's.
+    """
+
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        """Return the options, each by the first of its names, by section of the help and in its order."""
+        raise NotImplementedError
+
+    def daily(self) -> Container[str]:
+        """Return the options that ``--help`` shows, too."""
+        raise NotImplementedError
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section: those of daily use, or all of them; then the verbs of a group."""
+        _write_options(ctx, formatter, self.sections(), self.daily())
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, the first of them only unless every option is asked for."""
+        lines = (self.epilog or "").splitlines()
+        title = lines.index("Examples:") + 1
+        shown = lines if _ALL in ctx.meta else lines[: title + EXAMPLES]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n".join(shown))
 
 
 def _print_all(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -29,7 +59,7 @@ help_all_option: Final = click.option(
 )
 
 
-def write_options(
+def _write_options(
     ctx: click.Context, formatter: click.HelpFormatter, sections: Mapping[str, Sequence[str]], daily: Container[str]
 ) -> None:
     """Write the options of the context's command by section, and last those that are the verb's own."""
@@ -49,13 +79,3 @@ def write_options(
     if left_out:
         formatter.write_paragraph()
         formatter.write_text(f"{left_out} more options are for special cases: {ctx.command_path} --help-all")
-
-
-def write_examples(ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the examples, the first of them only unless every option is asked for."""
-    lines = (ctx.command.epilog or "").splitlines()
-    title = lines.index("Examples:") + 1
-    shown = lines if _ALL in ctx.meta else lines[: title + EXAMPLES]
-    formatter.write_paragraph()
-    with formatter.indentation():
-        formatter.write_text("\n".join(shown))
