@@ -5,10 +5,10 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from ebbtide_protos.quantities import LONGEST, abbreviated, parse_duration, parse_size
+from ebbtide_protos.quantities import abbreviated, parse_duration, parse_size
 
 from ebbtide_cli import COMPLETION
 from ebbtide_cli.completing import complete, job_ids
@@ -48,13 +48,13 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb as click does, with an error message of our own."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from difflib import get_close_matches  # most know what they want
+            from ebbtide_core.model.spelling import did_you_mean  # most know what they want
 
             verbs = self.list_commands(ctx)
-            meant = [verb for verb in (MEANT.get(args[0]),) if verb in verbs]
-            close = meant or get_close_matches(args[0][:LONGEST], verbs, n=1)
-            instead = f"did you mean {close[0]!r}?" if close else f"'{ctx.command_path} --help' lists them"
-            raise click.UsageError(f"there is no verb {abbreviated(args[0])!r}: {instead}", ctx)
+            meant = MEANT.get(args[0], args[0])
+            instead = did_you_mean(meant if meant in verbs else args[0], verbs)
+            instead = instead or f": '{ctx.command_path} --help' lists them"
+            raise click.UsageError(f"there is no verb {abbreviated(args[0])!r}{instead}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -86,6 +86,19 @@ class VerbGroup(Verbs):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs by section."""
         formatter.write(overview(formatter.width))
+
+
+class OneOf(click.Choice):  # type: ignore[type-arg]  # it takes none before click 8.2
+    """Accept one of several words, and suggest one for a word that is misspelt."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            from ebbtide_core.model.spelling import none_of  # most words are right
+
+            raise click.BadParameter(none_of(str(value), self.choices), ctx, param) from None
 
 
 def argument_type(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -179,6 +192,18 @@ def ebb(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+def usage_words(error: click.UsageError) -> str:
+    """Return what is wrong with the usage, in one line; for a misspelt option, say which one was meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from ebbtide_core.model.spelling import did_you_mean  # most options are right
+
+    parameters = error.ctx.command.get_params(error.ctx)
+    known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
+    meant = did_you_mean(error.option_name, [name for name in known if name.startswith("--")])
+    return f"there is no option {abbreviated(error.option_name)!r}{meant}"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; usage errors become `Failure`."""
     if wanted := os.environ.get(COMPLETION):
@@ -194,6 +219,6 @@ def run(arguments: Sequence[str]) -> int:
         raise KeyboardInterrupt from None
     except click.UsageError as error:
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
-        raise Failure(f"{where}{error.format_message()}", USAGE) from None
+        raise Failure(f"{where}{usage_words(error)}", USAGE) from None
     except click.ClickException as error:
         raise Failure(error.format_message(), USAGE) from None

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
+from ebbtide_core.model.spelling import none_of
 from ebbtide_core.policies.registry import POLICIES, PolicyError, option_names
 
 from ebbtide_sim.experiments.running import run_each
@@ -61,7 +62,7 @@ def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
     if "policy" in wanted:
         setup = replace(setup, policy=wanted["policy"], options=_own(base, wanted["policy"]))
     if setup.policy not in POLICIES:
-        raise PolicyError(f"--sweep: policy {setup.policy!r} is none of {', '.join(POLICIES)}")
+        raise PolicyError(f"--sweep: policy {none_of(setup.policy, POLICIES)}")
     for name, value in wanted.items():
         match name:
             case "policy":

@@ -45,6 +45,7 @@ def test_an_export_replays_like_its_journal(ebb, past, tmp_path):
     [
         ([], "--policy: name at least one to try"),
         (["--policy", "nope"], "--policy: 'nope' is none of"),
+        (["--policy", "fifa"], ": did you mean 'fifo'?"),
         (["--policy", "fifo", "--journal", "/nonexistent"], "/nonexistent: there is no journal"),
         (["--policy", "fifo", "--journal", "a", "--export", "b"], "--export: is instead of --journal"),
     ],

@@ -118,7 +118,8 @@ def test_the_command_line_takes_back_even_what_it_could_not_stand_beside(ebb, ma
 
 BAD_LINES = [
     ("#EBB --gpus 0", "train.sh:2: Invalid value for '--gpus': '0' is no GPU at all"),
-    ("#EBB --nonsense", "train.sh:2: No such option '--nonsense'"),
+    ("#EBB --nonsense", "train.sh:2: there is no option '--nonsense'"),
+    ("#EBB --gpu 2", "train.sh:2: there is no option '--gpu': did you mean '--gpus'?"),
     ("#EBB --name", "train.sh:2: Option '--name' requires an argument"),
     ("#EBB --gpus 2 4", "train.sh:2: '4' is no option"),
     ("#EBB --name 'a", "train.sh:2: no closing quotation"),

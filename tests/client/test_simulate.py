@@ -149,7 +149,7 @@ BAD = {
     "a sweep of an unknown policy": (["--sweep", "policy=fifo,nope"], "--sweep: policy 'nope' is none of"),
     "a sweep with an event log": (["--sweep", "seed=0,1", "--events", "x.jsonl"], "--events: is for one simulation"),
     "a file that cannot be written": (["--events", "/nonexistent/x.jsonl"], "/nonexistent/x.jsonl: cannot be written"),
-    "an unknown experiment": (["nonsense"], "'nonsense' is not one of"),
+    "an unknown experiment": (["nonsense"], "'nonsense' is none of"),
 }
 
 

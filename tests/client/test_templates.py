@@ -52,7 +52,7 @@ def test_the_later_of_two_templates_wins(ebb, master, write):
     ("text", "reason"),
     [
         ("[options]\ngpus = 0\n", "big.toml: gpus: Invalid value for '--gpus': '0' is no GPU at all"),
-        ("[options]\nnonsense = 1\n", "big.toml: nonsense: No such option '--nonsense'"),
+        ("[options]\nnonsense = 1\n", "big.toml: nonsense: there is no option '--nonsense'"),
         ("[options]\nhold = 3\n", "big.toml: hold: Option '--hold' does not take a value"),
         ("[options]\ngpus = {a = 1}\n", "big.toml: gpus: is neither a text, nor a number"),
         ('[options]\ntemplate = "x"\n', "big.toml: template: a template does not name others"),

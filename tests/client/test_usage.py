@@ -72,7 +72,7 @@ def test_books_that_are_wrong_are_said_to_be(ebb, master):
     [
         (("--since", "soon"), "usage: --since: 'soon' is not a time: write '2026-11-23 09:00', 2026-11-23, 09:00"),
         (("--since", "1h", "--until", "2h"), "usage: --since: "),
-        (("--by", "moon"), "usage: Invalid value for '--by': 'moon' is not one of"),
+        (("--by", "moon"), "usage: Invalid value for '--by': 'moon' is none of"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(ebb, master, options, complaint):

@@ -11,6 +11,7 @@ from ebbtide_cli.output import complain
 from ebbtide_cli.sections import SectionedCommand
 from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
+from ebbtide_cli.verb import usage_words
 
 INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
 """For an option, the option of an earlier source that it replaces, and whether that one takes a value."""
@@ -77,7 +78,7 @@ class SubmitCommand(JobCommand):
             alone = self.context_class(self, info_name=ctx.info_name, parent=ctx.parent)
             super().parse_args(alone, list(directive.words))
         except click.UsageError as error:
-            raise Failure(f"{directive.where}: {error.format_message()}", USAGE) from None
+            raise Failure(f"{directive.where}: {usage_words(error)}", USAGE) from None
         return given
 
 

@@ -53,7 +53,11 @@ def find_template(name: str) -> Template:
     """Return the user's own template of that name, else the one for all users; `Failure` names those that exist."""
     known = known_templates()
     if name not in known:
-        there_are = f"there are {', '.join(known)}" if known else f"there is none in {' or '.join(map(str, folders()))}"
+        from ebbtide_core.model.spelling import choices  # most names are right
+
+        there_are = (
+            f"there are {choices(name, known)}" if known else f"there is none in {' or '.join(map(str, folders()))}"
+        )
         raise Failure(f"submit: --template: {abbreviated(name)!r} is not known: {there_are}", USAGE)
     return read_template(known[name])
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import click
 
+from ebbtide_cli.verb import OneOf
+
 Option = Callable[[Any], Any]
 """A decorator as ``click.option`` returns it."""
 
@@ -21,7 +23,7 @@ class Topic(Protocol):
     OPTIONS: tuple[Option, ...]
 
 
-class EnumChoice(click.Choice):  # type: ignore[type-arg]  # it takes none before click 8.2
+class EnumChoice(OneOf):
     """Accept the value of a member of ``kind``."""
 
     def __init__(self, kind: type[Enum]) -> None:

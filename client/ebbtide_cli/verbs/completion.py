@@ -6,7 +6,7 @@ import click
 
 from ebbtide_cli import COMPLETION
 from ebbtide_cli.completing import shells
-from ebbtide_cli.verb import examples
+from ebbtide_cli.verb import OneOf, examples
 
 
 @click.command(
@@ -16,7 +16,7 @@ from ebbtide_cli.verb import examples
         "ebb completion fish | source  # in ~/.config/fish/config.fish",
     )
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the code that makes a shell complete verbs, options and job ids."""
     # Not at the top: the list of verbs would be imported while it imports this one.

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import click
-from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.arrays import counts_words, indices_words
@@ -32,7 +31,9 @@ SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 def _state(text: str) -> "job_pb2.JobState.ValueType":
     state = STATES.get(text.lower())
     if state is None:
-        raise ValueError(f"{abbreviated(text)!r} is none of {', '.join(STATES)}")
+        from ebbtide_core.model.spelling import none_of  # most states are right
+
+        raise ValueError(none_of(text, STATES))
     return state
 
 

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.verb import OneOf, examples, json_option
 from ebbtide_cli.verbs.simulate import simulator_errors
 
 STRATEGIES = (
@@ -33,7 +33,7 @@ TAIL = 1e-6
                   "lognormal:MU,SIGMA, truncnormal:MU,SIGMA, pareto:SCALE,SHAPE, uniform:LOW,HIGH, beta:A,B, "
                   "boundedpareto:LOW,HIGH,SHAPE, or history:FILE with a run time per line."
               ))  # fmt: skip
-@click.option("--strategy", type=click.Choice(STRATEGIES), default="equal-probability", show_default=True)
+@click.option("--strategy", type=OneOf(STRATEGIES), default="equal-probability", show_default=True)
 @click.option("--alpha", type=float, default=1.0, show_default=True, help="Cost per second reserved.")
 @click.option("--beta", type=float, default=0.0, show_default=True, help="Cost per second used.")
 @click.option("--gamma", type=float, default=0.0, show_default=True, help="Cost of each reservation.")

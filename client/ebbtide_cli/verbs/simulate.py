@@ -13,7 +13,7 @@ from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.sections import SectionedCommand, help_all_option
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import DURATION, SETTING, SIZE, argument_type, examples, json_option
+from ebbtide_cli.verb import DURATION, SETTING, SIZE, OneOf, argument_type, examples, json_option
 
 if TYPE_CHECKING:
     from ebbtide_sim.experiments import ExperimentReport
@@ -71,7 +71,7 @@ class _SimulateCommand(SectionedCommand):
         "ebb simulate determined --plot determined.png",
     ),
 )
-@click.argument("experiment", required=False, type=click.Choice(EXPERIMENTS))
+@click.argument("experiment", required=False, type=OneOf(EXPERIMENTS))
 @click.option("--full", is_flag=True, help="Run the experiment at the paper's size.")
 @click.option("--workload", metavar="FILE|NAME", default="bags", show_default=True,
               help=(
@@ -83,7 +83,7 @@ class _SimulateCommand(SectionedCommand):
 )
 @click.option(
     "--arrival",
-    type=click.Choice(("submit", "start")),
+    type=OneOf(("submit", "start")),
     default="submit",
     help="Time of an SWF job that counts as its arrival.",
 )
@@ -109,7 +109,7 @@ class _SimulateCommand(SectionedCommand):
     default="linear",
     help="Speed of a job by its number of GPUs: linear, dl-sublinear, or a CSV file.",
 )
-@click.option("--times", type=click.Choice(("exact", "requested")), default="exact",
+@click.option("--times", type=OneOf(("exact", "requested")), default="exact",
               help="Run times that policies know: the real ones, or those that users asked for.")  # fmt: skip
 @click.option(
     "--restart-cost",
@@ -130,7 +130,7 @@ class _SimulateCommand(SectionedCommand):
     "--jobs", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of processes."
 )
 @click.option(
-    "--engine", type=click.Choice(("processes", "dask")), default="processes", help="What runs a sweep's simulations."
+    "--engine", type=OneOf(("processes", "dask")), default="processes", help="What runs a sweep's simulations."
 )
 @click.option("--scheduler", metavar="HOST:PORT", help="Address of the Dask cluster's scheduler.")
 @click.option(

@@ -12,7 +12,7 @@ from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.text import format_time, plural, printable
 from ebbtide_cli.times import days_between, parse_time
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.verb import OneOf, examples, json_option, master_option
 
 DIMENSIONS: Final = ("user", "pool", "job", "day")
 PATIENCE_S: Final = 2.0
@@ -39,7 +39,7 @@ COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WA
 @click.option("--user", metavar="NAME", default="", help="Count only this user's jobs.")
 @click.option(
     "--by",
-    type=click.Choice(DIMENSIONS),
+    type=OneOf(DIMENSIONS),
     multiple=True,
     default=("user",),
     help="Print a line for each user (default), pool, job or day; given twice, for each pair.",

@@ -13,7 +13,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.identity import ROLES, user_facts
 from ebbtide_cli.output import print_json
 from ebbtide_cli.text import plural, printable
-from ebbtide_cli.verb import Verbs, examples, json_option, master_option
+from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
 
 TITLES: Final = ("NAME", "ROLE", "ACCOUNT", "UID", "TOKENS")
 COLUMNS: Final = ("name", "account", "uid", "role")
@@ -50,7 +50,7 @@ def command() -> None:
 @command.command(epilog=examples("ebb user add anna", "ebb user add ci --account builder --role operator"))
 @name_argument
 @click.option(
-    "--role", type=click.Choice(ROLES), default="user", show_default=True, help="Role, which says what the user may do."
+    "--role", type=OneOf(ROLES), default="user", show_default=True, help="Role, which says what the user may do."
 )
 @account_option
 @uid_option
@@ -65,7 +65,7 @@ def add(name: str, role: str, account: str | None, uid: int | None, as_json: boo
 
 @command.command("set", epilog=examples("ebb user set anna --role operator", "ebb user set anna --account a.smith"))
 @name_argument
-@click.option("--role", type=click.Choice(ROLES), help="Role, which says what the user may do.")
+@click.option("--role", type=OneOf(ROLES), help="Role, which says what the user may do.")
 @account_option
 @uid_option
 @json_option

@@ -17,6 +17,7 @@ from ebbtide_core.lifecycle.refusing import of_unfinished
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec.resources import ResourceSpec
+from ebbtide_core.model.spelling import choices
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
@@ -40,7 +41,7 @@ def refuse_unknown(name: str, pools: Mapping[str, object]) -> Refusal | None:
     """Return a refusal if the pool ``name`` is not configured, else None; an empty name is allowed."""
     if not name or name in pools:
         return None
-    return Refusal(RefusalKind.INVALID, f"--pool: there is no pool {name!r}: there are {', '.join(pools)}")
+    return Refusal(RefusalKind.INVALID, f"--pool: there is no pool {name!r}: there are {choices(name, pools)}")
 
 
 def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | None:
@@ -113,7 +114,7 @@ def refuse_node(state: ClusterState, event: e.NodeRegistered) -> str | None:
     pools, known = state.settings.pools, state.nodes.get(event.node)
     if event.pool in pools or (known is not None and known.facts.pool == event.pool):
         return None
-    return f"--pool {event.pool}: the master has no such pool: there are {', '.join(pools)}"
+    return f"--pool {event.pool}: the master has no such pool: there are {choices(event.pool, pools)}"
 
 
 def registration(state: ClusterState, event: e.NodeRegistered) -> e.NodeRegistered:

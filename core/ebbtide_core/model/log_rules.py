@@ -66,7 +66,9 @@ def parse_rule(text: str) -> LogRule:
     if not separator:
         raise ValueError(f"{text[:40]!r} is not of the form REGEX=ACTION")
     if action not in [known.value for known in LogAction]:
-        raise ValueError(f"{action[:40]!r} is none of {', '.join(known.value for known in LogAction)}")
+        from ebbtide_core.model.spelling import none_of  # most actions are right
+
+        raise ValueError(none_of(action, [known.value for known in LogAction]))
     return checked(LogRule(pattern, LogAction(action)))
 
 

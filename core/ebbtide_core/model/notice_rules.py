@@ -54,7 +54,9 @@ def parse_rule(text: str) -> NoticeRule:
     known = {moment.value: moment for moment in Moment}
     for name in names.split(","):
         if name not in known:
-            raise ValueError(f"{name[:40]!r} is none of {', '.join(known)}")
+            from ebbtide_core.model.spelling import none_of  # most events are right
+
+            raise ValueError(none_of(name, known))
     check_target(target)
     return NoticeRule(tuple([known[name] for name in dict.fromkeys(names.split(","))]), target)
 

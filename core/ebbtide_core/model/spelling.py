@@ -15,7 +15,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else ""
 
 
+def choices(word: str, known: Iterable[str]) -> str:
+    """Return the known words, of which ``word`` is none, with a question about the one that is most like it."""
+    known = list(known)
+    return f"{', '.join(known)}{did_you_mean(word, known)}"
+
+
 def none_of(word: str, known: Iterable[str]) -> str:
     """Return the message about a word that is none of the known ones."""
-    known = list(known)
-    return f"{word[:SHOWN]!r} is none of {', '.join(known)}{did_you_mean(word, known)}"
+    return f"{word[:SHOWN]!r} is none of {choices(word, known)}"

@@ -5,6 +5,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ebbtide_core.model.spelling import choices, none_of
 from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.equipartition import MalleableEquipartition, MoldableEquipartition
 from ebbtide_core.policies.fair_share import FairShare
@@ -45,14 +46,14 @@ POLICIES: Final[dict[str, type[Policy]]] = {
 def create_policy(name: str, options: Mapping[str, str]) -> Policy:
     """Build policy ``name`` with ``options`` given as text; `PolicyError` names what is wrong."""
     if name not in POLICIES:
-        raise PolicyError(f"--policy: {name!r} is none of {', '.join(POLICIES)}")
+        raise PolicyError(f"--policy: {none_of(name, POLICIES)}")
     kind: Callable[..., Policy] = POLICIES[name]
     types = typing.get_type_hints(kind)
     known = {key: types[key] for key in option_names(name)}
     values = {}
     for key, text in options.items():
         if key not in known:
-            raise PolicyError(f"--policy-option: {name} has no {key!r}; it has {', '.join(known)}")
+            raise PolicyError(f"--policy-option: {name} has no {key!r}; it has {choices(key, known)}")
         values[key] = _parse(key, text, known[key])
     try:
         policy = kind(**values)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ebbtide_core.model.log_rules import DEFAULT_RULES, LogRule
 from ebbtide_core.model.settings import DEFAULT_POOL, PoolSettings, Settings
+from ebbtide_core.model.spelling import choices
 
 from ebbtide_master.config.database import check_kept_secret
 from ebbtide_master.config.fencing import FencingSettings, read_fencing
@@ -64,7 +65,7 @@ def _read(values: Mapping[str, object]) -> Config:
     defaults = {key: file.take(key, str, DEFAULT_POOL) for key in ("gpu_pool", "cpu_pool")}
     for key, pool in defaults.items():
         if pool not in pools:
-            raise file.error(key, f"there is no pool {pool!r}: there are {', '.join(pools)}")
+            raise file.error(key, f"there is no pool {pool!r}: there are {choices(pool, pools)}")
     limit = read_idle_limit(file)
     settings = Settings(pools=pools, quotas=read_quotas(file), idle=read_idle(file), idle_s=limit, **defaults)
     log_rules, notify, metrics_port = read_log_rules(file), read_notify(file), read_metrics_port(file)

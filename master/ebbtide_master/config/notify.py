@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ebbtide_core.model.notice_rules import Moment, NoticeRule, check_target, is_hook, is_mail
+from ebbtide_core.model.spelling import none_of
 
 from ebbtide_master.config.table import Table
 
@@ -114,7 +115,7 @@ def _read_mail(table: Table) -> Mail | None:
     host, sender = smtp.take("host", str, ""), smtp.take("from", str, "")
     tls = smtp.take("tls", str, Tls.STARTTLS.value)
     if tls not in _PORTS:
-        raise smtp.error("tls", f"{tls!r} is none of {', '.join(_PORTS)}")
+        raise smtp.error("tls", none_of(tls, _PORTS))
     mail = Mail(
         host=host,
         port=smtp.take("port", int, _PORTS[tls]),
@@ -151,7 +152,7 @@ def _read_rule(table: Table, settings: NotifySettings) -> NoticeRule:
     known = {moment.value: moment for moment in Moment}
     for name in names:
         if name not in known:
-            raise table.error("events", f"{name!r} is none of {', '.join(known)}")
+            raise table.error("events", none_of(name, known))
     try:
         settings.address(target)
     except ValueError as error:

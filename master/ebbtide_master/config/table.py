@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ebbtide_core.model.spelling import choices
 from ebbtide_protos.quantities import parse_duration, parse_size
 
 Value = TypeVar("Value")
@@ -63,7 +64,7 @@ class Table:
     def finish(self) -> None:
         """Raise `ConfigError` if a key is left that was not taken."""
         for key in self._left:
-            raise self.error(key, f"is not known here: there are {', '.join(self._known)}")
+            raise self.error(key, f"is not known here: there are {choices(key, self._known)}")
 
     def _parsed(self, key: str, parse: Callable[[str], Value], default: Value) -> Value:
         text = self.take(key, str, "")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ebbtide_core.model.spelling import none_of
 from ebbtide_core.reserving.distribution import Distribution, Empirical, ReservationError
 from scipy import special
 
@@ -378,7 +379,7 @@ def parse_distribution(text: str) -> Distribution:
     if name == "history":
         return read_history(Path(rest))
     if name not in FORMS:
-        raise ReservationError(f"--dist: {name[:40]!r} is none of {', '.join(FORMS)}, history")
+        raise ReservationError(f"--dist: {none_of(name, (*FORMS, 'history'))}")
     form, make = FORMS[name]
     try:
         numbers = [float(number) for number in rest.split(",")]

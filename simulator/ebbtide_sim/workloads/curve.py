@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ebbtide_core.model.spelling import choices
+
 from ebbtide_sim.speedup import CURVES, Speedup, curve
 from ebbtide_sim.workload import WorkloadError
 from ebbtide_sim.workloads.table import read_rows
@@ -22,7 +24,7 @@ def load_speedup(name_or_path: str) -> Speedup:
         return CURVES[name_or_path]
     path = Path(name_or_path)
     if not os.path.isfile(path):
-        raise WorkloadError(f"{name_or_path}: neither a file nor one of {', '.join(CURVES)}")
+        raise WorkloadError(f"{name_or_path}: neither a file nor one of {choices(name_or_path, CURVES)}")
     return _read_curve(path)
 
 

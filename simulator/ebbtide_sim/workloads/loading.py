@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ebbtide_core.model.spelling import choices
+
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.workload import Workload, WorkloadError
 from ebbtide_sim.workloads import google, nodes, openb, philly, plain, pollux, swf
@@ -37,7 +39,7 @@ def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, 
 def _read_first(name: str, jobs: int | None, arrival: str) -> Workload:
     path = Path(name)
     if not os.path.isfile(path):  # unlike pathlib's, this is false for a name that is too long
-        raise WorkloadError(f"{name}: neither a file nor one of {', '.join(GENERATORS)}")
+        raise WorkloadError(f"{name}: neither a file nor one of {choices(name, GENERATORS)}")
     return _first(_read(path, arrival), jobs)
 
 

@@ -140,7 +140,10 @@ def test_a_rule_is_a_pattern_and_an_action():
     ("text", "complaint"),
     [
         ("CUDA", "'CUDA' is not of the form REGEX=ACTION"),
-        ("CUDA=explode", "'explode' is none of ignore, notify, no-retry, exclude-gpu, exclude-node"),
+        (
+            "CUDA=explode",
+            "'explode' is none of ignore, notify, no-retry, exclude-gpu, exclude-node: did you mean 'exclude-node'?",
+        ),
         ("(=notify", "'(' is not a regular expression: missing ), unterminated subpattern at position 0"),
         (".*=notify", "'.*' is found in an empty line, and so in every one"),
         ("=notify", "a pattern has 1 to 256 characters, not 0"),

@@ -49,7 +49,9 @@ def check_leaving(asked: LeavingSpec) -> None:
     if asked.failover_after_s is not None:
         _check_failover(asked.failover_after_s, asked.grace_s)
     if asked.signal not in STOP_SIGNALS:
-        raise SpecError("--signal", f"{asked.signal!r} is none of {', '.join(STOP_SIGNALS)}")
+        from ebbtide_core.model.spelling import none_of  # most signals are right
+
+        raise SpecError("--signal", none_of(asked.signal, STOP_SIGNALS))
 
 
 def _check_failover(after_s: float, grace_s: float) -> None:
