@@ -27,14 +27,15 @@ SUPERVISOR_S: Final = 10.0
 
 DEFAULT_POLICY: Final = "fitgpp"
 """The policy of a master when no option names another one."""
-_LATER: Final = {"interface": "", "ports": "", "mps": "auto", "keep": ""}
+_LATER: Final = {"interface": "", "ports": "", "mps": "auto", "keep": "", "config": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
     """The options of a local cluster, remembered so that ``ebb up`` can restart a part of it.
 
-    An empty ``policy`` means the one of the master's configuration file, else the default.
+    An empty ``policy`` means the one of the master's configuration file, else the default; an empty ``config`` means
+    the configuration file in the home, if there is one.
     """
 
     node: str
@@ -45,6 +46,7 @@ class LocalSettings:
     ports: str = ""
     mps: str = "auto"
     keep: str = ""
+    config: str = ""
     dashboard: bool = False
 
     @classmethod
@@ -104,7 +106,8 @@ def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool
     if running is None:
         options = [f"--policy-option={key}={value}" for key, value in settings.policy_options.items()]
         policy = [f"--policy={settings.policy}"] if settings.policy else []
-        daemon = start_daemon("master", ["master", *policy, *options], home, home.master_log)
+        config = [f"--config={settings.config}"] if settings.config else []
+        daemon = start_daemon("master", ["master", *policy, *options, *config], home, home.master_log)
     wait_until_ready("the master", lambda: _answers(home), daemon, home.master_log, line)
     home.quiesced_record.unlink(missing_ok=True)
     return daemon is not None

@@ -30,6 +30,7 @@ VERBS = {
         "token": "Create, list and revoke the tokens that people log in with",
     },
     "Jobs": {
+        "init": "Write a first script that can be suspended, and a configuration file",
         "submit": "Queue a job",
         "templates": "List named sets of options for 'ebb submit'",
         "ls": "List jobs",

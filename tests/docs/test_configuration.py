@@ -1,15 +1,17 @@
-"""The configuration file as docs/operations.md shows it: all of it is understood, and nothing of it is left out."""
+"""The configuration file as docs/operations.md and `ebb init` show it: all is understood, and nothing is left out."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ebbtide_master.config.file import _read, read_config
+from ebbtide_master.config.file import Config, _read, read_config
 from ebbtide_master.config.table import Table
 
 from tests.docs.pages import REPOSITORY, fenced
 
+FIRST = REPOSITORY / "examples" / "ebbtide.toml"
 OPERATIONS = REPOSITORY / "docs" / "operations.md"
 OF_FAKES = "gpu"
 """A block with this is about fake GPUs."""
@@ -57,3 +59,35 @@ def test_all_parts_are_one_file_of_which_every_section_and_of_those_shown_every_
     keys = {(where, key) for where, key in known if where and where.partition(".")[0] in values}
     blocks = "\n".join(shown())
     assert {(where, key) for where, key in keys if key not in blocks} == set()
+
+
+def test_the_first_configuration_file_changes_nothing_as_it_stands(path):
+    path.write_text(FIRST.read_text())
+    assert read_config(path) == Config()
+
+
+def uncommented() -> str:
+    """The first configuration file with all of its settings in force."""
+    return re.sub(r"^#(?=\[|[\w-]+ = )", "", FIRST.read_text(), flags=re.MULTILINE)
+
+
+def test_the_settings_of_the_first_configuration_file_are_understood_and_every_section_is_there(path, monkeypatch):
+    known, take = set(), Table.take
+
+    def noted(self, key, *rest):
+        known.add((self.where, key))
+        return take(self, key, *rest)
+
+    monkeypatch.setattr(Table, "take", noted)
+    path.write_text(uncommented())
+    assert read_config(path) != Config()
+    assert {key for where, key in known if not where} == set(tomllib.loads(uncommented()))
+
+
+@pytest.mark.parametrize("section", ["sessions", "idle", "journal", "limits", "fencing"])
+def test_a_setting_of_the_first_configuration_file_shows_its_default(path, section):
+    values = tomllib.loads(uncommented())[section]
+    values.pop("hook", None)
+    path.write_text(f"[{section}]\n" + "".join(f"{key} = {value!r}\n" for key, value in values.items()))
+    assert values
+    assert read_config(path) == Config()

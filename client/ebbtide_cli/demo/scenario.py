@@ -19,7 +19,6 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.demo.board import Board, Jobs
-from ebbtide_cli.errors import Failure
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.job import check
@@ -183,15 +182,6 @@ _RUNS = ("long", "elastic")
 def again(name: str) -> str:
     """Return the name of a run's uninterrupted twin."""
     return f"{name} again"
-
-
-def find_examples() -> Path:
-    """Find the training scripts: installed beside this package, or in the repository."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "examples", package.parents[1] / "examples"):
-        if (folder / "digits.py").is_file():
-            return folder
-    raise Failure("demo: the examples are not installed")
 
 
 def _step(jobs: Jobs, name: str) -> int:

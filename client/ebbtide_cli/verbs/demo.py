@@ -26,6 +26,7 @@ from ebbtide_cli.cluster import (
 from ebbtide_cli.connection import connected
 from ebbtide_cli.daemons import end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
+from ebbtide_cli.example_files import examples_folder
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.verb import examples
@@ -85,7 +86,7 @@ def _perform(folder: Path, node: client_pb2.Node, seed: int, svg: Path | None) -
     from rich.console import Console
 
     from ebbtide_cli.demo.proof import claims
-    from ebbtide_cli.demo.scenario import THREADS, Story, again, find_examples
+    from ebbtide_cli.demo.scenario import THREADS, Story, again
     from ebbtide_cli.demo.svg import write_svg
     from ebbtide_cli.demo.view import View
 
@@ -94,7 +95,7 @@ def _perform(folder: Path, node: client_pb2.Node, seed: int, svg: Path | None) -
     kind = "fake GPUs (training runs on the CPU)" if node.gpu_backend == "fake" else "GPUs"
     console.print(f"{len(gpus)} {kind}, seed {seed}, {THREADS} thread per process.\n")
     view = View(console, gpus)
-    story = Story(folder, find_examples(), len(gpus), seed, view.board, view.tell)
+    story = Story(folder, examples_folder(), len(gpus), seed, view.board, view.tell)
     with view:
         view.board.watch()
         jobs = story.run()

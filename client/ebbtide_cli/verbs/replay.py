@@ -8,7 +8,8 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.verb import DURATION, SETTING, examples, json_option
-from ebbtide_cli.verbs.simulate import print_notes, print_reports, replaced, simulator_errors
+from ebbtide_cli.verbs.simulate import print_notes, print_reports, simulator_errors
+from ebbtide_cli.writing import replaced
 
 
 @click.command(

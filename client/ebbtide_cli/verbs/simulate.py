@@ -1,10 +1,8 @@
 """``ebb simulate``: run policies on recorded or synthetic workloads, and the papers' experiments."""
 
-import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
@@ -14,6 +12,7 @@ from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.sections import SectionedCommand, help_all_option
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import DURATION, SETTING, SIZE, OneOf, argument_type, examples, json_option
+from ebbtide_cli.writing import replaced
 
 if TYPE_CHECKING:
     from ebbtide_sim.experiments import ExperimentReport
@@ -249,22 +248,6 @@ def _written(name: str | None) -> Iterator[TextIO | None]:
         return
     with replaced(name) as path, path.open("w", encoding="utf-8") as stream:
         yield stream
-
-
-@contextmanager
-def replaced(name: str) -> Iterator[Path]:
-    """Yield a path to write to; its file is moved to ``name`` at the end, or removed after a failure."""
-    target = Path(name)
-    part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
-    try:
-        part.touch()
-    except OSError as error:
-        raise Failure(f"{name}: cannot be written: {error.strerror}", USAGE) from None
-    try:
-        yield part
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # --- sweeps ---

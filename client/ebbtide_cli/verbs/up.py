@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 from ebbtide_protos.quantities import parse_duration
@@ -45,6 +46,7 @@ class UpRequest:
     ports: str | None
     mps: str | None
     keep: str | None
+    config: str | None
     dashboard: bool | None
 
 
@@ -79,6 +81,12 @@ class UpRequest:
     "--keep", metavar="TIME", help="Remove logs and checkpoints this long after their job finished (default: never)."
 )
 @click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration file of the master (default: ebbtide.toml in EBB_HOME, if there is one).",
+)
+@click.option(
     "--dashboard/--no-dashboard", default=None, help="Keep a dashboard running; 'ebb dashboard' prints a link to it."
 )
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C or SIGTERM does what 'ebb down' does.")
@@ -92,6 +100,7 @@ def command(
     ports: str | None,
     mps: str | None,
     keep: str | None,
+    config: Path | None,
     dashboard: bool | None,
     foreground: bool,
     as_json: bool,
@@ -101,7 +110,8 @@ def command(
     Run again, it restarts the part that has died, with the settings of the first time.
     """
     home = Home.current()
-    wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep, dashboard)
+    file = None if config is None else str(config.absolute())
+    wanted = UpRequest(gpus, node, policy, dict(policy_options), interface, ports, mps, keep, file, dashboard)
     with undone_if_interrupted(home):
         settings, started = _start(home, wanted, as_json)
         if not foreground:
@@ -167,6 +177,7 @@ def _settings(before: LocalSettings | None, wanted: UpRequest) -> LocalSettings:
         ports=settings.ports if wanted.ports is None else wanted.ports,
         mps=wanted.mps or settings.mps,
         keep=settings.keep if wanted.keep is None else wanted.keep,
+        config=settings.config if wanted.config is None else wanted.config,
         dashboard=settings.dashboard if wanted.dashboard is None else wanted.dashboard,
     )
 
@@ -190,6 +201,8 @@ def _refuse_change(home: Home, before: LocalSettings | None, settings: LocalSett
     policies = [(known.policy or DEFAULT_POLICY, known.policy_options) for known in (before, settings)]
     if home.master() and policies[0] != policies[1]:
         raise Failure(f"up: --policy: the master already runs with {policies[0][0]}: 'ebb down' first")
+    if home.master() and before.config != settings.config:
+        raise Failure(f"up: --config: the master already runs with {before.config or 'none'}: 'ebb down' first")
     if home.agent(before.node) and (before.node, before.gpus) != (settings.node, settings.gpus):
         raise Failure(f"up: --gpus: node {before.node} already runs with {before.gpus}: 'ebb down' first")
     same_network = (before.interface, before.ports) == (settings.interface, settings.ports)
