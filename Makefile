@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man bundle clean
 
 install: $(STAMP)
 
@@ -54,9 +54,14 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_protos.py --check
+	$(BIN)/python scripts/reference.py --check
 
 protos: $(STAMP)
 	$(BIN)/python scripts/generate_protos.py
+
+# Man pages, and completions for bash, zsh and fish, laid out as below /usr/share.
+man: $(STAMP)
+	$(BIN)/python scripts/reference.py --share dist/share
 
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP)

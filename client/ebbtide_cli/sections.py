@@ -28,7 +28,7 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section: those of daily use, or all of them; then the verbs of a group."""
-        _write_options(ctx, formatter, self.sections(), self.daily())
+        _write_options(ctx, formatter, self.daily())
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -59,23 +59,34 @@ help_all_option: Final = click.option(
 )
 
 
-def _write_options(
-    ctx: click.Context, formatter: click.HelpFormatter, sections: Mapping[str, Sequence[str]], daily: Container[str]
-) -> None:
-    """Write the options of the context's command by section, and last those that are the verb's own."""
-    options = [option for option in ctx.command.get_params(ctx) if isinstance(option, click.Option)]
+def options_by_section(command: click.Command, ctx: click.Context) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return all options of the context's command as the help shows them, each by the first of its names.
+
+    The sections come in the order of the help, and last ``General`` with those that are the verb's own. A command
+    without sections has them all in one, ``Options``.
+    """
+    options = [option for option in command.get_params(ctx) if isinstance(option, click.Option)]
     records = {option.opts[0]: record for option in options if (record := option.get_help_record(ctx))}
     own = dict(sorted(records.items(), key=lambda entry: "--help" in entry[1][0]))  # those on help come last
+    if not isinstance(command, SectionedCommand):
+        return {"Options": own}
+    found = {
+        title: {name: record for name in names if (record := own.pop(name, None))}
+        for title, names in command.sections().items()
+    }
+    return {title: records for title, records in found.items() if records} | {"General": own}
+
+
+def _write_options(ctx: click.Context, formatter: click.HelpFormatter, daily: Container[str]) -> None:
+    """Write the options of the context's command by section: those of ``daily`` and the verb's own, or all."""
     left_out = 0
-    for title, names in sections.items():
-        known = [name for name in names if own.pop(name, None)]
-        shown = [name for name in known if name in daily or _ALL in ctx.meta]
-        left_out += len(known) - len(shown)
+    for title, records in options_by_section(ctx.command, ctx).items():
+        wanted = title == "General" or _ALL in ctx.meta
+        shown = [record for name, record in records.items() if wanted or name in daily]
+        left_out += len(records) - len(shown)
         if shown:
             with formatter.section(title):
-                formatter.write_dl([records[name] for name in shown])
-    with formatter.section("General"):
-        formatter.write_dl(list(own.values()))
+                formatter.write_dl(shown)
     if left_out:
         formatter.write_paragraph()
         formatter.write_text(f"{left_out} more options are for special cases: {ctx.command_path} --help-all")
