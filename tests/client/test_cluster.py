@@ -256,14 +256,14 @@ def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembe
     monkeypatch.setattr(cluster, "start_daemon", lambda name, arguments, *_: started.append(arguments))
     monkeypatch.setattr(cluster, "wait_until_ready", lambda *_: None)
     here = Home.current()
-    wish = UpRequest("none", "ws1", None, {}, None, None, None, "90d", None)
+    wish = UpRequest("none", "ws1", None, {}, None, None, None, "90d", None, None)
     with StatusLine(wanted=False) as line:
         settings = up._settings(None, wish)
         settings.remember(here)
         cluster.ensure_agent(here, settings, line)
     assert "--keep=90d" in started[0]
     again = up._settings(
-        cluster.LocalSettings.remembered(here), UpRequest(None, None, None, {}, None, None, None, None, None)
+        cluster.LocalSettings.remembered(here), UpRequest(None, None, None, {}, None, None, None, None, None, None)
     )
     assert again.keep == "90d"
     assert ebb("up", "--keep", "soon").complaint.startswith("up: 'soon'")

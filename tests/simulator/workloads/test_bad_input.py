@@ -144,7 +144,8 @@ def test_an_unknown_column_is_refused_because_it_may_be_a_slip(file):
 
 
 def test_what_is_not_a_workload_is_named(tmp_path, file):
-    assert complaint(load_workload, "fitgp") == "fitgp: neither a file nor one of fitgpp, hybrid, bags"
+    meant = "fitgp: neither a file nor one of fitgpp, hybrid, bags: did you mean 'fitgpp'?"
+    assert complaint(load_workload, "fitgp") == meant
     assert complaint(load_workload, "x" * 5000).endswith("neither a file nor one of fitgpp, hybrid, bags")
     nodes = file("sn,cpu_milli,memory_mib,gpu,model", "n0,1,1,0,")
     assert complaint(load_workload, str(nodes)) == f"{nodes}: lists nodes, not jobs: it is for --cluster"
