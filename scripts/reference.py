@@ -28,7 +28,8 @@ COMPLETIONS = {
     "fish": "fish/vendor_completions.d/ebb.fish",
 }
 """Where each shell looks below a folder such as /usr/share."""
-HELP = ("-h", "--help")
+HELP = "-h, --help"
+"""The names of the option of every verb. click keeps them as they were when a command was first asked for its help."""
 LIKE_SUBMIT = "It takes the options of [ebb submit](#ebb-submit), too."
 INTRODUCTION = """# Commands
 
@@ -57,7 +58,7 @@ class Command:
 
 def commands() -> Iterator[Command]:
     """Yield every verb in the order of ``ebb --help``, each followed by what is below it."""
-    top = click.Context(ebb, info_name="ebb", help_option_names=list(HELP))
+    top = click.Context(ebb, info_name="ebb")
     for verbs in VERBS.values():
         for name, summary in verbs.items():
             verb = ebb.get_command(top, name)
@@ -78,7 +79,10 @@ def _command(command: click.Command, context: click.Context, summary: str) -> Co
         usage=" ".join([context.command_path, *command.collect_usage_pieces(context)]),
         about=tuple(" ".join(text.split()) for text in _help(command).split("\n\n")),
         sections={
-            title: [(names, " ".join(text.split())) for names, text in records.values()]
+            title: [
+                (HELP if names.endswith("--help") else names, " ".join(text.split()))
+                for names, text in records.values()
+            ]
             for title, records in options_by_section(command, context).items()
         },
         below={name: _summary(inner) for name, inner in below.items()},
@@ -114,7 +118,7 @@ def _on_page(command: Command) -> Iterator[str]:
     shared = sections() if command.is_like_submit else {}
     several = len(command.sections) > 1
     for title, options in command.sections.items():
-        rows = [(names, text) for names, text in options if names != ", ".join(HELP)]
+        rows = [(names, text) for names, text in options if names != HELP]
         if title in shared or not rows:
             continue
         if several and not command.is_like_submit:

@@ -61,6 +61,7 @@ def test_every_verb_has_a_man_page_with_all_of_its_options(share: Path) -> None:
     for name, command in ALL.items():
         text = pages[f"ebb-{name.replace(' ', '-')}.1"]
         assert {option for option in names_of(command) if option not in text} == set(), name
+        assert "\n.B -h, --help\n" in text
     assert all(f".BR ebb-{verb} (1)\n" in pages["ebb.1"] for verbs in VERBS.values() for verb in verbs)
 
 
