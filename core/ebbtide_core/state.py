@@ -16,9 +16,9 @@ from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
-from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import Common, PoolState
+from ebbtide_core.resources.waiting_index import WaitingIndex
 
 REFRESHED_AT_ONCE: Final = 100
 """Jobs that are refreshed at once when one event changes something for very many."""
@@ -32,7 +32,7 @@ class ClusterState:
 
     known_since = 0.0
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
-    booking_lines: BookingLines | None = None
+    waiting_index: WaitingIndex | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
     """Whether an event ended delays before a pass did, so that a pass is still due."""
@@ -62,7 +62,7 @@ class ClusterState:
         self.halvings_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
         self.bookings = common.bookings
-        self.shut_out: dict[JobId, Job] = {}
+        self.blocked_by_bookings: dict[JobId, Job] = {}
         """The jobs that only bookings of others keep from starting; they are in no queue, so they block no job."""
         self.aside: dict[JobId, bool] = {}
         """Jobs that left a GPU because of interference and have no room yet; True keeps a job out of the queue."""
@@ -160,14 +160,14 @@ class ClusterState:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
-        if self.booking_lines is not None:
-            self.booking_lines.changed[job.id] = job
+        if self.waiting_index is not None:
+            self.waiting_index.changed[job.id] = job
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
             _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
-        if self.shut_out and job.id in self.shut_out:
+        if self.blocked_by_bookings and job.id in self.blocked_by_bookings:
             waits = False
         if admission is not None:
             waits = waits and admission.admitted
@@ -225,8 +225,8 @@ class ClusterState:
     def goes_on(self) -> bool:
         """Whether something that followed from an event is still to be done."""
         bookings = self.bookings
-        of_bookings = bookings and (bookings.more_to_move or bookings.more_to_line_up)
-        return bool(self._later or self.leaving or of_bookings or (self.shut_out and bookings.more_to_line_up))
+        of_bookings = bookings and (bookings.more_to_move or bookings.more_to_block)
+        return bool(self._later or self.leaving or of_bookings or (self.blocked_by_bookings and bookings.more_to_block))
 
     def go_on(self, now: float) -> None:
         """Refresh some of the jobs that were left for later."""

@@ -62,7 +62,7 @@ class Bookings:
         self.now = 0.0
         self.tried = set[str]()
         """Ids of bookings with lost GPUs that were tried to be moved in the present round over all such bookings."""
-        self.more_to_move = self.more_to_line_up = False
+        self.more_to_move = self.more_to_block = False
         """Whether bookings are still to be moved, and jobs to be taken out of the queue or put back."""
         self._index: _Index | None = None
 
