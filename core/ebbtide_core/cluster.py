@@ -157,7 +157,7 @@ class Cluster:
             return
         if state.halvings_changed:
             self._decide(review(state), now, out)
-        if state.aside:
+        if state.displaced:
             interference.review(state, now)
         alone = len(state.pools) == 1
         for pool in state.pools.values():

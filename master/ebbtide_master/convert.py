@@ -35,7 +35,7 @@ from ebbtide_core.model.types import (
     Sharing,
     StartFacts,
 )
-from ebbtide_core.nodes.strays import Heard
+from ebbtide_core.nodes.strays import AttemptReport
 from ebbtide_core.resources.node_usage import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
@@ -248,9 +248,9 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
 
 
-def heard_of(status: agent_pb2.AttemptStatus, node: NodeId) -> Heard:
+def report_of(status: agent_pb2.AttemptStatus, node: NodeId) -> AttemptReport:
     """Return what a status says of an attempt that the core may not know."""
-    return Heard(
+    return AttemptReport(
         node=node,
         job=JobId(status.job_id[:MAX_FACT_LENGTH]),
         attempt=status.attempt,

@@ -18,7 +18,7 @@ from ebbtide_agent.processes import process_scan
 from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_core.events import StrayFound
 from ebbtide_core.model.types import AttemptRef, NodeId
-from ebbtide_core.nodes.strays import Heard, news
+from ebbtide_core.nodes.strays import AttemptReport, after_report
 from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.conftest import MakeNode
@@ -173,6 +173,6 @@ def test_an_orphan_ends_no_older_attempt_of_its_own_node() -> None:
     job = lab.running()
     [node] = job.attempts[0].allocation.node_ids
     lab.tell(registration(node, known=(AttemptRef(job.id, 1),)))
-    heard = Heard(node=NodeId(node), job=job.id, attempt=2, orphan=True)
-    told = list(news(lab.cluster.state, heard))
+    heard = AttemptReport(node=NodeId(node), job=job.id, attempt=2, orphan=True)
+    told = list(after_report(lab.cluster.state, heard))
     assert [type(event) for event in told] == [StrayFound]

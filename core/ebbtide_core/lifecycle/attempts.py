@@ -39,13 +39,13 @@ def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) ->
         job.suspending.resizes += 1
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
-        allocation, kept = swaps.parts_of(allocation)
+        allocation, kept = swaps.split(allocation)
     swap = Swap(kept) if kept is not None else None
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, swap=swap))
     if state.rates.curves:
         job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
-        gang.gather(job.attempts[-1])
+        gang.note_launch(job.attempts[-1])
     job.reason = event.reason
     state.place(job, allocation)
     if kept is not None:

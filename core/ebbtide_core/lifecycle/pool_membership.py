@@ -20,7 +20,7 @@ from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
@@ -50,7 +50,7 @@ def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | 
     if (refusal := refuse_unknown(name, state.settings.pools)) is not None:
         return refusal
     if name == job.pool:
-        return impossible(state.pools[name], job.spec, job.gpus_min)
+        return infeasible_refusal(state.pools[name], job.spec, job.gpus_min)
     stays = f"job {job.id} was submitted with --suspend {job.spec.suspend.value}: "
     if job.live is not None and not job.preemptible:
         message = f"{stays}it never steps aside, and stays in pool {job.pool} until it ends"
@@ -59,7 +59,7 @@ def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | 
         message = f"{stays}what it has in memory cannot go to a node of pool {name}"
         return Refusal(RefusalKind.CONFLICT, message)
     far = _refuse_far_from_checkpoint(state, job, name)
-    return far or impossible(state.pools[name], job.spec, job.gpus_min)
+    return far or infeasible_refusal(state.pools[name], job.spec, job.gpus_min)
 
 
 def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Refusal | None:

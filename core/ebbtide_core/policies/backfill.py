@@ -295,17 +295,17 @@ class Backfill:
 
     def _tell(self) -> None:
         """Set the head's wait reason. The last one is reused while the job that it names runs, to save computing it."""
-        waits, head, told = self.draft.waits, self.head.id, self._leaving.told
+        waits, head, known = self.draft.waits, self.head.id, self._leaving.last_reason
         if head not in waits:
             return
-        if not self._known and told is not None and told.head == head and told.last in self._leaving:
-            waits[head] = told.text
+        if not self._known and known is not None and known.head == head and known.last in self._leaving:
+            waits[head] = known.text
             return
         shadow = self.shadow() if self._known or self.draft.trial.most else None
         if shadow is not None and shadow.last is not None:
             when, last = "at the latest" if shadow.certain else "about", shadow.last.job.id
             waits[head] += f"; starts {when} when the time of job {last} is up"
-            self._leaving.told = LastReason(head, last, waits[head])
+            self._leaving.last_reason = LastReason(head, last, waits[head])
 
 
 def _reservation(snapshot: Snapshot, job: Job) -> float | None:

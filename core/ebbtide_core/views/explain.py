@@ -67,7 +67,7 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
     """
     pool = state.pools[job.pool]
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
-    if state.aside.get(job.id) or job.id in state.blocked_by_bookings:
+    if state.displaced.get(job.id) or job.id in state.blocked_by_bookings:
         ahead = 0  # the job is in no queue, and starts wherever there is room
     room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
     if (

@@ -23,8 +23,8 @@ from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
     foreign_from_messages,
-    heard_of,
     registration_from_hello,
+    report_of,
 )
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
@@ -318,7 +318,7 @@ def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, 
 def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
     """Yield the facts of a status for an attempt that the core has, and for a stray."""
     yield from facts_of_status(status, node, cluster)
-    yield from strays.news(cluster.state, heard_of(status, node))
+    yield from strays.after_report(cluster.state, report_of(status, node))
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:

@@ -52,8 +52,8 @@ class Sweep(Lab):
         for job in running:
             if job.state is not JobState.RUNNING:
                 continue
-            sweep = self.cluster.state.halvings["1"]
-            steps = sweep.next_rung(job.id)
+            halving = self.cluster.state.halvings["1"]
+            steps = halving.next_rung(job.id)
             self.report(self.tasks.index(job), steps or 1600)
             if steps is None:
                 self.end(job, DONE)

@@ -206,7 +206,7 @@ def test_a_new_master_keeps_them_apart() -> None:
         again.replay(event, now)
     again.handle(e.SchedulingDue(), lab.now)
     assert again.state.jobs[two.id].state is JobState.SUSPENDED
-    assert again.state.aside == {two.id: True}
+    assert again.state.displaced == {two.id: True}
 
 
 def test_of_three_the_last_one_leaves_and_the_others_stay() -> None:

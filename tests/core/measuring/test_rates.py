@@ -7,7 +7,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.estimates.curves import fit, largest_of_use
 from ebbtide_core.job.job import Job
-from ebbtide_core.job.meter import NOBODY, WINDOW_S, AttemptMeter, MeasuredRate
+from ebbtide_core.job.meter import NO_NEIGHBOURS, WINDOW_S, AttemptMeter, MeasuredRate
 from ebbtide_core.measuring.rates import MOST_RECORDS, speed_now
 from ebbtide_core.model.types import WHOLE, AttemptRef, Checkpoint, ExitFacts, JobId, Progress
 from hypothesis import given
@@ -25,7 +25,7 @@ def measured(times: list[tuple[float, int]], saves: tuple[float, ...] = ()) -> A
         if step < 0:
             meter.interrupt()
         else:
-            meter.note(step, now, NOBODY)
+            meter.note(step, now, NO_NEIGHBOURS)
     return meter
 
 
@@ -71,7 +71,7 @@ class TestMeter:
     def test_time_with_and_without_company_is_kept_apart(self) -> None:
         meter = AttemptMeter(0.0)
         for now, step in steps(40, per_s=2.0):
-            meter.note(step, now, NOBODY)
+            meter.note(step, now, NO_NEIGHBOURS)
         for now, step in steps(20, per_s=0.5, start=20.0, first=40):
             meter.note(step, now, SOMEBODY)
         assert (meter.alone.steps_per_s, meter.shared.steps_per_s, meter.together.steps_per_s) == (2.0, 0.5, 0.5)
