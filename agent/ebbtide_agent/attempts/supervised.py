@@ -19,7 +19,7 @@ from ebbtide_agent.attempts.control_channel import ControlChannel
 from ebbtide_agent.attempts.release import Gpus, Release
 from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
 from ebbtide_agent.blocking_calls import in_thread
-from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import Way
 from ebbtide_agent.processes.process_tree import descendants
@@ -74,7 +74,7 @@ class Supervised:
         self._backstop = Backstop(place, intent, *lease, lambda: self.is_over, lambda: self._identity, self._give_up)
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> AttemptKey:
         return self.intent.job_id, self.intent.attempt
 
     @property

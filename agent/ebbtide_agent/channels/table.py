@@ -18,8 +18,7 @@ from ebbtide_agent.channels.line import ChannelEnd, ChannelError, Put
 from ebbtide_agent.channels.port import forward
 from ebbtide_agent.channels.session import attach
 from ebbtide_agent.channels.tree import send
-from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 
 _ANSWER_S = 10.0
 """Seconds in which the account and the directory of a job's files must be found."""

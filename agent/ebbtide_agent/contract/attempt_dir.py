@@ -38,7 +38,8 @@ _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _LARGEST = 2**32 - 1  # the wire's largest attempt number
 
-AttemptKey = tuple[str, int]  # job id, attempt
+AttemptKey = tuple[str, int]
+"""Which attempt of which job: the job's id, and the attempt's number."""
 
 
 @dataclass(frozen=True, slots=True)

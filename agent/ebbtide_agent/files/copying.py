@@ -24,6 +24,7 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.accounts.rights import with_rights
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES, checkpoint_below
@@ -89,7 +90,7 @@ class Copy:
         log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
 
     @property
-    def _key(self) -> tuple[str, int]:
+    def _key(self) -> AttemptKey:
         return self._job_id, self._attempt
 
     async def _do(self, call: Callable[[], T], within_s: float = TOUCHED_S) -> T:

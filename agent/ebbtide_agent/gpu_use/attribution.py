@@ -14,12 +14,14 @@ from pathlib import Path
 from ebbtide_protos.process import Identity, boot_id
 
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import own_group
 from ebbtide_agent.processes.procfs import ProcessStat
 
-AttemptKey = tuple[str, int]  # job id, attempt
-Environments = Callable[[frozenset[int]], Mapping[int, AttemptKey]]
+Owners = Mapping[int, AttemptKey]
+"""The attempts that processes belong to, by pid; a pid without one is of no attempt, or not known."""
+Environments = Callable[[frozenset[int]], Owners]
 
 # Seconds to wait for environments: reading that of a process that hangs in the driver may take for ever.
 _ENVIRONMENT_S = 0.5

@@ -1,18 +1,18 @@
 """Report the node's GPUs to the master: memory, use, and whose processes are on them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuProcess, GpuReading, Kind
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
-from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
+from ebbtide_agent.gpu_use.attribution import Attribution, Owners
 from ebbtide_agent.gpu_use.idle_use import Idle
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import process_owner, procfs
 
-Owners = Mapping[int, AttemptKey]
 Listener = Callable[[Readings, Owners], None]
 
 

@@ -5,12 +5,13 @@ session is reported when its end is near, when it is used again, and when its ti
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.reader import Readings
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.gpu_use.attribution import Owners
 from ebbtide_agent.processes import procfs
 
 WARNING_S: Final = 600.0
@@ -18,8 +19,6 @@ WARNING_S: Final = 600.0
 BUSY_CPU: Final = 0.05
 """The part of one CPU above which a session is busy; a prompt or server that waits uses less, on the whole."""
 BUSY_GPU: Final = 0.05
-
-Owners = Mapping[int, AttemptKey]
 
 
 class SessionAttempts(Protocol):

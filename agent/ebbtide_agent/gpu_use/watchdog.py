@@ -14,9 +14,10 @@ from typing import Final, Protocol
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
-from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
+from ebbtide_agent.gpu_use.attribution import Attribution, Owners
 from ebbtide_agent.gpu_use.idle_use import Idle
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ NEARLY_FULL: Final = 0.05
 _NEWS: Final = 1.05  # a peak that grew by less than this factor is sent only when something else is
 _HURRY_S: Final = 0.5
 _NO_OVERRUN: Final = ("", 0, 0)
-
-Owners = Mapping[int, AttemptKey]
 
 
 class Watched(Protocol):

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.intent import AllocatedGpu as Part
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
@@ -31,7 +32,6 @@ from ebbtide_agent.processes.cgroup import ControlGroup, group_name, parent_of_a
 
 log = logging.getLogger(__name__)
 
-AttemptKey = tuple[str, int]  # job id, attempt
 
 # Seconds between two looks whether daemon and server live, and the number of looks after which the server is asked for
 # its status.
