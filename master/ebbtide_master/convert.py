@@ -18,8 +18,8 @@ from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import (
     AttemptRef,
-    Checkpoint,
     Checkpointed,
+    CheckpointFacts,
     Clue,
     ExitFacts,
     ForeignProcess,
@@ -30,7 +30,7 @@ from ebbtide_core.model.types import (
     JobId,
     LinkKind,
     NodeId,
-    Progress,
+    ProgressFacts,
     RefusalCause,
     Sharing,
     StartFacts,
@@ -331,7 +331,7 @@ def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
     return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s), told.first_step, earlier_cpu_s)
 
 
-def progress_from_message(message: job_pb2.Progress) -> Progress:
+def progress_from_message(message: job_pb2.Progress) -> ProgressFacts:
     """Return a job's progress, without metrics that are not finite."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
@@ -339,13 +339,13 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
     metrics = {name[: limits.MAX_METRIC_NAME]: value for name, value in known if abs(value) < float("inf")}
     diverged = tuple(name[: limits.MAX_METRIC_NAME] for name in message.diverged[: limits.MAX_METRICS])
     loss = loss if loss is None or abs(loss) < float("inf") else None
-    return Progress(message.step, total, loss, metrics, diverged)
+    return ProgressFacts(message.step, total, loss, metrics, diverged)
 
 
-def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
+def checkpoint_from_message(message: job_pb2.Checkpoint) -> CheckpointFacts:
     """Return a published checkpoint."""
     step = message.step if message.HasField("step") else None
-    return Checkpoint(step, message.bytes, message.path, message.verified)
+    return CheckpointFacts(step, message.bytes, message.path, message.verified)
 
 
 def _bytes(value: int) -> int:

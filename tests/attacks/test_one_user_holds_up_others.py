@@ -17,7 +17,7 @@ from ebbtide_core.commands import Record, WakeAt
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpoint, JobId
+from ebbtide_core.model.types import CheckpointFacts, JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.forecast import fork
 from ebbtide_master import loop as loops
@@ -149,7 +149,7 @@ async def test_others_are_answered_while_a_long_list_is_put_together(tmp_path: P
 @pytest.mark.usefixtures("shortest_parts")
 async def test_others_are_answered_while_a_long_story_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENTS_AT_ONCE", 300)
-    checkpoint = Checkpoint(path="/checkpoints/1", step=1, bytes=1, verified=True)
+    checkpoint = CheckpointFacts(path="/checkpoints/1", step=1, bytes=1, verified=True)
     async with a_master(tmp_path) as master:
         job = await master.submit(hold=True)
         line = (master.store.last_time, e.CheckpointPublished(JobId(job), 1, checkpoint))

@@ -22,7 +22,7 @@ from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.processes.process_tree import descendants, is_below
 from ebbtide_agent.supervisor import evidence, output, settling
 from ebbtide_agent.supervisor.settling import Remains, Settled
-from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Refused, Status
+from ebbtide_agent.supervisor.status import Exit, Phase, PublishedCheckpoint, Refused, Status, WireCheckpointed
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_
     cut_short = _cut_short(place)
     status.checkpoint = _settled(intent, Remains(intent.attempt, cut_short=tuple(sorted(cut_short))), patience_s)
     if status.checkpoint is None and cut_short:
-        status.exit.checkpointed = Checkpointed.NO
+        status.exit.checkpointed = WireCheckpointed.NO
     place.record_final_status(status.to_json())
     return status.to_json()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ebbtide_agent.gpu.backend import DeviceLink, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind, LinkKind
+from ebbtide_agent.gpu.backend import DeviceLink, DeviceLinkKind, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind
 from ebbtide_agent.gpu.codes import Meaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
@@ -26,12 +26,12 @@ _MIG_ON = 1
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # Levels of nvmlDeviceGetTopologyCommonAncestor.
 _TOPOLOGY = {
-    0: LinkKind.SWITCH,  # on one board
-    10: LinkKind.SWITCH,
-    20: LinkKind.SWITCH,
-    30: LinkKind.HOST_BRIDGE,
-    40: LinkKind.NUMA_NODE,
-    50: LinkKind.SYSTEM,
+    0: DeviceLinkKind.SWITCH,  # on one board
+    10: DeviceLinkKind.SWITCH,
+    20: DeviceLinkKind.SWITCH,
+    30: DeviceLinkKind.HOST_BRIDGE,
+    40: DeviceLinkKind.NUMA_NODE,
+    50: DeviceLinkKind.SYSTEM,
 }
 # The MPS server is listed with a context of its own, and belongs to no job. The kernel cuts names off after 15 bytes.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
@@ -213,13 +213,13 @@ class NvmlBackend:
         offered = {whole: tuple(gpu.uuid for gpu in self._gpus if whole in (gpu.uuid, gpu.parent)) for whole in wholes}
         return {whole: (self._handles[uuids[0]].whole, uuids) for whole, uuids in offered.items()}
 
-    def _link(self, one: str, other: str) -> LinkKind | None:
+    def _link(self, one: str, other: str) -> DeviceLinkKind | None:
         try:
             handles = (self._found(one).own, self._found(other).own)
         except self._nvml.NVMLError:
             return None
         if self._optional("nvmlDeviceGetP2PStatus", *handles, _P2P_OVER_NVLINK) == _P2P_OK:
-            return LinkKind.NVLINK
+            return DeviceLinkKind.NVLINK
         level = self._optional("nvmlDeviceGetTopologyCommonAncestor", *handles)
         return None if level is None else _TOPOLOGY.get(level)
 

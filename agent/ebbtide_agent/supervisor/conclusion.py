@@ -13,7 +13,7 @@ from ebbtide_agent.supervisor.ending import LEADER, LEAVING, is_failure
 from ebbtide_agent.supervisor.evidence import Conduct
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.settling import Remains, Settled
-from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Status
+from ebbtide_agent.supervisor.status import Exit, Phase, Status, WireCheckpointed
 from ebbtide_agent.supervisor.watch import Watch
 
 
@@ -97,10 +97,10 @@ def _complete(watch: Watch, intent: Intent) -> Exit:
     return outcome
 
 
-def _note_checkpointed(watch: Watch, outcome: Exit, checkpointed: Checkpointed, ended_at: float) -> None:
+def _note_checkpointed(watch: Watch, outcome: Exit, checkpointed: WireCheckpointed, ended_at: float) -> None:
     requested_at = watch.ending.stop_requested_at
     assert requested_at is not None
     outcome.checkpointed = checkpointed
-    if checkpointed is Checkpointed.YES:
+    if checkpointed is WireCheckpointed.YES:
         published_at = ended_at if watch.relay.checkpoint_at is None else watch.relay.checkpoint_at
         outcome.checkpoint_s = published_at - requested_at

@@ -12,7 +12,7 @@ from typing import Any
 
 from ebbtide import checkpoints, trees
 
-from ebbtide_agent.supervisor.status import Checkpointed
+from ebbtide_agent.supervisor.status import WireCheckpointed
 
 _LONGEST_COMMAND = 1024  # bytes of a command line that are read
 _File = tuple[str, int, int]  # path below the directory, size, time of the last change
@@ -75,7 +75,7 @@ def judge(
     *,
     cut_short: frozenset[str] = frozenset(),
     passed_over: bool = False,
-) -> Checkpointed:
+) -> WireCheckpointed:
     """Judge what is certain, now that no process of the attempt lives; `before` is None if the earlier contents are
     unknown.
 
@@ -86,15 +86,15 @@ def judge(
     if before is not None:
         changed = {path for path, _, _ in Contents.of(directory).files - before.files}
     if conduct.vouches or any(_is_published(directory, path) for path in changed):
-        return Checkpointed.YES
+        return WireCheckpointed.YES
     if sealed is not None and changed - cut_short - {checkpoints.MANIFEST}:
-        unsure = Checkpointed.NO if passed_over else Checkpointed.UNKNOWN
-        return Checkpointed.YES if sealed.complete else unsure
+        unsure = WireCheckpointed.NO if passed_over else WireCheckpointed.UNKNOWN
+        return WireCheckpointed.YES if sealed.complete else unsure
     if not conduct.handled:
-        return Checkpointed.NO
+        return WireCheckpointed.NO
     if before is None:
-        return Checkpointed.UNKNOWN
-    return Checkpointed.NO if conduct.publishes or conduct.failed or cut_short else Checkpointed.UNKNOWN
+        return WireCheckpointed.UNKNOWN
+    return WireCheckpointed.NO if conduct.publishes or conduct.failed or cut_short else WireCheckpointed.UNKNOWN
 
 
 def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:

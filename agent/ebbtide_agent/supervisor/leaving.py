@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.contract.intent import SignalTarget
+from ebbtide_agent.contract.intent import StopSignalTarget
 from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.asking import Asking, LiveProcess, StopStep, Tree
 from ebbtide_agent.processes.process_tree import descendants
@@ -32,7 +32,7 @@ class LeaveRequest:
     def __init__(
         self,
         signum: int,
-        target: SignalTarget,
+        target: StopSignalTarget,
         session: bool,
         ranks: Mapping[int, Rank],
         ending: AttemptEnding,
@@ -84,7 +84,7 @@ class LeaveRequest:
     def begin(self) -> None:
         """Pass the request to leave on to the processes that should get it."""
         now = time.monotonic()
-        if self._target is SignalTarget.AUTO:
+        if self._target is StopSignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self._ending.kill_at - now))
             self._asking = Asking()
             self._keep()
@@ -154,7 +154,7 @@ class LeaveRequest:
         """Signal the processes that the user named, and return whether the signal reached any."""
         launched = [rank.identity.pid for rank in self._ranks.values()]
         tree = self._tree()
-        named = launched if self._target is SignalTarget.LEADER else list(tree)
+        named = launched if self._target is StopSignalTarget.LEADER else list(tree)
         handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
         return self._perform_first(StopStep(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
 
@@ -236,7 +236,7 @@ class LeaveRequest:
 
     @property
     def _keeps(self) -> bool:
-        by_us = self._target is SignalTarget.AUTO and not self._is_session
+        by_us = self._target is StopSignalTarget.AUTO and not self._is_session
         return by_us and LEADER in self._ending.running
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper.errand import Errand
 from ebbtide_agent.logs.log_file import read_window
-from ebbtide_agent.supervisor.status import RefusalCause, Refused
+from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 
 _WINDOW_BYTES = 1024 * 1024
 # Windows that are copied at one look; then other work has its turn.
@@ -94,7 +94,7 @@ def try_to_open(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(_open(path))
     except OSError as error:
-        raise Refused(f"--output: cannot write {path}: {error.strerror}", RefusalCause.BAD_JOB) from error
+        raise Refused(f"--output: cannot write {path}: {error.strerror}", WireRefusalCause.BAD_JOB) from error
 
 
 def _append(path: str, source: int) -> None:

@@ -19,7 +19,7 @@ from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence
 from ebbtide_agent.supervisor.evidence import Conduct, Contents
-from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
+from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Settled:
     """The attempt's checkpoint, and whether it saved after it was asked to stop."""
 
     checkpoint: PublishedCheckpoint | None = None
-    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpointed: WireCheckpointed = WireCheckpointed.UNKNOWN
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises LookupError, TypeError or ValueError."""
         found = content["checkpoint"]
-        return cls(None if found is None else PublishedCheckpoint(**found), Checkpointed(content["checkpointed"]))
+        return cls(None if found is None else PublishedCheckpoint(**found), WireCheckpointed(content["checkpointed"]))
 
 
 def settle(

@@ -58,14 +58,14 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
     Allocation,
     AttemptRef,
-    Checkpoint,
+    CheckpointFacts,
     ExitFacts,
     GpuFacts,
     GpuId,
     HeldBy,
     JobId,
     NodeId,
-    Progress,
+    ProgressFacts,
     RefusalCause,
     Sharing,
     StartFacts,
@@ -287,7 +287,7 @@ class ProgressReported(Event):
     durable: ClassVar[bool] = False
     job: JobId
     attempt: int
-    progress: Progress
+    progress: ProgressFacts
 
 
 @frozen
@@ -296,7 +296,7 @@ class CheckpointPublished(Event):
 
     job: JobId
     attempt: int
-    checkpoint: Checkpoint
+    checkpoint: CheckpointFacts
 
 
 @frozen
@@ -306,7 +306,7 @@ class AttemptExited(Event):
     job: JobId
     attempt: int
     exit: ExitFacts
-    progress: Progress | None = None
+    progress: ProgressFacts | None = None
     freed: bool = False
     node: NodeId = EVERY_NODE
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ebbtide_agent import agent_log, gpu
 from ebbtide_agent.gpu import process, serving
-from ebbtide_agent.gpu.backend import Driver, GpuSettings, LinkKind, NoGpus
+from ebbtide_agent.gpu.backend import DeviceLinkKind, Driver, GpuSettings, NoGpus
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
@@ -63,7 +63,7 @@ def test_it_says_what_the_backend_says(opened):
     node.start({node.uuids[0]: 2 * GIB})
     assert (apart.kind, apart.gpus()) == ("fake", node.backend.gpus())
     assert apart.links() == node.backend.links()
-    assert apart.links()[0].kind is LinkKind.NVLINK
+    assert apart.links()[0].kind is DeviceLinkKind.NVLINK
     assert apart.driver() == Driver("580.65.06", "13.0")
     assert apart.settings(node.uuids[0]) == node.backend.settings(node.uuids[0]) != GpuSettings()
     assert [apart.read(uuid) for uuid in node.uuids] == [node.backend.read(uuid) for uuid in node.uuids]

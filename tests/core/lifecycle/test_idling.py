@@ -8,7 +8,7 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.idling import facts
 from ebbtide_core.model.settings import IdleAction, IdleSettings
-from ebbtide_core.model.types import Checkpoint, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
+from ebbtide_core.model.types import CheckpointFacts, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
 from ebbtide_core.views.gpu_time import Periods, check
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.narrate import narrate
@@ -149,7 +149,7 @@ def test_events_survive_the_journal_and_are_told_in_words(lab: Lab) -> None:
 def test_idle_time_is_waste_and_nothing_of_it_is_lost(lab: Lab) -> None:
     job = lab.running(2)
     lab.wait(99)
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(1, 1, "/c", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(1, 1, "/c", True)))
     lab.wait(99)
     lab.progress(job, 7)
     lab.wait(2000)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from ebbtide_core.model.asha import Asha, Mode, RungPlace, SuccessiveHalving, result_of
-from ebbtide_core.model.types import JobId, Progress
+from ebbtide_core.model.types import JobId, ProgressFacts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,12 +56,12 @@ def test_settings_that_make_no_sense_are_named(changes, fault) -> None:
 @pytest.mark.parametrize(
     ("progress", "metric", "result"),
     [
-        (Progress(1, loss=0.5), "loss", (True, 0.5)),
-        (Progress(1, loss=0.5, metrics={"loss": 0.25}), "loss", (True, 0.25)),
-        (Progress(1, diverged=("loss",)), "loss", (True, None)),
-        (Progress(1, loss=0.5), "accuracy", (False, None)),
-        (Progress(1, metrics={"accuracy": 0.0}), "accuracy", (True, 0.0)),
-        (Progress(1), "loss", (False, None)),
+        (ProgressFacts(1, loss=0.5), "loss", (True, 0.5)),
+        (ProgressFacts(1, loss=0.5, metrics={"loss": 0.25}), "loss", (True, 0.25)),
+        (ProgressFacts(1, diverged=("loss",)), "loss", (True, None)),
+        (ProgressFacts(1, loss=0.5), "accuracy", (False, None)),
+        (ProgressFacts(1, metrics={"accuracy": 0.0}), "accuracy", (True, 0.0)),
+        (ProgressFacts(1), "loss", (False, None)),
     ],
 )
 def test_a_result_is_the_newest_value_of_the_metric(progress, metric, result) -> None:

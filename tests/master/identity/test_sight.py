@@ -12,7 +12,7 @@ from ebbtide_core.events import EVENT_TYPES
 from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.model.log_rules import LogAction, LogMatch
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpoint, JobId, NodeId, RefusalCause
+from ebbtide_core.model.types import CheckpointFacts, JobId, NodeId, RefusalCause
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.api.views import event_message
 from ebbtide_master.identity.sight import HIDERS, NOT_SHOWN, seen
@@ -59,7 +59,7 @@ TELLING = [
     ),
     e.AttemptRefused(JobId("1"), 1, RefusalCause.BAD_JOB, CANARY),
     e.LogMatched(JobId("1"), 1, NodeId("n1"), LogMatch(CANARY, LogAction.NOTIFY, CANARY)),
-    e.CheckpointPublished(JobId("1"), 1, Checkpoint(1, 1, CANARY, verified=True)),
+    e.CheckpointPublished(JobId("1"), 1, CheckpointFacts(1, 1, CANARY, verified=True)),
     e.NodeExcluded(JobId("1"), NodeId("n1"), CANARY),
 ]
 
