@@ -179,5 +179,5 @@ def _tls_trouble(address: Address) -> str:
 
 def _retry_after_s(error: CallFailed) -> float | None:
     """Return after how many seconds the master will accept the request that it refused; None if it does not say."""
-    told = error.trailers.get(RETRY_KEY)
-    return None if told is None else float(told)
+    delay_s = error.trailers.get(RETRY_KEY)
+    return None if delay_s is None else float(delay_s)

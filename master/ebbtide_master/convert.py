@@ -192,10 +192,10 @@ def foreign_from_messages(messages: Iterable[agent_pb2.GpuProcess]) -> tuple[For
         )
         for message in found
     ]
-    told, rest = processes[: limits.MAX_FOREIGN_PROCESSES], processes[limits.MAX_FOREIGN_PROCESSES - 1 :]
+    named, rest = processes[: limits.MAX_FOREIGN_PROCESSES], processes[limits.MAX_FOREIGN_PROCESSES - 1 :]
     if len(rest) > 1:
-        told[-1] = replace(rest[0], mem_bytes=ForeignUse(tuple(rest), None).mem_bytes)
-    return tuple(told)
+        named[-1] = replace(rest[0], mem_bytes=ForeignUse(tuple(rest), None).mem_bytes)
+    return tuple(named)
 
 
 def _word(text: str) -> str:
@@ -323,12 +323,12 @@ def overrun_from_message(status: agent_pb2.AttemptStatus) -> e.MemoryOverran:
 
 def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
     """Return how an attempt came to its first step. Its times are of one clock, which may have been set meanwhile."""
-    told = status.start
-    loaded_at = told.loaded_at or told.job_at
-    load_s = _seconds(max(0.0, loaded_at - told.job_at)) if told.loaded_at else None
-    import_s, step_s = max(0.0, told.job_at - status.started_at), max(0.0, told.stepped_at - loaded_at)
-    earlier_cpu_s = _seconds(told.earlier_cpu_s)
-    return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s), told.first_step, earlier_cpu_s)
+    start = status.start
+    loaded_at = start.loaded_at or start.job_at
+    load_s = _seconds(max(0.0, loaded_at - start.job_at)) if start.loaded_at else None
+    import_s, step_s = max(0.0, start.job_at - status.started_at), max(0.0, start.stepped_at - loaded_at)
+    earlier_cpu_s = _seconds(start.earlier_cpu_s)
+    return StartFacts(start.warm, _seconds(import_s), load_s, _seconds(step_s), start.first_step, earlier_cpu_s)
 
 
 def progress_from_message(message: job_pb2.Progress) -> ProgressFacts:

@@ -52,7 +52,7 @@ class Supervised:
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
-        self.told = False  # whether the imports that the script had made by its first step are recorded
+        self.imports_recorded = False  # whether the imports that the script had made by its first step are recorded
         self.settled = asyncio.Event()  # the status is one that the supervisor sent or left
         self._on_change = on_change
         self._verdict = verdict
@@ -182,7 +182,7 @@ class Supervised:
         try:
             status = status_of(content)
             self._identity = Identity.from_json(content["supervisor"])
-            self.told = content.get("told") is True
+            self.imports_recorded = content.get("told") is True
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return

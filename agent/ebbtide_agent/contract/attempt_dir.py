@@ -140,7 +140,7 @@ class AttemptDir:
         content = read_json(self.path / "mps.json")
         return None if content is None else str(content.get("failure", ""))
 
-    def told(self) -> dict[str, Any] | None:
+    def imports(self) -> dict[str, Any] | None:
         return read_json(self.path / "told.json")
 
     def cut_short(self) -> frozenset[str]:
@@ -206,7 +206,7 @@ class AttemptDir:
         """Record the failure durably, like the final status that it belongs to."""
         write_json(self.path / "mps.json", {"failure": failure})
 
-    def record_told(self, content: dict[str, Any]) -> None:
+    def record_imports(self, content: dict[str, Any]) -> None:
         self._draft("told.json", content).rename(self.path / "told.json")
 
     def record_cut_short(self, files: frozenset[str]) -> None:

@@ -82,13 +82,13 @@ class Tidying:
 
     async def run(self, cluster_id: "ClusterOf") -> NoReturn:
         """Tidy until cancelled. The cluster is read each time, because a node joins one when it first attaches."""
-        told = self._exchange.jobs_removed
+        removed = self._exchange.jobs_removed
         while True:
             soon = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
-                    soon = await told.wait()
-            told.clear()
+                    soon = await removed.wait()
+            removed.clear()
             try:
                 await self.remove(cluster_id.cluster_id)
                 if not soon:

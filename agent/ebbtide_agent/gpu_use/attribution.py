@@ -73,7 +73,7 @@ class Attribution:
         if not strangers or self._environments is None:
             return owners
         async with self._turn:  # a second caller finds what the first one has learned
-            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_told(pid, stat)}
+            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_known(pid, stat)}
             if wanted:
                 await self._look_into(wanted)
         known = {pid: known for pid in strangers if (known := self._known.get(pid)) is not None}
@@ -146,7 +146,7 @@ class Attribution:
             stat = parent
         return None
 
-    def _is_told(self, pid: int, stat: ProcessStat) -> bool:
+    def _is_known(self, pid: int, stat: ProcessStat) -> bool:
         known = self._known.get(pid)
         return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
 

@@ -75,8 +75,8 @@ class Telemetry:
         for listen in self.listeners:
             listen(readings, owners)
         xids = self._reader.take_xids()
-        told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
-        gpus = [self._message(self._seen(reading), owners) for reading in told]
+        with_xids = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
+        gpus = [self._message(self._seen(reading), owners) for reading in with_xids]
         return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving)
 
     async def _look(self) -> tuple[Readings, Owners]:

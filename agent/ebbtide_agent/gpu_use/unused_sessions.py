@@ -45,7 +45,7 @@ class _Record:
     looked_at: float
     bytes: int
     cpu_s: float
-    told: str = ""  # "", "warned" or "over"
+    notice: str = ""  # "", "warned" or "over"
 
 
 class Unused:
@@ -87,9 +87,9 @@ class Unused:
     def _tell(self, key: AttemptKey, record: _Record, limit_s: float, unused_s: float) -> None:
         left_s = limit_s - unused_s
         news = "over" if left_s <= 0 else "warned" if left_s <= min(WARNING_S, limit_s / 4) else ""
-        if news == record.told:
+        if news == record.notice:
             return
-        record.told = news
+        record.notice = news
         since = time.time() - unused_s if news else 0.0
         self._sessions.note_unused(*key, since, max(0.0, left_s) if news else 0.0)
         if news == "warned":

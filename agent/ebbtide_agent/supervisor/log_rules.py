@@ -23,7 +23,7 @@ MOST_BEHIND_BYTES = 8 * WINDOW_BYTES
 """When more than this is left to search, all but the last window is skipped."""
 END_BYTES = 64 * 1024
 """A failure is put down only to lines in this last part of a log: earlier ones did not cause it."""
-TOLD_CHARACTERS = 200
+REPORTED_CHARACTERS = 200
 _CPU_S = 0.1
 """CPU seconds that one pattern may take to search a window; a plain pattern takes a tenth of that."""
 _NOTIFY = "LOG_ACTION_NOTIFY"
@@ -111,13 +111,15 @@ class LogRules:
                     found = self._find(rule, lines)
             except _TooSlow:
                 self._rules.remove(rule)
-                told = "(not looked for any more: it takes too long)"
-                self.matches.append(MatchedLine(rule.rule.pattern, _NOTIFY, told, []))
+                note = "(not looked for any more: it takes too long)"
+                self.matches.append(MatchedLine(rule.rule.pattern, _NOTIFY, note, []))
                 continue
             if found is None:
                 continue
             offset, line = found
-            match = MatchedLine(rule.rule.pattern, rule.rule.action, line.strip()[:TOLD_CHARACTERS], list(file.gpus))
+            match = MatchedLine(
+                rule.rule.pattern, rule.rule.action, line.strip()[:REPORTED_CHARACTERS], list(file.gpus)
+            )
             if rule.rule.action == _NO_RETRY:
                 rule.last = file, offset, match
             else:

@@ -152,7 +152,7 @@ class Status:
     master_port: int = 0
     start: Start | None = None
     edited: tuple[str, ...] = ()
-    told: bool = False  # whether it is recorded what its script had imported by its first step
+    told: bool = False  # whether `AttemptDir.record_imports` has what its script had imported by its first step
     log_matches: list[MatchedLine] = field(default_factory=list)
     leased: bool = False
 

@@ -127,14 +127,14 @@ def _raw() -> Iterator[None]:
 @contextmanager
 def _resizing(line: ClientChannel) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    told: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
 
-    def tell() -> None:
+    def resize() -> None:
         task = loop.create_task(line.resize(window_size()))
-        told.add(task)
-        task.add_done_callback(told.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-    loop.add_signal_handler(signal.SIGWINCH, tell)
+    loop.add_signal_handler(signal.SIGWINCH, resize)
     try:
         yield
     finally:

@@ -50,11 +50,11 @@ class ExplanationService:
             message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
             if seen is None:
                 return message
-            told = await seen
-        if told is None:
+            found = await seen
+        if found is None:
             message.forecast.basis = f"not foreseen: that took longer than {LONGEST_S:g} s"
         else:
-            message.MergeFrom(client_pb2.Explanation.FromString(told))
+            message.MergeFrom(client_pb2.Explanation.FromString(found))
         return message
 
     async def ForecastQueue(
@@ -74,11 +74,11 @@ class ExplanationService:
         now = self._clock.now()
         async with self._copies.turn(FORECASTS):
             why_not, seen = await self._loop.ask(lambda cluster: _foreseen_queue(cluster, pool, now, self._copies))
-            told = None if seen is None else await seen
-        if told is None:
+            found = None if seen is None else await seen
+        if found is None:
             late = f"not foreseen: that took longer than {LONGEST_S:g} s"
             return client_pb2.ForecastQueueReply(at=now, why_not=why_not or late)
-        return client_pb2.ForecastQueueReply.FromString(told)
+        return client_pb2.ForecastQueueReply.FromString(found)
 
 
 def _pool_named(cluster: Cluster, name: str) -> str:

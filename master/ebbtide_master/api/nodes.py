@@ -71,13 +71,13 @@ class NodeService:
 
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
         """Send a node now, and whenever its jobs change, until it has none or is in service again."""
-        node, told = NodeId(request.node), None
+        node, sent = NodeId(request.node), None
         with self._changes.watch() as watcher:
             while True:
                 reply = await self._loop.ask_in_parts(lambda cluster: self._show_node(cluster, node))
                 here = [job.job_id for job in reply.jobs]
-                if told != here or not reply.node.HasField("drain"):
-                    told = here
+                if sent != here or not reply.node.HasField("drain"):
+                    sent = here
                     yield reply
                 if not reply.jobs or not reply.node.HasField("drain"):
                     return

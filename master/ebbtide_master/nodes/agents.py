@@ -214,7 +214,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self._loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
+                await self._loop.tell(lambda cluster: _status_events(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
                 if message.heartbeat.beat:
@@ -308,7 +308,9 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
     yield from pool_membership.change_of_node(cluster.state, registration)
 
 
-def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
+def _status_events(
+    status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster
+) -> Iterator[Event]:
     """Yield the facts of a status. Once no attempt runs there any more, the node joins the pool that it named."""
     yield from _facts(status, node, cluster)
     if session.registration is not None:

@@ -46,15 +46,15 @@ class _Target:
 
 
 class Notifier:
-    """Sends notices about jobs to targets. ``_told`` has the last line of the journal of which each was notified."""
+    """Sends notices about jobs to targets. ``_notified`` has the last line of the journal that each was notified of."""
 
     def __init__(self, cluster: Cluster, store: Store, settings: NotifySettings) -> None:
         self._cluster = cluster
         self._store = store
         self.settings = settings
         self._targets: dict[str, _Target] = {}
-        self._told: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
-        self._seen = self._told[_ALL]
+        self._notified: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
+        self._seen = self._notified[_ALL]
         self._saving: asyncio.TimerHandle | None = None
         self._moment = 0.0  # time of the newest line; ``_said`` has the moments of all lines with this time
         self._said: set[tuple[JobId, Moment, str]] = set()
@@ -67,7 +67,7 @@ class Notifier:
 
     def replayed(self, sequence: int, time: float, event: Event) -> None:
         """Take in a line of the journal that the starting master has just applied again."""
-        if sequence > min(self._told.values()):
+        if sequence > min(self._notified.values()):
             self._consider(sequence, time, event)
             self._seen = max(self._seen, sequence)
 
@@ -98,7 +98,7 @@ class Notifier:
         if not self._is_news(job.id, moment, detail, time):
             return
         for target in dict.fromkeys(rule.target for rule in rules if rule.wants(moment)):
-            if sequence > self._told.get(target, self._told[_ALL]):
+            if sequence > self._notified.get(target, self._notified[_ALL]):
                 notice = notice_of(self._store.cluster_id, sequence, time, job, moment, detail)
                 self._enqueue(target, notice)
 
@@ -185,9 +185,9 @@ class Notifier:
 
     def _save(self) -> None:
         self._saving = None
-        if (told := self._cursors()) != self._told:
-            self._told = told
-            self._store.note_notified(told)
+        if (notified := self._cursors()) != self._notified:
+            self._notified = notified
+            self._store.note_notified(notified)
 
 
 def _apart(call: Callable[[], str]) -> asyncio.Future[str]:

@@ -89,15 +89,15 @@ class SqliteStore(SqliteJournal):
             row = db.execute("SELECT value FROM meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(value) for key, value in json.loads(row[0]).items()}
 
-    def note_notified(self, told: Mapping[str, int]) -> Future[None]:
+    def note_notified(self, cursors: Mapping[str, int]) -> Future[None]:
         """Make durable up to which line of the journal each target was notified."""
-        return self._writer.submit(self._note_notified, json.dumps(dict(told)))
+        return self._writer.submit(self._note_notified, json.dumps(dict(cursors)))
 
-    def _note_notified(self, told: str) -> None:
+    def _note_notified(self, cursors: str) -> None:
         with sqlite_errors():
             transaction(
                 self._db,
-                lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (told,)),
+                lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (cursors,)),
                 self._reserve,
             )
 

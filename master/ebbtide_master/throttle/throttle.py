@@ -33,13 +33,13 @@ class Kind(Enum):
 
 
 class _Buckets:
-    __slots__ = ("calls", "jobs", "reads", "told")
+    __slots__ = ("calls", "jobs", "reads", "watched")
 
     def __init__(self, rates: UserLimits, now: float) -> None:
         self.calls = Bucket(rates.calls, now)
         self.jobs = Bucket(rates.jobs, now)
         self.reads = Bucket(rates.reads, now)
-        self.told = Bucket(rates.told, now)
+        self.watched = Bucket(rates.watched, now)
 
 
 class _Turn:
@@ -113,7 +113,7 @@ class Throttle:
 
     def tell(self, caller: Caller, changes: float) -> float:
         """Return the seconds to wait before so many ``changes`` may be sent; 0.0 counts them, and they may go now."""
-        return self._of(caller).told.take(changes, self._now())
+        return self._of(caller).watched.take(changes, self._now())
 
     @asynccontextmanager
     async def page(self, caller: Caller, changes: float) -> AsyncIterator[None]:
