@@ -32,7 +32,7 @@ _LOCK_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class AttemptOwnership:
     """Finds the attempt of one node that a process belongs to."""
 
     node_dir: Path

@@ -21,7 +21,7 @@ from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.mps.sharing import Way
+from ebbtide_agent.mps.sharing import SharingMode
 from ebbtide_agent.processes.process_tree import descendants
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class Supervised:
 
     def _may_blame_server(self, status: agent_pb2.AttemptStatus) -> bool:
         ended_well = status.exit.acknowledged or not (status.exit.exit_code or status.exit.signal)
-        return self.intent.sharing == Way.MPS and not ended_well and not status.lost
+        return self.intent.sharing == SharingMode.MPS and not ended_well and not status.lost
 
     def _known_failure(self) -> str | None:
         """Return how the MPS server failed; empty if it is not to blame, None if that is not known yet."""

@@ -27,13 +27,13 @@ class _InputState:
 async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
     """Pass the input on until all is taken or no longer read; a later call may go on with it. Raises ChannelError."""
     with await connect(path) as supervisor:
-        state = await _hear(supervisor)
+        state = await _receive(supervisor)
         opened.input_taken = state.taken
         line.opened(opened)
         passing = asyncio.create_task(_pass_on(line, supervisor), name="channel input")
         try:
             while not state.over:
-                before, state = state.taken, await _hear(supervisor)
+                before, state = state.taken, await _receive(supervisor)
                 if state.taken > before:
                     line.done_with(state.taken - before)
         finally:
@@ -42,7 +42,7 @@ async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) 
     return channel_pb2.ChannelClosed()
 
 
-async def _hear(supervisor: socket.socket) -> _InputState:
+async def _receive(supervisor: socket.socket) -> _InputState:
     answer = b""
     with suppress(ConnectionError):
         answer = await asyncio.get_running_loop().sock_recv(supervisor, _ANSWER_BYTES)

@@ -22,7 +22,7 @@ _ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class StandardStreams:
     """A process's standard streams: `theirs` are its own ends, the others the agent's."""
 
     theirs: tuple[int, int, int]
@@ -47,7 +47,7 @@ async def run_inside(
         return await _follow(line, guest, streams)
 
 
-async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> channel_pb2.ChannelClosed:
+async def _follow(line: ChannelEnd, guest: socket.socket, streams: StandardStreams) -> channel_pb2.ChannelClosed:
     ended = asyncio.Event()
     outputs = [copy_out(line, streams.stdout, ended)]
     if streams.stderr is not None:
@@ -67,7 +67,7 @@ async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> c
     return channel_pb2.ChannelClosed(exit_code=int(how["exit_code"]))
 
 
-async def _feed(line: ChannelEnd, streams: Streams) -> None:
+async def _feed(line: ChannelEnd, streams: StandardStreams) -> None:
     await copy_in(line, streams.stdin)
     if streams.stdin == streams.stdout:
         with suppress(OSError):
@@ -86,21 +86,21 @@ def set_size(terminal: int, size: channel_pb2.WindowSize) -> None:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _terminal(stack: ExitStack, until_started: ExitStack) -> Streams:
+def _terminal(stack: ExitStack, until_started: ExitStack) -> StandardStreams:
     ours, theirs = os.openpty()
     stack.callback(os.close, ours)
     until_started.callback(os.close, theirs)
     os.set_blocking(ours, False)
-    return Streams((theirs, theirs, theirs), ours, ours, None)
+    return StandardStreams((theirs, theirs, theirs), ours, ours, None)
 
 
-def _pipes(stack: ExitStack, until_started: ExitStack) -> Streams:
+def _pipes(stack: ExitStack, until_started: ExitStack) -> StandardStreams:
     (stdin, to_it), (from_it, stdout), (errors_from_it, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
     for ours, theirs in ((to_it, stdin), (from_it, stdout), (errors_from_it, stderr)):
         stack.callback(os.close, ours)
         until_started.callback(os.close, theirs)
         os.set_blocking(ours, False)
-    return Streams((stdin, stdout, stderr), to_it, from_it, errors_from_it)
+    return StandardStreams((stdin, stdout, stderr), to_it, from_it, errors_from_it)
 
 
 async def connect(path: Path) -> socket.socket:
@@ -122,7 +122,7 @@ async def connect(path: Path) -> socket.socket:
     return connection
 
 
-async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: Streams, shell: str) -> None:
+async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: StandardStreams, shell: str) -> None:
     environment = dict(want.env) | ({} if want.command else {"SHELL": shell})
     request = json.dumps(
         {"command": list(want.command) or [shell], "terminal": want.terminal, "env": environment}

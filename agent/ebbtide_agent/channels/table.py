@@ -26,7 +26,7 @@ _ANSWER_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class Inside(Protocol):
+class ChannelTargets(Protocol):
     """Gives access to the attempts of this node, which channels lead to."""
 
     def place(self, job_id: str, attempt: int) -> AttemptDir: ...
@@ -41,7 +41,7 @@ class Inside(Protocol):
 class ChannelTable:
     """Opens the channels that the master asks for, and passes their messages on."""
 
-    def __init__(self, inside: Inside, node: str = "") -> None:
+    def __init__(self, inside: ChannelTargets, node: str = "") -> None:
         self._inside = inside
         self._node = node
         self._put: Put | None = None

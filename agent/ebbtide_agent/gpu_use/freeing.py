@@ -17,7 +17,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import Attribution, Owners
-from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
+from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, IdleMemory
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Freeing:
         is_over: Callable[[str, int], bool],
         reader: GpuReader,
         attribution: Attribution,
-        idle: Idle,
+        idle: IdleMemory,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`is_over` says whether an attempt is proven to have ended."""

@@ -21,7 +21,7 @@ TOLERANCE_BYTES = 512 * 1024 * 1024
 _NOTEWORTHY_BYTES = 64 * 1024 * 1024
 
 
-class Idle:
+class IdleMemory:
     """Knows the idle use of this node's GPUs, and which GPUs are set aside because a job's memory is stuck there."""
 
     def __init__(self, path: Path | None = None) -> None:

@@ -9,7 +9,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuProcess, GpuReading, Kind
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import Attribution, Owners
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import process_owner, procfs
 
@@ -35,7 +35,7 @@ class Telemetry:
         self,
         reader: GpuReader,
         attribution: Attribution,
-        idle: Idle | None = None,
+        idle: IdleMemory | None = None,
         held: Callable[[], Collection[str]] = _none_held,
         sharing: GpuSharing | None = None,
     ) -> None:
@@ -44,7 +44,7 @@ class Telemetry:
         self._sharing = sharing
         self._reported = frozenset(gpu.uuid for gpu in reader.gpus)
         self._known = frozenset[str]()  # the GPUs that `sharing` knows
-        self._idle = idle or Idle()
+        self._idle = idle or IdleMemory()
         self._held = held
         self.listeners: list[Listener] = []
         self.leaving = False  # whether the machine is about to go down

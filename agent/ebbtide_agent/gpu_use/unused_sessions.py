@@ -22,7 +22,7 @@ BUSY_GPU: Final = 0.05
 
 
 class SessionAttempts(Protocol):
-    """What `Unused` needs of the attempts."""
+    """What `UnusedSessions` needs of the attempts."""
 
     def idle_limits(self) -> dict[AttemptKey, float]: ...
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
@@ -31,7 +31,7 @@ class SessionAttempts(Protocol):
 
 
 class Traffic(Protocol):
-    """What `Unused` needs of the channels."""
+    """What `UnusedSessions` needs of the channels."""
 
     def bytes_of(self, job_id: str, attempt: int) -> int: ...
     def warn(self, job_id: str, attempt: int, words: str) -> None: ...
@@ -48,7 +48,7 @@ class _Record:
     notice: str = ""  # "", "warned" or "over"
 
 
-class Unused:
+class UnusedSessions:
     """Looks at the sessions at every heartbeat."""
 
     def __init__(

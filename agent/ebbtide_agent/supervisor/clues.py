@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Final
 
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep, Tree
 from ebbtide_agent.processes.launchers import ProcessKind
+from ebbtide_agent.processes.stop_propagation import LiveProcess, Reaction, StopStep, Tree
 
 
 class WireClue(StrEnum):

@@ -13,7 +13,7 @@ from ebbtide_protos.process import Identity, boot_id
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
+from ebbtide_agent.supervisor.program import CannotEnter, ProcessSetup, Program
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 from ebbtide_agent.supervisor.workdir import MagicLink
@@ -81,7 +81,7 @@ def start(
         program = Program(
             command,
             environment,
-            Entrance(workdir, account, settle),
+            ProcessSetup(workdir, account, settle),
             (null if stdin is None else stdin, output, output),
             (lock, *inherited),
             partial(_refusal, command, workdir),
@@ -115,7 +115,7 @@ def stop_signal(name: str) -> int:
 
 def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str]:
     """Return why the command cannot be executed, and the cause. It is called with the rights of the job's process."""
-    if isinstance(error, NotEntered):
+    if isinstance(error, CannotEnter):
         return [f"its account cannot be taken on, or may not enter {workdir}", WireRefusalCause.NODE]
     if not isinstance(error, OSError):
         return [f"command or environment cannot be passed on: {error}", WireRefusalCause.BAD_JOB]

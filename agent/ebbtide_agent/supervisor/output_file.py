@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.logs.log_file import read_window
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 
@@ -38,7 +38,9 @@ class OutputFile:
         with suppress(OSError):  # then the pipe takes fewer bytes at a time
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _WINDOW_BYTES)
         try:
-            self._errand = Errand(_append, str(path), account=account, within_s=math.inf, descriptors=[readable])
+            self._helper_task = HelperTask(
+                _append, str(path), account=account, within_s=math.inf, descriptors=[readable]
+            )
         except OSError:
             os.close(self._pipe)
             raise
@@ -57,9 +59,9 @@ class OutputFile:
     def close(self) -> None:
         """Close the pipe, and give the writing process `patience_s` seconds to finish."""
         os.close(self._pipe)
-        self._errand.deadline = time.monotonic() + self.patience_s
+        self._helper_task.deadline = time.monotonic() + self.patience_s
         with suppress(OSError):
-            self._errand.wait()
+            self._helper_task.wait()
 
     def _write(self, patience_s: float) -> bool:
         while self._rest:

@@ -22,7 +22,7 @@ from ebbtide_agent.supervisor import settling
 from ebbtide_agent.supervisor.launch import stop_signal
 from ebbtide_agent.supervisor.output_file import try_to_open
 from ebbtide_agent.supervisor.script import command_of, edited, has_python
-from ebbtide_agent.supervisor.settling import Remains
+from ebbtide_agent.supervisor.settling import LeftFiles
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause, refusing
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
@@ -79,7 +79,7 @@ def _script(intent: Intent, place: AttemptDir) -> list[str]:
     return list(command_of(intent, place))
 
 
-def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
+def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
     """Look with the user's rights at what the processes will find. Raises OSError if they cannot save."""
     answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": 0}
     try:
@@ -100,7 +100,7 @@ def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
     )
 
 
-def _seal(intent: Intent, remains: list[Remains]) -> int:
+def _seal(intent: Intent, remains: list[LeftFiles]) -> int:
     """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
     for count, left in enumerate(remains):
         try:

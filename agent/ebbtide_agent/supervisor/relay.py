@@ -52,7 +52,7 @@ class ProgressRelay:
         """When there is something to do next, on the monotonic clock."""
         return min(self._output.next_at, self._reported_at + PROGRESS_S if self._has_unreported else math.inf)
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Take in the reports that have arrived."""
         if self._reports.read():
             self.note_checkpoint()

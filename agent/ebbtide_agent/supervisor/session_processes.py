@@ -23,7 +23,7 @@ from typing import Any, Final
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import Entrance, Program
+from ebbtide_agent.supervisor.program import ProcessSetup, Program
 
 HANGUP_S: Final = 5.0
 """Seconds that a process has to end after SIGHUP."""
@@ -127,7 +127,7 @@ class SessionProcesses:
         program = Program(
             [str(argument) for argument in request["command"]],
             {**self._door.environment, **request["env"]},
-            Entrance(self._door.workdir, account, partial(_arrive, self._door.group, terminal), session=True),
+            ProcessSetup(self._door.workdir, account, partial(_arrive, self._door.group, terminal), session=True),
             (stdin, stdout, stderr),
             (self._door.lock,),
             _explain,
@@ -140,7 +140,7 @@ class SessionProcesses:
         if guest.program.is_settled:
             return
         descriptor = guest.program.fileno()
-        if not guest.program.hear():
+        if not guest.program.poll():
             return
         self._selector.unregister(descriptor)
         if guest.program.failure is None:

@@ -76,7 +76,7 @@ def test_a_call_that_hangs_costs_the_process_its_life_and_nothing_else(opened):
     began = time.monotonic()
     assert [apart.read(uuid).unhealthy_reason for uuid in node.uuids] == [SILENT] * 2
     assert time.monotonic() - began < HANGS_S
-    assert read_stat(first) is None  # killed and buried
+    assert read_stat(first) is None  # killed and reaped
     node.faults()
     _wait_until(lambda: apart.read(node.uuids[0]).healthy)
     assert apart.pid not in (None, first)

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep
 from ebbtide_agent.processes.launchers import ProcessKind
+from ebbtide_agent.processes.stop_propagation import LiveProcess, Reaction, StopStep
 from ebbtide_agent.supervisor.clues import WireClue, of_killing, of_request
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 

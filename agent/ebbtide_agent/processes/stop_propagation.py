@@ -101,7 +101,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Asking:
+class StopPropagation:
     """One request to leave, until no process is left that could answer it."""
 
     _asked: dict[int, _Asked] = field(default_factory=dict)
