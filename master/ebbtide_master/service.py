@@ -40,7 +40,7 @@ from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Front, Listeners
+    from ebbtide_master.tls.listeners import Listeners, PublicEndpoint
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()
@@ -155,13 +155,13 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
         yield
 
 
-def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "Front":
+def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "PublicEndpoint":
     from ebbtide_master.tls.credentials import for_agents, for_clients
-    from ebbtide_master.tls.listeners import Front
+    from ebbtide_master.tls.listeners import PublicEndpoint
 
     bound = _bind(server, listeners.host, listeners.port, for_clients(listeners.folder), "--port")
     agent_bound = _bind(server, listeners.host, listeners.agent_port, for_agents(listeners.folder), "--agent-port")
-    return Front(listeners, listeners.public_host, bound, agent_bound)
+    return PublicEndpoint(listeners, listeners.public_host, bound, agent_bound)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:

@@ -6,6 +6,6 @@ files it touches, a clean environment, no descriptors but those that it is given
 does not come back in time it is killed, no process waits for its end, and the answer is `NoAnswer`.
 
 asking.py    for processes with threads, such as the agent: a server with one thread forks for them
-errand.py    for processes with one thread, such as a supervisor: they fork themselves, and wait in their own loop
-worker.py    a process that is forked in advance, so that no errand waits for that; it stays for one after the other
+task.py      for processes with one thread, such as a supervisor: they fork themselves, and wait in their own loop
+worker.py    a process that is forked in advance, so that no task waits for that; it stays for one after the other
 """

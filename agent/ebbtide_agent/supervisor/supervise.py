@@ -109,10 +109,10 @@ def _supervise(
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
             environment = prepared.environments[0]
-            door = SessionEntry(sockets.guests, environment, intent.workdir, held, group, intent.account)
+            entry = SessionEntry(sockets.session_processes, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
             watch = Watch(
-                intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced, pipe
+                intent, prepared.signal, ranks, reports, status, sockets, entry, output, worker, enforced, pipe
             )
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())

@@ -65,7 +65,7 @@ class Watch:
         reports: Reports,
         status: Status,
         sockets: Sockets,
-        door: SessionEntry,
+        entry: SessionEntry,
         output: Output,
         worker: Worker,
         enforced: bool,
@@ -79,12 +79,12 @@ class Watch:
         self._ranks = {rank.identity.pid: rank for rank in ranks}
         self._reports = reports
         self._status = status
-        self._group = door.group
+        self._group = entry.group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._sweeping = False
         self.control = AgentConnections(self._selector, sockets.control, self._obey)
-        self._sessions = SessionProcesses(self._selector, door)
+        self._sessions = SessionProcesses(self._selector, entry)
         self._input = None
         if sockets.input is not None and pipe is not None:
             self._input = StandardInput(self._selector, sockets.input, pipe)

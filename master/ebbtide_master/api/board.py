@@ -21,7 +21,7 @@ from ebbtide_master.api import board_rows as rows
 from ebbtide_master.api.context import Context
 from ebbtide_master.changes import Watcher
 from ebbtide_master.loop import Parts
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 
 GATHER_S: Final = 0.25
 """Seconds for which changes are gathered before they are told."""
@@ -154,7 +154,7 @@ class ClusterBoard:
     # --- keeping up ---
 
     async def _keep_up(self) -> None:
-        stand_in("board")
+        use_queue("board")
         clock = asyncio.get_running_loop().time
         with self._changes.watch() as watcher:
             await self._loop.ask_in_parts(self._look_at_all)

@@ -16,7 +16,7 @@ from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.api.views import GPU_STATE_NUMBERS, STATES, jobs_by_gpu, node_state, reason_of
-from ebbtide_master.identity.sight import public_reason
+from ebbtide_master.identity.visibility import public_reason
 
 MOST_QUEUED: Final = 200
 """Jobs at the head of each queue whose places are told."""

@@ -38,7 +38,7 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class PublicEndpoint:
     """The address at which other machines reach this master, and the nodes that may join there."""
 
     listeners: Listeners
