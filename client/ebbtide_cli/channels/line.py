@@ -125,7 +125,7 @@ async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -
         call.cancel()
 
 
-def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
+def on_own_thread(call: Callable[[], Value]) -> "asyncio.Future[Value]":
     """Make a call that may block forever on a thread of its own, which does not keep this process from ending."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Value] = loop.create_future()
@@ -158,7 +158,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
 
-    await apart(write)
+    await on_own_thread(write)
 
 
 def exit_code(closed: channel_pb2.ChannelClosed | None) -> int:

@@ -15,7 +15,7 @@ from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ClientChannel, apart, write_all
+from ebbtide_cli.channels.line import ClientChannel, on_own_thread, write_all
 
 ESCAPE: Final = ord("~")
 LEAVE: Final = ord(".")
@@ -112,7 +112,7 @@ async def _feed(line: ClientChannel) -> None:
 
 async def _read() -> bytes:
     with suppress(OSError):
-        return await apart(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
+        return await on_own_thread(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
     return b""
 
 

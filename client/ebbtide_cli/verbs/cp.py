@@ -16,7 +16,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
-from ebbtide_cli.channels.line import ClientChannel, apart, channel, write_all
+from ebbtide_cli.channels.line import ClientChannel, channel, on_own_thread, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
@@ -129,7 +129,7 @@ async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targe
 
             reading, writing = os.pipe()
             with open(reading, "rb") as archive:
-                unpacking = apart(lambda: unpack(archive, targets, show))
+                unpacking = on_own_thread(lambda: unpack(archive, targets, show))
                 receiving = asyncio.create_task(_receive(line, writing))
                 both: list[asyncio.Future[Any]] = [receiving, unpacking]
                 try:
