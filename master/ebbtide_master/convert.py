@@ -41,34 +41,13 @@ from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 _LOG_ACTIONS = {getattr(job_pb2, f"LOG_ACTION_{action.name}"): action for action in LogAction}
-_CHECKPOINTED = {
-    job_pb2.CHECKPOINTED_UNKNOWN: Checkpointed.UNKNOWN,
-    job_pb2.CHECKPOINTED_YES: Checkpointed.YES,
-    job_pb2.CHECKPOINTED_NO: Checkpointed.NO,
-}
-_CLUES = {
-    agent_pb2.CLUE_CATCHES_TERM: Clue.CATCHES_TERM,
-    agent_pb2.CLUE_CATCHES_USR1: Clue.CATCHES_USR1,
-    agent_pb2.CLUE_CATCHES_USR2: Clue.CATCHES_USR2,
-    agent_pb2.CLUE_NOT_ASKED: Clue.NOT_ASKED,
-    agent_pb2.CLUE_LAUNCHER: Clue.LAUNCHER,
-    agent_pb2.CLUE_WORKERS_SIGNALLED: Clue.WORKERS_SIGNALLED,
-}
+_CHECKPOINTED = {getattr(job_pb2, f"CHECKPOINTED_{each.name}"): each for each in Checkpointed}
+_CLUES = {getattr(agent_pb2, f"CLUE_{each.name}"): each for each in Clue}
 _REFUSALS = {
-    agent_pb2.REFUSAL_CAUSE_UNSPECIFIED: RefusalCause.NODE,
-    agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
-    agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
-    agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
-    agent_pb2.REFUSAL_CAUSE_NO_PATH: RefusalCause.NO_PATH,
-    agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT: RefusalCause.NO_ACCOUNT,
+    number: RefusalCause[name.removeprefix("REFUSAL_CAUSE_").replace("UNSPECIFIED", "NODE")]
+    for name, number in agent_pb2.RefusalCause.items()
 }
-_LINKS = {
-    agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
-    agent_pb2.GPU_LINK_SWITCH: LinkKind.SWITCH,
-    agent_pb2.GPU_LINK_HOST_BRIDGE: LinkKind.HOST_BRIDGE,
-    agent_pb2.GPU_LINK_NUMA_NODE: LinkKind.NUMA_NODE,
-    agent_pb2.GPU_LINK_SYSTEM: LinkKind.SYSTEM,
-}
+_LINKS = {getattr(agent_pb2, f"GPU_LINK_{each.name}"): each for each in LinkKind}
 _HOST: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = limits.MAX_FACT_LENGTH
