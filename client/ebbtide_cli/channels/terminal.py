@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ebbtide_core.model import limits
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ClientChannel, on_own_thread, write_all
+from ebbtide_cli.channels.line import ClientChannel, write_all
 
 ESCAPE: Final = ord("~")
 LEAVE: Final = ord(".")
@@ -112,7 +113,7 @@ async def _feed(line: ClientChannel) -> None:
 
 async def _read() -> bytes:
     with suppress(OSError):
-        return await on_own_thread(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
+        return await on_daemon_thread(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
     return b""
 
 

@@ -6,10 +6,8 @@ from the journal behind it. So a notice may come twice, with the same key, and o
 
 import asyncio
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -19,6 +17,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.notice_rules import Moment, shown
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.notices import moment_of
+from ebbtide_protos.threads import on_daemon_thread
 
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.notify.delivery import UndeliveredError, deliver
@@ -136,7 +135,7 @@ class Notifier:
 
     async def send(self, target: str, notice: Notice) -> str:
         """Try once to deliver ``notice``, and return the answer. Raises `UndeliveredError`, ValueError."""
-        return await _apart(partial(deliver, self.settings.address(target), notice, self.settings))
+        return await on_daemon_thread(partial(deliver, self.settings.address(target), notice, self.settings), "notice")
 
     def _start(self) -> None:
         for name, target in self._targets.items():
@@ -188,29 +187,3 @@ class Notifier:
         if (notified := self._cursors()) != self._notified:
             self._notified = notified
             self._store.note_notified(notified)
-
-
-def _apart(call: Callable[[], str]) -> asyncio.Future[str]:
-    """Return the future result of ``call`` on a daemon thread, so that a stopping master waits for no mail server."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[str] = loop.create_future()
-
-    def settle(value: str, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    def run() -> None:
-        value, failure = "", None
-        try:
-            value = call()
-        except Exception as error:  # noqa: BLE001 (the caller gets it)
-            failure = error
-        with suppress(RuntimeError):  # raised if the loop is closed
-            loop.call_soon_threadsafe(settle, value, failure)
-
-    threading.Thread(target=run, name="notice", daemon=True).start()
-    return result
