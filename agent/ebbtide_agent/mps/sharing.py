@@ -373,7 +373,7 @@ class GpuSharing:
             self._fail(key, reason)
 
     def _cause(self, gpu: _Shared) -> AttemptKey | None:
-        """Return the attempt that has most likely caused the fault; None if that cannot be told."""
+        """Return the attempt that has most likely caused the fault; None if that cannot be known."""
         since = time.monotonic() - _CAUSE_S
         first = next((end for end in gpu.ends if end.at >= since), None)
         if first is None:

@@ -125,7 +125,7 @@ class Eligibility:
     excluded_because: Mapping[NodeId, str] = field(default_factory=dict)
     """Why each of these nodes is closed to it."""
     excluded_gpus: frozenset[GpuId] = frozenset()
-    """The GPUs that are closed to it, because its log told of a fault there."""
+    """The GPUs that are closed to it, because its log reported a fault there."""
     left_out_until: Mapping[NodeId, float] = field(default_factory=dict)
     """Of the excluded nodes those that are only left out, after failed launches, until a Unix time."""
 

@@ -168,7 +168,7 @@ DEFAULT_GRACE_S: Final = 180.0
 """Seconds of the default grace period: most checkpoints of one node's memory are written in that time."""
 
 MIN_IDLE_S: Final = 1.0
-"""Seconds. A shorter idle time could not be told from a pause between two keystrokes."""
+"""Seconds. A shorter idle time could not be distinguished from a pause between two keystrokes."""
 CHANNEL_FRAME_BYTES: Final = 64 * KIB
 """Bytes of one frame of a channel: a user's keystroke waits for one frame at most."""
 MAX_RUN_BYTES: Final = 64 * KIB
