@@ -17,7 +17,7 @@ from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 from ebbtide_protos.version import VERSION
 
-from ebbtide_master.api.cluster import about
+from ebbtide_master.api.cluster import cluster_facts
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import jobs_named
 from ebbtide_master.api.reloading import ReloadService
@@ -106,7 +106,7 @@ async def serving(
         agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
         context = Context(
-            about=about(store, epoch, VERSION, policy),
+            about=cluster_facts(store, epoch, VERSION, policy),
             loop=loop,
             clock=clock,
             store=store,

@@ -261,7 +261,7 @@ class World(RuleBasedStateMachine):
         if is_valid(spec) and self.cluster.refusal(submitted) is None:
             self.accepted.add(id)
             self.tell(submitted)
-            needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])
+            needs = memory.learned_request(self.cluster.state, self.cluster.state.jobs[id])
             if needs is not None:
                 self.tell(needs)
 

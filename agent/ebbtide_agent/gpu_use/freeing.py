@@ -49,7 +49,7 @@ class Freeing:
     async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
         """Wait until the GPUs of an attempt that has ended are free; return those that do not become free, and why."""
         dirty = await self._wait(key, allocation)
-        self._idle.set_aside(dirty)
+        self._idle.mark_stuck(dirty)
         return dirty
 
     def look(self, readings: Readings, owners: Owners) -> None:

@@ -61,7 +61,7 @@ class Telemetry:
         gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
         self._reported = frozenset(readings)
         if self._sharing is not None and self._known != self._reported:
-            await self._sharing.know(gpus, self._reader.settings, fake=self.kind == "fake")
+            await self._sharing.set_gpus(gpus, self._reader.settings, fake=self.kind == "fake")
             self._known = self._reported
         return [self._info(gpu, self._seen(readings[gpu.uuid]), owners, links) for gpu in gpus]
 
@@ -87,7 +87,7 @@ class Telemetry:
         return readings, await self._attribution.owners(listed_pids(readings))
 
     def _seen(self, reading: GpuReading) -> GpuReading:
-        return reading if self._sharing is None else self._sharing.seen(reading)
+        return reading if self._sharing is None else self._sharing.without_server(reading)
 
     def _message(self, reading: GpuReading, owners: Owners) -> agent_pb2.GpuReading:
         return agent_pb2.GpuReading(

@@ -141,7 +141,7 @@ class GpuSharing:
             if gpu.daemon is not None:
                 self._watch(gpu)
 
-    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
+    async def set_gpus(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
         """Learn which GPUs there are and which can have MPS; `settings` may block for ever, and then none has it."""
         self._is_real = not fake
         self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
@@ -169,7 +169,7 @@ class GpuSharing:
         except TimeoutError:
             raise NotShared(f"the MPS server that was on its GPU does not end ({_PATIENCE_S:g} s)") from None
 
-    def left(self, key: AttemptKey) -> None:
+    def forget(self, key: AttemptKey) -> None:
         """Forget an attempt of which no process is left."""
         for gpu in self._gpus.values():
             if gpu.modes.pop(key, None) is not None:
@@ -191,7 +191,7 @@ class GpuSharing:
             await self._question(gpu, gpu.daemon)
         return gpu.failures.get(key, "")
 
-    def seen(self, reading: GpuReading) -> GpuReading:
+    def without_server(self, reading: GpuReading) -> GpuReading:
         """Return the reading without the processes of the GPU's MPS server, and unhealthy while that is replaced."""
         gpu = self._gpus.get(reading.uuid)
         if gpu is None:

@@ -101,7 +101,7 @@ class MemoryWatch:
         self._pause()
         if most > self._allowed_bytes:
             with suppress(OSError):  # e.g. there can be no further process
-                self._weighing = HelperTask(weigh, pids, account=None, within_s=_WEIGHING_S)
+                self._weighing = HelperTask(total_memory_bytes, pids, account=None, within_s=_WEIGHING_S)
                 self._selector.register(self._weighing, selectors.EVENT_READ, _do_nothing)
         return False
 
@@ -129,7 +129,7 @@ class MemoryWatch:
         self._next_at = now + min(_RAREST_S, max(EVERY_S, (now - self._began) / _SHARE_OF_TIME))
 
 
-def weigh(pids: Sequence[int]) -> int:
+def total_memory_bytes(pids: Sequence[int]) -> int:
     """Return the bytes of memory that these processes have together, each page once; runs in a helper's process, as it
     may hang."""
     return sum(procfs.proportional_bytes(pid) for pid in pids)

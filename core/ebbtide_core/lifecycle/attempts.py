@@ -65,7 +65,7 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     first, needed = attempt.allocation.node_ids[0], job.saved.checkpoint is not None
     meeting = ("", 0) if attempt.gang is None else (state.nodes[first].facts.address, attempt.gang.port)
-    source = checkpoint_location.source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
+    source = checkpoint_location.copy_source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
 

@@ -19,7 +19,7 @@ from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
-from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
+from ebbtide_core.resources.checkpoint_location import nodes_with_checkpoint, sees_checkpoint
 from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.rule import Rule, about_job
@@ -67,7 +67,7 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
     nodes = state.pools[name].books.nodes.values()
     if not nodes or job.spec.move_checkpoints or any(sees_checkpoint(job, node) for node in nodes):
         return None
-    where = ", ".join(node.id for node in keepers(job, state.nodes))
+    where = ", ".join(node.id for node in nodes_with_checkpoint(job, state.nodes))
     message = (
         f"job {job.id} has its checkpoint on node {where}, which no node of pool {name} can read:"
         " only a job submitted with --move-checkpoints could go there"

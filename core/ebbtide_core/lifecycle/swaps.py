@@ -100,7 +100,7 @@ def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> Non
     suspension.exited = suspension.gpu_free = now
     order = job.attempts[-1].stop
     assert order is not None
-    restart_costs.note_took(job, order)
+    restart_costs.note_duration(job, order)
     add_note(suspension, f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s")
 
 

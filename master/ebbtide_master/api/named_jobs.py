@@ -46,7 +46,7 @@ def array_of(cluster: Cluster, id: str) -> Array | None:
     return cluster.state.gates.arrays.get(JobId(number))
 
 
-def breadth(cluster: Cluster, id: str) -> int:
+def tasks_to_check(cluster: Cluster, id: str) -> int:
     """Return how many tasks have to be looked at to find those that ``id`` names."""
     array = array_of(cluster, id) if cluster.job(JobId(id)) is None else None
     if array is None:

@@ -36,7 +36,7 @@ def test_what_idle_means_follows_the_display_up_and_down():
 def test_what_a_job_left_is_never_taken_for_idle():
     idle = IdleMemory()
     idle.learn(seen(GIB), held=())
-    idle.set_aside({"GPU-0"})
+    idle.mark_stuck({"GPU-0"})
     idle.learn(seen(4 * GIB), held=())
     assert idle.of("GPU-0") == GIB
     idle.learn(seen(GIB + 1), held=())
@@ -47,7 +47,7 @@ def test_what_a_job_left_is_never_taken_for_idle():
 def test_the_next_agent_knows_it(tmp_path):
     first = IdleMemory(tmp_path / "idle.json")
     first.learn(seen(GIB), held=())
-    first.set_aside({"GPU-0"})
+    first.mark_stuck({"GPU-0"})
     second = IdleMemory(tmp_path / "idle.json")
     second.learn(seen(4 * GIB), held=())
     assert second.of("GPU-0") == GIB

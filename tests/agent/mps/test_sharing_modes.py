@@ -24,10 +24,10 @@ def job(id, uuid=UUID, **changes):
 @asynccontextmanager
 async def shared(place, binary, gpu=GPU, settings=None):
     found = GpuSharing(place / "node", binary, look_s=0.02)
-    await found.know((gpu,), lambda _: settings or GpuSettings(), fake=False)
+    await found.set_gpus((gpu,), lambda _: settings or GpuSettings(), fake=False)
     yield found
     for id in "123":
-        found.left((id, 1))
+        found.forget((id, 1))
     await found.close()
 
 
@@ -56,10 +56,10 @@ async def test_without_a_daemon_it_is_time_sliced(place, program):
 async def test_all_shares_go_one_way_even_if_the_other_becomes_possible(place, binary):
     async with shared(place, binary, settings=GpuSettings(mig=True)) as ways:
         await ways.prepare(job("1"))
-        await ways.know((GPU,), lambda _: GpuSettings(), fake=False)
+        await ways.set_gpus((GPU,), lambda _: GpuSettings(), fake=False)
         assert (await ways.prepare(job("2"))).sharing is SharingMode.TIME_SLICING
-        ways.left(("1", 1))
-        ways.left(("2", 1))
+        ways.forget(("1", 1))
+        ways.forget(("2", 1))
         assert (await ways.prepare(job("3"))).sharing is SharingMode.MPS
 
 
@@ -90,7 +90,7 @@ async def test_the_server_is_no_foreign_process(place, binary):
     async with shared(place, binary) as ways:
         await ways.prepare(job("1"))
         server, stranger = GpuProcess(ways._gpus[UUID].daemon.servers[0].pid, GIB), GpuProcess(1, GIB)
-        assert ways.seen(GpuReading(UUID, processes=(server, stranger))).processes == (stranger,)
+        assert ways.without_server(GpuReading(UUID, processes=(server, stranger))).processes == (stranger,)
 
 
 @pytest.fixture
