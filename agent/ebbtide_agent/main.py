@@ -29,16 +29,16 @@ from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
-from ebbtide_agent.files.tidying import Keep, Tidying
+from ebbtide_agent.files.retention import Retention, RetentionTask
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.foreign_processes import ForeignProcessNotifier, parse_command
 from ebbtide_agent.gpu_use.freeing import Freeing
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.gpu_use.telemetry import Telemetry
-from ebbtide_agent.gpu_use.unused_sessions import Unused
+from ebbtide_agent.gpu_use.unused_sessions import UnusedSessions
 from ebbtide_agent.gpu_use.watchdog import Watchdog
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.link import joined, membership
@@ -77,7 +77,7 @@ class AgentOptions:
     pool: str = "default"  # the pool of the node
     labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
     taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
-    keep: Keep = Keep()  # noqa: RUF009 (frozen) how long, and how much of, finished jobs' files are kept
+    keep: Retention = Retention()  # noqa: RUF009 (frozen) how long, and how much of, finished jobs' files are kept
     min_uid: int = MIN_UID  # as root, the agent refuses jobs of accounts with a lower uid
     on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
 
@@ -208,13 +208,13 @@ async def _serve_for_ever(
         backends.callback(backend.close)
         reader = GpuReader(backend)
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
-        idle = Idle(node_dir / "idle.json")
+        idle = IdleMemory(node_dir / "idle.json")
         freeing = Freeing(holders.is_over, reader, attribution, idle)
         telemetry = Telemetry(reader, attribution, idle, holders.held, sharing)
         watchdog = Watchdog(holders, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
         channels = ChannelTable(attempts.access, name)
-        telemetry.listeners += [freeing.look, watchdog.look, Unused(holders, channels).look]
+        telemetry.listeners += [freeing.look, watchdog.look, UnusedSessions(holders, channels).look]
         gpus.reader.set_result(reader)
         if command := parse_command(options.on_foreign):
             notifier = ForeignProcessNotifier(command, name, attribution.is_foreign)
@@ -224,7 +224,7 @@ async def _serve_for_ever(
             asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
         await telemetry.inventory()  # measures the idle GPUs before anything starts on them
         proof = Credentials(options.home, name, node_dir)
-        tidying = asyncio.create_task(Tidying(node_dir, checkpoint_root, exchange, options.keep).run(places))
+        tidying = asyncio.create_task(RetentionTask(node_dir, checkpoint_root, exchange, options.keep).run(places))
         closing.callback(tidying.cancel)
         link = MasterLink(
             find_master, node, attempts, attempts.access, telemetry, cluster_file, exchange, channels, proof

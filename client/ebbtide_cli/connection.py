@@ -170,14 +170,14 @@ def _tls_trouble(address: Address) -> str:
     """Return what is wrong with the certificates, if that is why the master is unavailable; else an empty text."""
     if address.home is not None:
         return ""
-    from ebbtide_protos.handshake import Knock, trouble
+    from ebbtide_protos.handshake import TlsProbe, trouble
 
     from ebbtide_cli.trust import authority
 
-    return trouble(Knock(address.host, address.port, authority(address)))
+    return trouble(TlsProbe(address.host, address.port, authority(address)))
 
 
 def _retry_after_s(error: CallFailed) -> float | None:
     """Return after how many seconds the master will accept the request that it refused; None if it does not say."""
-    told = error.trailers.get(RETRY_KEY)
-    return None if told is None else float(told)
+    delay_s = error.trailers.get(RETRY_KEY)
+    return None if delay_s is None else float(delay_s)

@@ -17,55 +17,27 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 
+
+def _words(enum: Any, prefix: str, unset: str = "") -> dict[int, str]:
+    """Return the words for the values of an enum of the wire; ``unset`` is for the value that stands for a default."""
+    words = {number: name.removeprefix(prefix).lower().replace("_", " ") for name, number in enum.items()}
+    return {number: unset if word == "unspecified" else word for number, word in words.items()}
+
+
 CLASSES = {
     job_pb2.JOB_CLASS_UNSPECIFIED: "be",
     job_pb2.JOB_CLASS_BEST_EFFORT: "be",
     job_pb2.JOB_CLASS_TRIAL_AND_ERROR: "te",
 }
-SUSPEND_MODES = {
-    job_pb2.SUSPEND_MODE_UNSPECIFIED: "checkpoint",
-    job_pb2.SUSPEND_MODE_CHECKPOINT: "checkpoint",
-    job_pb2.SUSPEND_MODE_NONE: "none",
-    job_pb2.SUSPEND_MODE_SWAP: "swap",
-}
-LAUNCH_MODES = {
-    job_pb2.LAUNCH_MODE_UNSPECIFIED: "single",
-    job_pb2.LAUNCH_MODE_SINGLE: "single",
-    job_pb2.LAUNCH_MODE_DDP: "ddp",
-}
-KINDS = {
-    job_pb2.JOB_KIND_UNSPECIFIED: "batch",
-    job_pb2.JOB_KIND_BATCH: "batch",
-    job_pb2.JOB_KIND_COMMAND: "command",
-    job_pb2.JOB_KIND_SHELL: "shell",
-    job_pb2.JOB_KIND_NOTEBOOK: "notebook",
-    job_pb2.JOB_KIND_TENSORBOARD: "tensorboard",
-}
+SUSPEND_MODES = _words(job_pb2.SuspendMode, "SUSPEND_MODE_", "checkpoint")
+LAUNCH_MODES = _words(job_pb2.LaunchMode, "LAUNCH_MODE_", "single")
+KINDS = _words(job_pb2.JobKind, "JOB_KIND_", "batch")
 # The parts of a suspension, in their order. The core defines these words, but is slow to load for them alone.
 PARTS = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
-SIGNAL_TARGETS = {
-    job_pb2.SIGNAL_TARGET_UNSPECIFIED: "auto",
-    job_pb2.SIGNAL_TARGET_AUTO: "auto",
-    job_pb2.SIGNAL_TARGET_LEADER: "leader",
-    job_pb2.SIGNAL_TARGET_ALL: "all",
-}
-EXIT_ZEROS = {
-    job_pb2.EXIT_ZERO_UNSPECIFIED: "suspended",
-    job_pb2.EXIT_ZERO_SUSPENDED: "suspended",
-    job_pb2.EXIT_ZERO_COMPLETED: "completed",
-}
-CHECKPOINTED = {
-    job_pb2.CHECKPOINTED_UNKNOWN: "unknown",
-    job_pb2.CHECKPOINTED_YES: "yes",
-    job_pb2.CHECKPOINTED_NO: "no",
-}
-LINKS = {
-    agent_pb2.GPU_LINK_NVLINK: "nvlink",
-    agent_pb2.GPU_LINK_SWITCH: "switch",
-    agent_pb2.GPU_LINK_HOST_BRIDGE: "host bridge",
-    agent_pb2.GPU_LINK_NUMA_NODE: "numa node",
-    agent_pb2.GPU_LINK_SYSTEM: "system",
-}
+SIGNAL_TARGETS = _words(job_pb2.SignalTarget, "SIGNAL_TARGET_", "auto")
+EXIT_ZEROS = _words(job_pb2.ExitZero, "EXIT_ZERO_", "suspended")
+CHECKPOINTED = _words(job_pb2.Checkpointed, "CHECKPOINTED_")
+LINKS = _words(agent_pb2.GpuLink, "GPU_LINK_")
 FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 
 
@@ -358,7 +330,7 @@ def _gpu_facts(gpu: client_pb2.NodeGpu) -> Facts:
         "numa_node": _optional(gpu.info, "numa_node"),
         "compute_capability": gpu.info.compute_capability or None,
         "mig_parent": gpu.info.parent or None,
-        "links": {peer.uuid: LINKS[peer.link] for peer in gpu.info.peers if peer.link in LINKS},
+        "links": {peer.uuid: word for peer in gpu.info.peers if (word := LINKS.get(peer.link))},
         "share_allocated": _number(gpu.share_allocated),
         "mps": gpu.info.mps,
         "job_ids": list(gpu.job_ids),

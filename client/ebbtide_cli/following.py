@@ -131,7 +131,7 @@ class _Following:
             self._changed.clear()
             listed = await self._look(stub)
             self._choose(stub)
-            await asyncio.sleep(max(LOOK_S, listed * limits.LISTED_COST / limits.TOLD_PER_S / LISTED_SHARE))
+            await asyncio.sleep(max(LOOK_S, listed * limits.LISTED_COST / limits.WATCHED_PER_S / LISTED_SHARE))
 
     async def _look(self, stub: ClientServiceStub) -> int:
         """Find out which tasks have begun and which have ended; return how many tasks were listed."""

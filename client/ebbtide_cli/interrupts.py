@@ -122,8 +122,8 @@ class _Hearing:
 
     def _insist(self) -> None:
         """Wait for a signal from the wakeup descriptor, and from then on see to it that the exception takes effect."""
-        with open(self._reading, "rb", buffering=0) as told:
-            while heard := told.read(64):
+        with open(self._reading, "rb", buffering=0) as wakeups:
+            while heard := wakeups.read(64):
                 if signal.SIGINT not in heard:
                     continue
                 since = time.monotonic()
@@ -272,13 +272,13 @@ def stop_signals() -> Iterator[int]:
     """
     import socket
 
-    told, tell = socket.socketpair()
-    tell.setblocking(False)
-    with told, tell:
-        before = signal.set_wakeup_fd(tell.fileno())
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    with reader, writer:
+        before = signal.set_wakeup_fd(writer.fileno())
         handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            yield told.fileno()
+            yield reader.fileno()
         finally:
             signal.set_wakeup_fd(before)
             for number, handler in handlers.items():

@@ -6,21 +6,53 @@ from typing import TYPE_CHECKING, Final
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import connected
+from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
 from ebbtide_cli.facts import Facts, job_facts
 from ebbtide_cli.jobs import finished, summary
 from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
 if TYPE_CHECKING:
+    import grpc
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 Send = Callable[["ClientServiceStub", str], client_pb2.Job]
 Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
 """Whether the request has taken effect, given the job now and the job as it was when the master accepted that."""
 
+CameOf = Callable[[client_pb2.Job], tuple[str, int]]
+"""Returns the line and the exit code for a job that was waited for."""
+
 wait_option: Final = click.option("--wait", is_flag=True, help="Wait until the request has taken effect.")
+
+
+def _summarised(job: client_pb2.Job) -> tuple[str, int]:
+    return summary(job), OK
+
+
+def request_verb(
+    text: str,
+    *calls: str,
+    method: "Callable[[ClientServiceStub], grpc.UnaryUnaryMultiCallable[client_pb2.JobRequest, client_pb2.Job]]",
+    effective: Effective,
+    came_of: CameOf = _summarised,
+) -> click.Command:
+    """Make the command of a verb that needs only ids of jobs; ``text`` is its help, and ``calls`` are its examples."""
+
+    @click.command(help=text, epilog=examples(*calls))
+    @ids_argument
+    @wait_option
+    @json_option
+    @master_option
+    def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
+        def send(stub: "ClientServiceStub", job_id: str) -> client_pb2.Job:
+            return ask(method(stub), client_pb2.JobRequest(job_id=job_id))
+
+        return grant(master, job_ids, send, effective, wait=wait, as_json=as_json, came_of=came_of)
+
+    return command
 
 
 def grant(
@@ -32,12 +64,11 @@ def grant(
     wait: bool,
     as_json: bool,
     facts: Callable[[client_pb2.Job], Facts] = job_facts,
-    came_of: Callable[[client_pb2.Job], tuple[str, int]] = lambda job: (summary(job), OK),
+    came_of: CameOf = _summarised,
 ) -> int:
     """Send one request for each job and print the jobs, as JSON their ``facts``; return the worst exit code.
 
-    A job that cannot be changed is reported, and does not keep the others from being changed. ``came_of`` gives the
-    line and the exit code for a job that was waited for.
+    A job that cannot be changed is reported, and does not keep the others from being changed.
     """
     code = OK
     accepted: dict[str, client_pb2.Job] = {}
@@ -54,7 +85,7 @@ def grant(
     if wait and jobs:
         jobs, waited_code = _wait(master, accepted, effective, drawn=not as_json)
         code = max(code, waited_code)
-    came = {job.job_id: came_of(job) if wait else (summary(job), OK) for job in jobs}
+    came = {job.job_id: came_of(job) if wait else _summarised(job) for job in jobs}
     if as_json:
         print_json([facts(job) for job in jobs])
     for line, came_code in came.values():

@@ -6,8 +6,8 @@ from collections import Counter
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.escaped import Escaped
-from ebbtide_cli.prefixed import Prefixed, Whole
-from ebbtide_cli.tidy import Tidy
+from ebbtide_cli.prefixed import Prefixed, WholeLines
+from ebbtide_cli.tidy import TidyLines
 
 
 class LogPosition:
@@ -53,7 +53,7 @@ class LogLines:
     def __init__(self, prefix: str, *, tidy: bool, whole: bool = False) -> None:
         self.prefix = prefix
         self._lines = Prefixed(prefix)
-        self._cut = Tidy() if tidy else Whole() if whole else None
+        self._cut = TidyLines() if tidy else WholeLines() if whole else None
         self._escaped = Escaped() if sys.stdout.isatty() else None
         self._attempt = 0
 

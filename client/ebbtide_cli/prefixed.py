@@ -28,7 +28,7 @@ class Prefixed:
         return ended
 
 
-class Whole:
+class WholeLines:
     """Return whole lines only, so that they can stand between the lines of other sources."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ _NEWLINE = b"\n"
 _RETURN = b"\r"
 
 
-class Tidy:
+class TidyLines:
     """Take output in pieces, and return whole lines, each with only its last rewriting."""
 
     def __init__(self) -> None:

@@ -151,13 +151,13 @@ class Cluster:
             self._end_times(now, out)
         if state.leasing:
             self._decide(silence.over_leases(state, now), now, out)
-        if state.bookings or state.shut_out:
+        if state.bookings or state.blocked_by_bookings:
             self._review_bookings(now, out)
         if state.quiesced or state.awaited or state.unheard:
             return
         if state.halvings_changed:
             self._decide(review(state), now, out)
-        if state.aside:
+        if state.displaced:
             interference.review(state, now)
         alone = len(state.pools) == 1
         for pool in state.pools.values():
@@ -171,7 +171,7 @@ class Cluster:
     def _review_bookings(self, now: float, out: list[Command]) -> None:
         """Stop the jobs that are in the way of bookings, and put into the queue those that no booking keeps out."""
         self._decide(booking_placement.review(self.state, now), now, out)
-        booking_placement.shut_out(self.state, now)
+        booking_placement.update_blocked(self.state, now)
         self.state.look_again()
         if (time := booking_placement.next_time(self.state, now)) is not None:
             self._wake_by(time, now, out)

@@ -140,7 +140,7 @@ def start(pool: PoolState, job: Job, allocation: Allocation, sticky: bool = Fals
     reason, reserved_s = f"starting on {where(allocation)}", None
     if (
         job.saved.root_id
-        and (source := checkpoint_location.source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
+        and (source := checkpoint_location.copy_source(job, allocation.node_ids[0], pool.books.everywhere)) is not None
     ):
         reason += f"; its checkpoint is copied from node {source} first"
     if job.spec.time_auto:

@@ -63,5 +63,5 @@ def about_job(apply: Callable[[ClusterState, Job, J, float], None]) -> Callable[
     return apply_to_job
 
 
-def only_told(state: ClusterState, job: Job, event: JobEvent, now: float) -> None:
+def change_nothing(state: ClusterState, job: Job, event: JobEvent, now: float) -> None:
     """Change nothing but the job's story; everything else that follows is done by events of its own."""

@@ -16,9 +16,9 @@ from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
-from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.books import Node
-from ebbtide_core.resources.pools import Common, PoolState
+from ebbtide_core.resources.pools import PoolState, SharedByPools
+from ebbtide_core.resources.waiting_index import WaitingIndex
 
 REFRESHED_AT_ONCE: Final = 100
 """Jobs that are refreshed at once when one event changes something for very many."""
@@ -32,7 +32,7 @@ class ClusterState:
 
     known_since = 0.0
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
-    booking_lines: BookingLines | None = None
+    waiting_index: WaitingIndex | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
     overdue = False
     """Whether an event ended delays before a pass did, so that a pass is still due."""
@@ -40,12 +40,12 @@ class ClusterState:
     def __init__(self, queues: Mapping[str, Queue], assumed: Assumptions, settings: Settings) -> None:
         self.settings = settings
         self.assumed = assumed
-        self._common = common = Common(assumed.speedup)
-        self.jobs = common.jobs
-        self.nodes = common.nodes
+        self._shared = shared = SharedByPools(assumed.speedup)
+        self.jobs = shared.jobs
+        self.nodes = shared.nodes
         """All nodes, of all pools."""
-        self.problems = common.problems
-        self.pools = {name: PoolState(name, known, queues[name], common) for name, known in settings.pools.items()}
+        self.problems = shared.problems
+        self.pools = {name: PoolState(name, known, queues[name], shared) for name, known in settings.pools.items()}
         """The pools by name, with those that are no longer configured and have jobs or nodes."""
         for pool in self.pools.values() if len(self.pools) > 1 else ():
             pool.where = f" in pool {pool.name}"
@@ -53,18 +53,18 @@ class ClusterState:
         self.submissions = 0
         self.operations, self.requests = dict[str, JobId](), dict[str, str]()
         self.speedup = assumed.speedup
-        self.history = common.history
-        self.rates = common.rates
-        self.anti_affinity = common.anti_affinity
-        self.curve = common.curve
+        self.history = shared.history
+        self.rates = shared.rates
+        self.anti_affinity = shared.anti_affinity
+        self.curve = shared.curve
         self.halvings: dict[JobId, SuccessiveHalving] = {}
         """The unfinished arrays under successive halving (see `ebbtide_core.lifecycle.successive_halving`)."""
         self.halvings_changed: set[JobId] = set()
         self.gates = Gates(self.jobs, settings.quotas)
-        self.bookings = common.bookings
-        self.shut_out: dict[JobId, Job] = {}
+        self.bookings = shared.bookings
+        self.blocked_by_bookings: dict[JobId, Job] = {}
         """The jobs that only bookings of others keep from starting; they are in no queue, so they block no job."""
-        self.aside: dict[JobId, bool] = {}
+        self.displaced: dict[JobId, bool] = {}
         """Jobs that left a GPU because of interference and have no room yet; True keeps a job out of the queue."""
         self.foreign_gpu_s: dict[str, float] = {}
         """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
@@ -83,7 +83,7 @@ class ClusterState:
         """Nodes whose silence may be the master's fault (see `ebbtide_core.nodes.silence`)."""
         self.recovery_ends = 0.0
         self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # jobs to stop for it, and whether to kill them
-        self.set_aside, self.removed = dict[JobId, str](), set[JobId]()
+        self.unreadable, self.removed = dict[JobId, str](), set[JobId]()
         """Jobs whose part of the journal is damaged, and why (`unreadable_jobs`); jobs and arrays that were removed."""
         self.epoch = 0
         self.peaks: dict[Script, deque[int]] = {}
@@ -97,7 +97,7 @@ class ClusterState:
         """Return the pool with that name; create one that is not configured, in which nothing starts."""
         pool = self.pools.get(name)
         if pool is None:
-            pool = self.pools[name] = PoolState(name, None, Queue(by_arrival), self._common)
+            pool = self.pools[name] = PoolState(name, None, Queue(by_arrival), self._shared)
         return pool
 
     def pool_of(self, node: Node) -> PoolState:
@@ -106,10 +106,10 @@ class ClusterState:
 
     def refresh_node(self, node: Node) -> None:
         """Update the books after ``node`` changed: its resources, or whether it can be reached."""
-        pool, roots = self.pool_of(node), set(self._common.roots)
+        pool, roots = self.pool_of(node), set(self._shared.roots)
         pool.books.refresh(node)
         pool.changed = True
-        if roots != self._common.roots:  # checkpoints can be copied from there to nodes of any pool
+        if roots != self._shared.roots:  # checkpoints can be copied from there to nodes of any pool
             self.look_again()
 
     def look_again(self) -> None:
@@ -160,14 +160,14 @@ class ClusterState:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
-        if self.booking_lines is not None:
-            self.booking_lines.changed[job.id] = job
+        if self.waiting_index is not None:
+            self.waiting_index.changed[job.id] = job
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
             _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
-        waits = not planned and job.waiting and not (self.aside and self.aside.get(job.id, False))
-        if self.shut_out and job.id in self.shut_out:
+        waits = not planned and job.waiting and not (self.displaced and self.displaced.get(job.id, False))
+        if self.blocked_by_bookings and job.id in self.blocked_by_bookings:
             waits = False
         if admission is not None:
             waits = waits and admission.admitted
@@ -197,7 +197,7 @@ class ClusterState:
         old.forget(job)
         if old.came_back.pop(job.id, None) is not None:
             new.came_back[job.id] = job
-        self.aside.pop(job.id, None)
+        self.displaced.pop(job.id, None)
         # It loses its place at the head of the queue, because no job of the new pool preempted it.
         job.pool, job.next = job.next.pool, replace(job.next, pool="", at_head=False)
 
@@ -225,8 +225,8 @@ class ClusterState:
     def goes_on(self) -> bool:
         """Whether something that followed from an event is still to be done."""
         bookings = self.bookings
-        of_bookings = bookings and (bookings.more_to_move or bookings.more_to_line_up)
-        return bool(self._later or self.leaving or of_bookings or (self.shut_out and bookings.more_to_line_up))
+        of_bookings = bookings and (bookings.more_to_move or bookings.more_to_block)
+        return bool(self._later or self.leaving or of_bookings or (self.blocked_by_bookings and bookings.more_to_block))
 
     def go_on(self, now: float) -> None:
         """Refresh some of the jobs that were left for later."""
@@ -312,8 +312,8 @@ class ClusterState:
     def place(self, job: Job, allocation: Allocation) -> None:
         """Give ``allocation`` to the job's new attempt, in place of what was planned before."""
         self.unplan(job)
-        if self.aside:
-            self.aside.pop(job.id, None)
+        if self.displaced:
+            self.displaced.pop(job.id, None)
         pool = self.pools[job.pool]
         pool.books.occupy(job.id, allocation)
         job.planned = allocation

@@ -18,8 +18,8 @@ from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import (
     AttemptRef,
-    Checkpoint,
     Checkpointed,
+    CheckpointFacts,
     Clue,
     ExitFacts,
     ForeignProcess,
@@ -30,45 +30,24 @@ from ebbtide_core.model.types import (
     JobId,
     LinkKind,
     NodeId,
-    Progress,
+    ProgressFacts,
     RefusalCause,
     Sharing,
     StartFacts,
 )
-from ebbtide_core.nodes.strays import Heard
+from ebbtide_core.nodes.strays import AttemptReport
 from ebbtide_core.resources.node_usage import ForeignUse
 from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 _LOG_ACTIONS = {getattr(job_pb2, f"LOG_ACTION_{action.name}"): action for action in LogAction}
-_CHECKPOINTED = {
-    job_pb2.CHECKPOINTED_UNKNOWN: Checkpointed.UNKNOWN,
-    job_pb2.CHECKPOINTED_YES: Checkpointed.YES,
-    job_pb2.CHECKPOINTED_NO: Checkpointed.NO,
-}
-_CLUES = {
-    agent_pb2.CLUE_CATCHES_TERM: Clue.CATCHES_TERM,
-    agent_pb2.CLUE_CATCHES_USR1: Clue.CATCHES_USR1,
-    agent_pb2.CLUE_CATCHES_USR2: Clue.CATCHES_USR2,
-    agent_pb2.CLUE_NOT_ASKED: Clue.NOT_ASKED,
-    agent_pb2.CLUE_LAUNCHER: Clue.LAUNCHER,
-    agent_pb2.CLUE_WORKERS_SIGNALLED: Clue.WORKERS_SIGNALLED,
-}
+_CHECKPOINTED = {getattr(job_pb2, f"CHECKPOINTED_{each.name}"): each for each in Checkpointed}
+_CLUES = {getattr(agent_pb2, f"CLUE_{each.name}"): each for each in Clue}
 _REFUSALS = {
-    agent_pb2.REFUSAL_CAUSE_UNSPECIFIED: RefusalCause.NODE,
-    agent_pb2.REFUSAL_CAUSE_BAD_JOB: RefusalCause.BAD_JOB,
-    agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT: RefusalCause.NO_CHECKPOINT,
-    agent_pb2.REFUSAL_CAUSE_NOT_MOVED: RefusalCause.NOT_MOVED,
-    agent_pb2.REFUSAL_CAUSE_NO_PATH: RefusalCause.NO_PATH,
-    agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT: RefusalCause.NO_ACCOUNT,
+    number: RefusalCause[name.removeprefix("REFUSAL_CAUSE_").replace("UNSPECIFIED", "NODE")]
+    for name, number in agent_pb2.RefusalCause.items()
 }
-_LINKS = {
-    agent_pb2.GPU_LINK_NVLINK: LinkKind.NVLINK,
-    agent_pb2.GPU_LINK_SWITCH: LinkKind.SWITCH,
-    agent_pb2.GPU_LINK_HOST_BRIDGE: LinkKind.HOST_BRIDGE,
-    agent_pb2.GPU_LINK_NUMA_NODE: LinkKind.NUMA_NODE,
-    agent_pb2.GPU_LINK_SYSTEM: LinkKind.SYSTEM,
-}
+_LINKS = {getattr(agent_pb2, f"GPU_LINK_{each.name}"): each for each in LinkKind}
 _HOST: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
 MAX_SIGNAL: Final = 64
 MAX_FACT_LENGTH: Final = limits.MAX_FACT_LENGTH
@@ -192,10 +171,10 @@ def foreign_from_messages(messages: Iterable[agent_pb2.GpuProcess]) -> tuple[For
         )
         for message in found
     ]
-    told, rest = processes[: limits.MAX_FOREIGN_PROCESSES], processes[limits.MAX_FOREIGN_PROCESSES - 1 :]
+    named, rest = processes[: limits.MAX_FOREIGN_PROCESSES], processes[limits.MAX_FOREIGN_PROCESSES - 1 :]
     if len(rest) > 1:
-        told[-1] = replace(rest[0], mem_bytes=ForeignUse(tuple(rest), None).mem_bytes)
-    return tuple(told)
+        named[-1] = replace(rest[0], mem_bytes=ForeignUse(tuple(rest), None).mem_bytes)
+    return tuple(named)
 
 
 def _word(text: str) -> str:
@@ -248,9 +227,9 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         yield e.AttemptFreed(job, attempt, tuple(GpuId(uuid) for uuid in status.dirty_gpus), part, reasons)
 
 
-def heard_of(status: agent_pb2.AttemptStatus, node: NodeId) -> Heard:
+def report_of(status: agent_pb2.AttemptStatus, node: NodeId) -> AttemptReport:
     """Return what a status says of an attempt that the core may not know."""
-    return Heard(
+    return AttemptReport(
         node=node,
         job=JobId(status.job_id[:MAX_FACT_LENGTH]),
         attempt=status.attempt,
@@ -323,15 +302,15 @@ def overrun_from_message(status: agent_pb2.AttemptStatus) -> e.MemoryOverran:
 
 def start_from_message(status: agent_pb2.AttemptStatus) -> StartFacts:
     """Return how an attempt came to its first step. Its times are of one clock, which may have been set meanwhile."""
-    told = status.start
-    loaded_at = told.loaded_at or told.job_at
-    load_s = _seconds(max(0.0, loaded_at - told.job_at)) if told.loaded_at else None
-    import_s, step_s = max(0.0, told.job_at - status.started_at), max(0.0, told.stepped_at - loaded_at)
-    earlier_cpu_s = _seconds(told.earlier_cpu_s)
-    return StartFacts(told.warm, _seconds(import_s), load_s, _seconds(step_s), told.first_step, earlier_cpu_s)
+    start = status.start
+    loaded_at = start.loaded_at or start.job_at
+    load_s = _seconds(max(0.0, loaded_at - start.job_at)) if start.loaded_at else None
+    import_s, step_s = max(0.0, start.job_at - status.started_at), max(0.0, start.stepped_at - loaded_at)
+    earlier_cpu_s = _seconds(start.earlier_cpu_s)
+    return StartFacts(start.warm, _seconds(import_s), load_s, _seconds(step_s), start.first_step, earlier_cpu_s)
 
 
-def progress_from_message(message: job_pb2.Progress) -> Progress:
+def progress_from_message(message: job_pb2.Progress) -> ProgressFacts:
     """Return a job's progress, without metrics that are not finite."""
     total = message.total if message.HasField("total") else None
     loss = message.loss if message.HasField("loss") else None
@@ -339,13 +318,13 @@ def progress_from_message(message: job_pb2.Progress) -> Progress:
     metrics = {name[: limits.MAX_METRIC_NAME]: value for name, value in known if abs(value) < float("inf")}
     diverged = tuple(name[: limits.MAX_METRIC_NAME] for name in message.diverged[: limits.MAX_METRICS])
     loss = loss if loss is None or abs(loss) < float("inf") else None
-    return Progress(message.step, total, loss, metrics, diverged)
+    return ProgressFacts(message.step, total, loss, metrics, diverged)
 
 
-def checkpoint_from_message(message: job_pb2.Checkpoint) -> Checkpoint:
+def checkpoint_from_message(message: job_pb2.Checkpoint) -> CheckpointFacts:
     """Return a published checkpoint."""
     step = message.step if message.HasField("step") else None
-    return Checkpoint(step, message.bytes, message.path, message.verified)
+    return CheckpointFacts(step, message.bytes, message.path, message.verified)
 
 
 def _bytes(value: int) -> int:

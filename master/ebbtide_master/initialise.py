@@ -51,7 +51,7 @@ def initialise(home: Path, hosts: tuple[str, ...], port: int | None, store: str 
         folder.create_authority(now)
         made.append("authority")
     folder.remember_port(port)
-    if folder.cover((*hosts, *own_hosts()), now):
+    if folder.ensure_covers((*hosts, *own_hosts()), now):
         made.append("certificate")
     server = folder.server()
     assert server is not None

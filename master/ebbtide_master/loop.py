@@ -28,7 +28,7 @@ from ebbtide_core.model.types import JobId
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.store.journal import Store
-from ebbtide_master.throttle.fair_queue import OURS, FairQueue, own_line
+from ebbtide_master.throttle.fair_queue import OURS, FairQueue, current_queue
 
 MAX_BATCH: Final = 512
 MAX_QUEUE: Final = 10_000
@@ -174,7 +174,7 @@ class MasterLoop:
         if self._stopped:
             raise StoppedError
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        await turns.put(_Work(facts, answer, done, own_line()))
+        await turns.put(_Work(facts, answer, done, current_queue()))
         self._filled.set()
         self._fail_queued_if_stopped()  # the master may have stopped while this call waited for room in the queue
         return await done

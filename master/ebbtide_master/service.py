@@ -17,7 +17,7 @@ from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 from ebbtide_protos.version import VERSION
 
-from ebbtide_master.api.cluster import about
+from ebbtide_master.api.cluster import cluster_facts
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import jobs_named
 from ebbtide_master.api.reloading import ReloadService
@@ -40,7 +40,7 @@ from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Front, Listeners
+    from ebbtide_master.tls.listeners import Listeners, PublicEndpoint
 
 STOP_GRACE_S: Final = 1.0
 _DEFAULTS: Final = Config()
@@ -106,7 +106,7 @@ async def serving(
         agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
         context = Context(
-            about=about(store, epoch, VERSION, policy),
+            about=cluster_facts(store, epoch, VERSION, policy),
             loop=loop,
             clock=clock,
             store=store,
@@ -155,13 +155,13 @@ def _listening(server: grpc.aio.Server, home: Path) -> Iterator[None]:
         yield
 
 
-def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "Front":
+def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "PublicEndpoint":
     from ebbtide_master.tls.credentials import for_agents, for_clients
-    from ebbtide_master.tls.listeners import Front
+    from ebbtide_master.tls.listeners import PublicEndpoint
 
     bound = _bind(server, listeners.host, listeners.port, for_clients(listeners.folder), "--port")
     agent_bound = _bind(server, listeners.host, listeners.agent_port, for_agents(listeners.folder), "--agent-port")
-    return Front(listeners, listeners.public_host, bound, agent_bound)
+    return PublicEndpoint(listeners, listeners.public_host, bound, agent_bound)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:

@@ -21,7 +21,7 @@ _WRONG_HOST: Final = frozenset({62, 64})
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class TlsProbe:
     """Where to connect, and which authority to trust; ``own`` is a key and a certificate as PEM, empty for clients."""
 
     host: str
@@ -30,20 +30,20 @@ class Knock:
     own: str = ""
 
 
-def trouble(knock: Knock, now: float | None = None) -> str:
+def trouble(probe: TlsProbe, now: float | None = None) -> str:
     """Return what is wrong with the connection or a certificate; empty if nothing is. Waits up to twice `TIMEOUT_S`."""
     now = time.time() if now is None else now
-    if knock.own and (words := own_trouble(knock.own, now)):
+    if probe.own and (words := own_trouble(probe.own, now)):
         return words
     try:
-        if not _is_welcome(knock):
-            return _refusal(knock)
+        if not _is_welcome(probe):
+            return _refusal(probe)
     except ssl.SSLCertVerificationError as error:
-        return _their_trouble(knock, error, now)
+        return _their_trouble(probe, error, now)
     except ssl.SSLError as error:
-        return _failure(knock, error)
+        return _failure(probe, error)
     except ConnectionResetError:
-        return f"{_where(knock)} hangs up on TLS: is it a master, and this its right port?"
+        return f"{_where(probe)} hangs up on TLS: is it a master, and this its right port?"
     except OSError:
         return ""  # no connection at all; the caller knows the reason better
     return ""
@@ -51,7 +51,7 @@ def trouble(knock: Knock, now: float | None = None) -> str:
 
 def speaks_tls(host: str, port: int) -> bool:
     """Whether a server that speaks TLS listens there."""
-    return _shown(Knock(host, port, "")) is not None
+    return _shown(TlsProbe(host, port, "")) is not None
 
 
 def own_trouble(own: str, now: float) -> str:
@@ -75,19 +75,19 @@ def day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _is_welcome(knock: Knock) -> bool:
+def _is_welcome(probe: TlsProbe) -> bool:
     """Whether the other side goes on after the handshake: with TLS 1.3 it checks our certificate only then.
 
     Raises an error if the handshake fails.
     """
-    context = ssl.create_default_context(cadata=knock.authority)
+    context = ssl.create_default_context(cadata=probe.authority)
     context.set_alpn_protocols(["h2"])
-    if knock.own:
-        with _as_file(knock.own) as file:
+    if probe.own:
+        with _as_file(probe.own) as file:
             context.load_cert_chain(file)
     with (
-        socket.create_connection((knock.host, knock.port), TIMEOUT_S) as connection,
-        context.wrap_socket(connection, server_hostname=knock.host) as wrapped,
+        socket.create_connection((probe.host, probe.port), TIMEOUT_S) as connection,
+        context.wrap_socket(connection, server_hostname=probe.host) as wrapped,
     ):
         try:
             return bool(wrapped.recv(1))
@@ -97,44 +97,44 @@ def _is_welcome(knock: Knock) -> bool:
             return False
 
 
-def _their_trouble(knock: Knock, error: ssl.SSLCertVerificationError, now: float) -> str:
-    shown = _shown(knock)
+def _their_trouble(probe: TlsProbe, error: ssl.SSLCertVerificationError, now: float) -> str:
+    shown = _shown(probe)
     if shown is None:
-        return f"the certificate of {_where(knock)} is refused: {error.verify_message}"
+        return f"the certificate of {_where(probe)} is refused: {error.verify_message}"
     begins, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
     if error.verify_code == _EXPIRED:
-        return f"the certificate of {_where(knock)} expired on {day(ends)}: start that master, it makes a new one"
+        return f"the certificate of {_where(probe)} expired on {day(ends)}: start that master, it makes a new one"
     if error.verify_code == _NOT_YET:
-        return f"the certificate of {_where(knock)} begins on {day(begins)}, and here it is {day(now)}: set the clock"
+        return f"the certificate of {_where(probe)} begins on {day(begins)}, and here it is {day(now)}: set the clock"
     if error.verify_code in _WRONG_HOST:
         names = f"it is for {', '.join(_names(shown)) or 'nobody'}"
         return (
-            f"the certificate of {_where(knock)} is for another name ({names}): 'ebb master init --host {knock.host}'"
+            f"the certificate of {_where(probe)} is for another name ({names}): 'ebb master init --host {probe.host}'"
         )
-    return f"{_where(knock)} is not of the cluster that was joined: its certificate is of another authority"
+    return f"{_where(probe)} is not of the cluster that was joined: its certificate is of another authority"
 
 
-def _refusal(knock: Knock) -> str:
-    if not knock.own:
-        return f"{_where(knock)} wants a certificate: that is its port for agents"
-    return f"{_where(knock)} refuses the node's certificate, as one of another authority: join again ('ebb agent join')"
+def _refusal(probe: TlsProbe) -> str:
+    if not probe.own:
+        return f"{_where(probe)} wants a certificate: that is its port for agents"
+    return f"{_where(probe)} refuses the node's certificate, as one of another authority: join again ('ebb agent join')"
 
 
-def _failure(knock: Knock, error: ssl.SSLError) -> str:
+def _failure(probe: TlsProbe, error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "wrong version" in reason or "record layer" in reason or "unexpected eof" in reason:
-        return f"{_where(knock)} does not speak TLS: is it a master, and this its right port?"
-    return f"no TLS with {_where(knock)}: {reason}"
+        return f"{_where(probe)} does not speak TLS: is it a master, and this its right port?"
+    return f"no TLS with {_where(probe)}: {reason}"
 
 
-def _shown(knock: Knock) -> "Certificate | None":
+def _shown(probe: TlsProbe) -> "Certificate | None":
     """Return the certificate that the other side shows, without trusting it, or None."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((knock.host, knock.port), TIMEOUT_S) as connection,
+            socket.create_connection((probe.host, probe.port), TIMEOUT_S) as connection,
             context.wrap_socket(connection) as wrapped,
         ):
             found = wrapped.getpeercert(binary_form=True)
@@ -170,6 +170,6 @@ def _as_file(text: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _where(knock: Knock) -> str:
-    host = f"[{knock.host}]" if ":" in knock.host else knock.host
-    return f"the master at {host}:{knock.port}"
+def _where(probe: TlsProbe) -> str:
+    host = f"[{probe.host}]" if ":" in probe.host else probe.host
+    return f"the master at {host}:{probe.port}"

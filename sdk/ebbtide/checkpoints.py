@@ -190,11 +190,6 @@ def any_complete(job_dir: Path, before_attempt: int) -> bool:
     return False
 
 
-def any_published(job_dir: Path) -> bool:
-    """Return whether the job directory holds anything that was published or sealed, valid or not."""
-    return any(True for _ in _candidates(job_dir))
-
-
 def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False) -> Checkpoint | None:
     """Turn the files that a script wrote straight into its attempt directory into a checkpoint, and return it.
 

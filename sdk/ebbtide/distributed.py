@@ -141,8 +141,8 @@ class ProcessGroup:
             self._text.zero_()
             self._text[: len(data)] = self._torch.tensor(list(data), dtype=self._torch.uint8)
         self._dist.broadcast(self._text, src=source)
-        told, _, content = bytes(self._text.tolist()).decode("utf-8", "surrogateescape").rstrip("\0").partition("\0")
-        return told, content
+        kind, _, content = bytes(self._text.tolist()).decode("utf-8", "surrogateescape").rstrip("\0").partition("\0")
+        return kind, content
 
 
 def _switches() -> dict[str, str]:

@@ -138,10 +138,10 @@ class Job:
 
     def _numbers(self, loss: SupportsFloat | None, finite: float | None) -> dict[str, object]:
         """Return the newest value of each metric; None for one that is not finite, such as a loss that has diverged."""
-        told = {name: _finite(value) for name, value in islice(self._metrics.items(), MOST_METRICS)}
+        numbers = {name: _finite(value) for name, value in islice(self._metrics.items(), MOST_METRICS)}
         if loss is not None and finite is None:
-            told["loss"] = None
-        return {"metrics": told} if told else {}
+            numbers["loss"] = None
+        return {"metrics": numbers} if numbers else {}
 
     def should_suspend(self) -> bool:
         """Return whether the job has been asked to stop; if so, checkpoint and leave within the grace period.
@@ -190,8 +190,8 @@ class Job:
     def _tell_time(self, what: str, **facts: int) -> None:
         """Send the time at which rank 0 has reached `what` on its way to its first step."""
         if self._rank() == 0:
-            told = {"kind": "time", "rank": 0, "what": what, "at": time.time(), **facts}
-            channel.send(self._socket, told, timeout_s=0)
+            report = {"kind": "time", "rank": 0, "what": what, "at": time.time(), **facts}
+            channel.send(self._socket, report, timeout_s=0)
 
     def _tell_start(self) -> None:
         """Send what the next attempt's process may import early; without it that process starts as this one did."""

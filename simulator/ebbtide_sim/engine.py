@@ -29,7 +29,7 @@ from ebbtide_core.model.types import (
     SuspendMode,
 )
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.infeasible import infeasible_refusal
 
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, SimulatedAttempt
@@ -219,7 +219,7 @@ class Simulation:
         event = e.JobSubmitted(id, self._spec(job, None if declared_s is None else declared_s * speed), job.user)
         for observer in self._observers:
             observer.submitted(self.now, job, work)
-        if (refusal := impossible(self.cluster.state.pools[DEFAULT_POOL], event.spec)) is not None:
+        if (refusal := infeasible_refusal(self.cluster.state.pools[DEFAULT_POOL], event.spec)) is not None:
             self._source.ended(job)
             for observer in self._observers:
                 observer.dropped(self.now, job.id, refusal.message)

@@ -8,9 +8,9 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.channels import archive as archive_of_files
 from ebbtide_agent.contract.job_dir import give
 from ebbtide_agent.files import clearing
+from ebbtide_agent.files.retention import Retention, RetentionTask
 from ebbtide_agent.files.snapshots import SnapshotCache
-from ebbtide_agent.files.tidying import Keep, Tidying
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.files.test_snapshots import Master, archive, member
@@ -50,8 +50,8 @@ async def test_what_cannot_be_removed_stays_and_keeps_no_agent_from_starting(
     (place / "1").touch()
     os.utime(place / "1", (0.0, 0.0))
 
-    async def nobody_knows(*_: object, **__: object) -> Unknown:
-        return Unknown("no answer in time")
+    async def nobody_knows(*_: object, **__: object) -> NoAnswer:
+        return NoAnswer("no answer in time")
 
     monkeypatch.setattr(clearing, "ask", nobody_knows)
     async with agent() as node:
@@ -73,7 +73,7 @@ async def test_deep_checkpoints_are_counted_and_removed(tmp_path: Path) -> None:
 
     deep(tmp_path / "root" / "c1" / "1" / "attempt-1")
     (tmp_path / "root" / "c1" / "1" / "attempt-1" / "weights").write_bytes(b"x" * 100_000)
-    tidying = Tidying(tmp_path / "node", tmp_path / "root", Asked(), Keep(quota_bytes=50_000))
+    tidying = RetentionTask(tmp_path / "node", tmp_path / "root", Asked(), Retention(quota_bytes=50_000))
     assert await tidying.tidy("c1") == ["1"]
     assert os.listdir(tmp_path / "root" / "c1") == []
 

@@ -17,16 +17,16 @@ from ebbtide_core.commands import Record, WakeAt
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpoint, JobId
+from ebbtide_core.model.types import CheckpointFacts, JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.forecast import fork
 from ebbtide_master import loop as loops
 from ebbtide_master.api import explaining, journal
-from ebbtide_master.api.copies import Copies
+from ebbtide_master.api.copies import ForkedCopies
 from ebbtide_master.api.listings import names_of
 from ebbtide_master.api.views import event_message
 from ebbtide_master.store.journal import StoredEvent, StoreError
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 from ebbtide_protos.v1 import client_pb2
 
 from tests.master.world import Master, a_master, make_spec, refused
@@ -79,7 +79,7 @@ async def meanwhile(master: Master, work: Any, look: Callable[[Cluster], int]) -
     """What another user saw while ``work`` was done."""
 
     async def as_eve() -> None:
-        stand_in("eve")
+        use_queue("eve")
         await work
 
     task, seen = asyncio.create_task(as_eve()), set[int]()
@@ -149,7 +149,7 @@ async def test_others_are_answered_while_a_long_list_is_put_together(tmp_path: P
 @pytest.mark.usefixtures("shortest_parts")
 async def test_others_are_answered_while_a_long_story_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENTS_AT_ONCE", 300)
-    checkpoint = Checkpoint(path="/checkpoints/1", step=1, bytes=1, verified=True)
+    checkpoint = CheckpointFacts(path="/checkpoints/1", step=1, bytes=1, verified=True)
     async with a_master(tmp_path) as master:
         job = await master.submit(hold=True)
         line = (master.store.last_time, e.CheckpointPublished(JobId(job), 1, checkpoint))
@@ -267,7 +267,7 @@ async def test_looking_ahead_is_done_in_another_process(tmp_path: Path, monkeypa
 
 async def test_what_takes_too_long_to_foresee_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "forecast", lambda *_: time.sleep(WAIT_S))
-    monkeypatch.setattr(explaining, "Copies", lambda: Copies(longest_s=0.1))
+    monkeypatch.setattr(explaining, "ForkedCopies", lambda: ForkedCopies(longest_s=0.1))
     async with a_master(tmp_path) as master:
         await master.running(await master.agent("n1", 2), gpus=2)
         told = await master.ask.Explain(client_pb2.ExplainRequest(job_id=await master.submit()), timeout=WAIT_S)

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.attempts import survivors
-from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, doors_dir, lock_path
+from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, lock_path, socket_dirs
 from ebbtide_agent.processes import process_scan
 from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_core.events import StrayFound
 from ebbtide_core.model.types import AttemptRef, NodeId
-from ebbtide_core.nodes.strays import Heard, news
+from ebbtide_core.nodes.strays import AttemptReport, after_report
 from ebbtide_protos.process import Identity
 
 from tests.agent.supervision.conftest import MakeNode
@@ -72,7 +72,7 @@ async def test_processes_that_name_attempts_as_their_own_are_none_and_the_agent_
     agent: MakeNode, disk: Path, somebody: Account
 ) -> None:
     with ExitStack() as posing:
-        for folder in (attempts_dir(disk / "node"), doors_dir(disk / "node")):
+        for folder in (attempts_dir(disk / "node"), socket_dirs(disk / "node")):
             for name in NAMES:
                 path = os.fsencode(folder) + b"/" + name + b"/job.sock"
                 posing.enter_context(running(UP, somebody, EBB_SOCKET=path))
@@ -124,13 +124,13 @@ def test_a_lock_that_has_its_place_in_a_mount_namespace_only_proves_nothing(node
 @root
 def test_of_an_accounts_orphan_the_gpus_are_those_that_it_was_given(node_dir: Path, somebody: Account) -> None:
     place = AttemptDir.of(node_dir.resolve(), "5", 1)
-    place.make_door()
-    at = socket_of(place.door, somebody)
+    place.make_socket_dir()
+    at = socket_of(place.socket_dir, somebody)
     with running(UP, somebody, EBB_SOCKET=str(at), CUDA_VISIBLE_DEVICES="GPU-0,GPU-1") as pid:
         process = Identity.of(pid)
         assert survivors.by_any_sign(place.path.parents[1]) == {("5", 1): [process]}
         assert survivors.gpus_of(place, [process]) == []
-        (place.door / "gpus").write_text('{"gpus": [{"uuid": "GPU-1"}]}')
+        (place.socket_dir / "gpus").write_text('{"gpus": [{"uuid": "GPU-1"}]}')
         assert survivors.gpus_of(place, [process]) == ["GPU-1"]
 
 
@@ -173,6 +173,6 @@ def test_an_orphan_ends_no_older_attempt_of_its_own_node() -> None:
     job = lab.running()
     [node] = job.attempts[0].allocation.node_ids
     lab.tell(registration(node, known=(AttemptRef(job.id, 1),)))
-    heard = Heard(node=NodeId(node), job=job.id, attempt=2, orphan=True)
-    told = list(news(lab.cluster.state, heard))
+    heard = AttemptReport(node=NodeId(node), job=job.id, attempt=2, orphan=True)
+    told = list(after_report(lab.cluster.state, heard))
     assert [type(event) for event in told] == [StrayFound]

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from ebbtide_core.model import limits
 from ebbtide_master.config.file import Config
-from ebbtide_master.config.limits import Bounds
+from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_protos.v1 import booking_pb2, client_pb2, job_pb2
 
@@ -32,7 +32,7 @@ def who(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Caller]]:
 
 
 def bounds(**fields: Any) -> Config:
-    return Config(bounds=Bounds(**fields))
+    return Config(bounds=UserBounds(**fields))
 
 
 class Upload:

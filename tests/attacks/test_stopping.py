@@ -389,4 +389,4 @@ async def test_without_its_supervisor_a_stop_is_over_in_time_by_the_agents_own_c
 
 def test_remains_that_somebody_damaged_are_not_sealed(tmp_path: Path) -> None:
     with pytest.raises((LookupError, TypeError, ValueError)):
-        settling.Remains.from_json({"attempt": "x"})
+        settling.LeftFiles.from_json({"attempt": "x"})

@@ -9,7 +9,7 @@ from ebbtide_core.model.types import NodeId
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.nodes import sessions
 from ebbtide_master.nodes.channels import Channel, Channels
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, client_pb2
 
 from tests.master.world import a_master
@@ -25,7 +25,7 @@ async def test_one_user_does_not_take_the_last_channels_of_a_node() -> None:
 
     async def take(user: str, most: int) -> int:
         """As many as the user gets."""
-        stand_in(user)
+        use_queue(user)
         for number in range(most):
             try:
                 job = f"{user}{number // limits.MAX_CHANNELS_PER_JOB}"

@@ -75,7 +75,7 @@ async def test_others_jobs_start_while_somebodys_python_does_not_answer(
     silent.mkdir()
     async with agent() as node:
         sharing = node.attempts._sharing
-        await sharing.know((Gpu("GPU-0", 0, "x", 24 * GIB),), lambda uuid: GpuSettings(), fake=False)
+        await sharing.set_gpus((Gpu("GPU-0", 0, "x", 24 * GIB),), lambda uuid: GpuSettings(), fake=False)
         with hung(silent):
             env = {"PATH": f"{silent}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(silent)}
             share = gpus(1, share=(1, 2))

@@ -90,5 +90,5 @@ async def test_what_srun_locks_can_be_opened_by_the_account(agent: MakeNode, som
         launch.account = "nobody"
         await node.attempts.launch(launch)
         await node.running(line="up")
-        modes = [stat.S_IMODE(os.stat(node.place().door / f"gpu-{index}.lock").st_mode) for index in range(2)]
+        modes = [stat.S_IMODE(os.stat(node.place().socket_dir / f"gpu-{index}.lock").st_mode) for index in range(2)]
         assert modes == [0o444, 0o444]

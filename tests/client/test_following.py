@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from ebbtide_cli.following import MOST_FOLLOWED
-from ebbtide_cli.prefixed import LONGEST, Whole
+from ebbtide_cli.prefixed import LONGEST, WholeLines
 from ebbtide_protos.v1 import client_pb2
 
 from tests.client.runs import start_ebb
@@ -177,7 +177,7 @@ def test_who_reads_no_more_ends_it(master, home):
 
 
 def test_a_line_is_given_back_whole_unless_it_is_too_long():
-    whole = Whole()
+    whole = WholeLines()
     assert [whole.feed(piece) for piece in (b"a", b"b\nc", b"\n\nd")] == [b"", b"ab\n", b"c\n\n"]
     assert (whole.end(), whole.end()) == (b"d", b"")
     assert whole.feed(b"x" * LONGEST) == b""

@@ -1,7 +1,7 @@
 """`ebb logs --tidy`: progress bars as they were at last."""
 
 import pytest
-from ebbtide_cli.tidy import Tidy
+from ebbtide_cli.tidy import TidyLines
 
 from tests.client.scripted_master import make_job
 
@@ -22,13 +22,13 @@ BAR = b"\r  0%|    | 0/2\r 50%|##  | 1/2\r100%|####| 2/2\n"
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_of_a_line_that_is_written_over_the_last_is_left_however_it_arrives(printed, tidied, size):
-    tidy = Tidy()
+    tidy = TidyLines()
     pieces = [tidy.feed(printed[at : at + size]) for at in range(0, len(printed), size)]
     assert b"".join([*pieces, tidy.end()]) == tidied
 
 
 def test_a_bar_that_runs_for_ever_is_not_kept_in_memory():
-    tidy = Tidy()
+    tidy = TidyLines()
     for _ in range(1000):
         tidy.feed(b"\r 50%|##  | 1/2")
     assert len(tidy._line) < 100

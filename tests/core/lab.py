@@ -9,7 +9,17 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Launch, Record, Stop, WakeAt
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import AttemptRef, ExitFacts, GpuFacts, GpuId, JobClass, JobId, NodeId, Progress, parts
+from ebbtide_core.model.types import (
+    AttemptRef,
+    ExitFacts,
+    GpuFacts,
+    GpuId,
+    JobClass,
+    JobId,
+    NodeId,
+    ProgressFacts,
+    parts,
+)
 from ebbtide_core.policies.registry import create_policy
 
 GIB = 2**30
@@ -89,7 +99,7 @@ class Lab:
 
     def progress(self, job: Job, step: int) -> None:
         """The job reports a step."""
-        self.tell(e.ProgressReported(job.id, len(job.attempts), Progress(step, 100)))
+        self.tell(e.ProgressReported(job.id, len(job.attempts), ProgressFacts(step, 100)))
 
     def exit(self, job: Job, exit: ExitFacts | None = None) -> None:
         """The job's newest attempt ends (by default, as one that saved), its GPUs not yet proven free."""

@@ -29,7 +29,7 @@ from ebbtide_core.model.types import (
     JobState,
     LinkKind,
     NodeId,
-    Progress,
+    ProgressFacts,
     RefusalCause,
     SuspendMode,
     parts,
@@ -261,7 +261,7 @@ class World(RuleBasedStateMachine):
         if is_valid(spec) and self.cluster.refusal(submitted) is None:
             self.accepted.add(id)
             self.tell(submitted)
-            needs = memory.learned(self.cluster.state, self.cluster.state.jobs[id])
+            needs = memory.learned_request(self.cluster.state, self.cluster.state.jobs[id])
             if needs is not None:
                 self.tell(needs)
 
@@ -414,7 +414,7 @@ class World(RuleBasedStateMachine):
             for process in here:
                 if any(share < WHOLE for share in process.gpus.values()):
                     process.step += 12 if all(crowd[gpu] == 1 for gpu in process.gpus) else 1
-                    ref, progress = process.ref, Progress(process.step)
+                    ref, progress = process.ref, ProgressFacts(process.step)
                     self._perform(self.cluster.handle(e.ProgressReported(ref.job, ref.attempt, progress), self.now))
 
     @rule()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.contract.environment import gang_environment, job_environment, rank_environment
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, StopSignalTarget
 from ebbtide_agent.network import Network
 from ebbtide_cli.overview import VERBS
 from ebbtide_core.job.job import TRANSITIONS
@@ -266,7 +266,7 @@ def test_the_job_contract_lists_every_variable_of_the_environment():
     intent = Intent(
         job_id="1", attempt=1, cluster_id="c", command=("true",), workdir="/", env={}, gpus=(AllocatedGpu("GPU-1", 1,
         1, 1),),
-        gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", signal_target=SignalTarget.AUTO, ddp=True,
+        gpu_mem_bytes=0, cpus=1.0, grace_s=1.0, signal="", signal_target=StopSignalTarget.AUTO, ddp=True,
         needs_checkpoint=False, node_rank=0, num_nodes=2, world_size=0, master_addr="",
         node_dir="/n", job_checkpoint_dir="/c", fake_gpu_dir="", network=Network("eth0"),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.swap.gpus import open_gpus
 from ebbtide_agent.swap.operation import carry_out
-from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
+from ebbtide_agent.swap.sequence import SwapAction, SwapOrder, SwapOutcome, Swapped, SwapResult
 
 from tests.hardware.results import record
 
@@ -51,7 +51,7 @@ class Training:
         assert ballast == "intact"
         return loss
 
-    def swap(self, do: Do, swapped: Swapped) -> tuple[SwapResult, float]:
+    def swap(self, do: SwapAction, swapped: Swapped) -> tuple[SwapResult, float]:
         """Suspend or resume; what came of it, and seconds."""
         began = time.monotonic()
         reservations = str(self._directory / "reservations")
@@ -74,12 +74,12 @@ class Training:
 
 def _swap_out_and_in(training: Training, name: str) -> None:
     free_before = open_gpus("").look(training.gpu).free_bytes
-    out, out_s = training.swap(Do.SUSPEND, Swapped())
+    out, out_s = training.swap(SwapAction.SUSPEND, Swapped())
     assert (out.ending, out.reason) == (SwapOutcome.DONE, "")
     look = open_gpus("").look(training.gpu)
     assert training.pid not in look.processes
     assert look.free_bytes > free_before
-    back, in_s = training.swap(Do.RESUME, out.swapped)
+    back, in_s = training.swap(SwapAction.RESUME, out.swapped)
     assert (back.ending, back.reason) == (SwapOutcome.DONE, "")
     moved = out.swapped.mem_bytes
     record(

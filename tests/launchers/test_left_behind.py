@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.processes.asking import LINGER_S
+from ebbtide_agent.processes.stop_propagation import LINGER_S
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES
 
 from tests.launchers.generated import WITNESS

@@ -23,7 +23,7 @@ from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.sqlite import SqliteStore
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 
 from tests.core.lab import registration
 
@@ -283,7 +283,7 @@ async def test_with_a_real_journal_what_was_replied_to_is_there(tmp_path: Path) 
 
 class TestTurns:
     async def submit(self, bench: Bench, line: str, id: str) -> None:
-        stand_in(line)
+        use_queue(line)
         await bench.tell(submitted(id))
 
     async def test_one_users_backlog_does_not_delay_anothers_wish(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from ebbtide_protos.handshake import Knock, own_trouble, speaks_tls, trouble, validity
+from ebbtide_protos.handshake import TlsProbe, own_trouble, speaks_tls, trouble, validity
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority
 
@@ -65,16 +65,16 @@ def test_nothing_is_said_of_what_is_right(tmp_path):
     ca = authority.certificate.pem
     own = joined(a_certificate(authority, "ws2"))
     with a_server(tmp_path, authority, wants=ca) as port:
-        assert trouble(Knock("localhost", port, ca, own)) == ""
+        assert trouble(TlsProbe("localhost", port, ca, own)) == ""
     with a_server(tmp_path, authority) as port:
-        assert trouble(Knock("localhost", port, ca)) == ""
+        assert trouble(TlsProbe("localhost", port, ca)) == ""
         assert speaks_tls("localhost", port)
 
 
 def test_the_day_on_which_the_node_s_certificate_expired_is_said_without_asking_anybody():
     own = joined(a_certificate(an_authority(), "ws2", age_s=LONG_AGO_S))
     ends = time.strftime("%Y-%m-%d", time.gmtime(validity(own)[1]))
-    words = trouble(Knock("localhost", 1, "", own))
+    words = trouble(TlsProbe("localhost", 1, "", own))
     assert words.startswith(f"the node's certificate expired on {ends}: join again")
 
 
@@ -95,12 +95,12 @@ def test_a_clock_that_is_behind_is_named():
 def test_what_is_wrong_with_the_master_s_certificate_is_said(tmp_path, what, words):
     authority = an_authority()
     with a_server(tmp_path, authority, **what) as port:
-        assert words in trouble(Knock("localhost", port, authority.certificate.pem))
+        assert words in trouble(TlsProbe("localhost", port, authority.certificate.pem))
 
 
 def test_another_authority_is_named(tmp_path):
     with a_server(tmp_path, an_authority()) as port:
-        assert "of another authority" in trouble(Knock("localhost", port, an_authority().certificate.pem))
+        assert "of another authority" in trouble(TlsProbe("localhost", port, an_authority().certificate.pem))
 
 
 def test_a_master_that_does_not_take_the_node_s_certificate_is_told_from_one_that_is_away(tmp_path):
@@ -108,16 +108,16 @@ def test_a_master_that_does_not_take_the_node_s_certificate_is_told_from_one_tha
     ca = authority.certificate.pem
     own = joined(a_certificate(foreign, "ws2"))
     with a_server(tmp_path, authority, wants=ca) as port:
-        assert "refuses the node's certificate" in trouble(Knock("localhost", port, ca, own))
-        assert "its port for agents" in trouble(Knock("localhost", port, ca))
-    assert trouble(Knock("localhost", port, ca)) == ""  # it is gone
+        assert "refuses the node's certificate" in trouble(TlsProbe("localhost", port, ca, own))
+        assert "its port for agents" in trouble(TlsProbe("localhost", port, ca))
+    assert trouble(TlsProbe("localhost", port, ca)) == ""  # it is gone
     assert not speaks_tls("localhost", port)
 
 
 def test_who_does_not_speak_tls_is_named():
     ca = an_authority().certificate.pem
     with serving(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
-        assert "does not speak TLS" in trouble(Knock("localhost", port, ca))
+        assert "does not speak TLS" in trouble(TlsProbe("localhost", port, ca))
         assert not speaks_tls("localhost", port)
     with serving(lambda connection: connection.recv(1)) as port:
-        assert "is it a master" in trouble(Knock("localhost", port, ca))
+        assert "is it a master" in trouble(TlsProbe("localhost", port, ca))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ebbtide_agent.attempts.translation import intent_of
 from ebbtide_agent.contract.intent import AllocatedGpu, Intent
-from ebbtide_agent.contract.intent import LogRule as IntentRule
+from ebbtide_agent.contract.intent import LogPattern as IntentRule
 from ebbtide_agent.network import Network
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import decode_event, encode

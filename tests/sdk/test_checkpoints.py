@@ -65,7 +65,7 @@ def test_what_a_stale_attempt_publishes_late_replaces_nothing_of_a_newer_one(tmp
 
 def test_a_job_without_a_directory_has_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoints.newest_valid(tmp_path / "none") is None
-    assert not checkpoints.any_published(tmp_path / "none")
+    assert not list(checkpoints._candidates(tmp_path / "none"))
     assert checkpoints.retain(tmp_path / "none") == []
 
 
@@ -116,7 +116,7 @@ def test_each_kind_of_damage_is_named(tmp_path: Path) -> None:
     (path / "MANIFEST.json").unlink()
     with pytest.raises(InvalidCheckpoint, match=r"no MANIFEST\.json"):
         checkpoints.verify(path)
-    assert checkpoints.any_published(tmp_path), "what is damaged had been published all the same"
+    assert list(checkpoints._candidates(tmp_path)), "what is damaged had been published all the same"
 
 
 @pytest.mark.parametrize("name", ["../other/state.txt", "/etc/passwd", "state.txt\0"])
@@ -255,7 +255,7 @@ def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path
         )
     with pytest.raises(ValueError, match="negative"):
         checkpoints.publish(tmp_path / "attempt-1", -1, writing("x"), job_id="7", attempt=1)
-    assert not checkpoints.any_published(tmp_path)
+    assert not list(checkpoints._candidates(tmp_path))
 
 
 def test_the_same_step_saved_again_replaces_nothing_and_is_the_newest(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_there_is_nothing_to_seal_where_nothing_or_only_a_draft_was_written(tmp_
     draft.mkdir(parents=True)
     (draft / "half").write_text("half")
     assert checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=False) is None
-    assert not checkpoints.any_published(tmp_path)
+    assert not list(checkpoints._candidates(tmp_path))
 
 
 def test_seal_leaves_published_checkpoints_and_foreign_manifests_alone(tmp_path: Path) -> None:

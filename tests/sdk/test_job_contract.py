@@ -307,7 +307,7 @@ def test_a_script_that_saved_by_itself_only_acknowledges(make_job: MakeJob, list
     with pytest.raises(SystemExit):
         make_job().suspend(step=3)
     assert listener.arrived() == [{"kind": "acknowledge", "rank": 0, "step": 3}]
-    assert not checkpoints.any_published(tmp_path / "7")
+    assert not list(checkpoints._candidates(tmp_path / "7"))
 
 
 def test_other_ranks_without_a_process_group_leave_the_saving_to_rank_0(
@@ -316,7 +316,7 @@ def test_other_ranks_without_a_process_group_leave_the_saving_to_rank_0(
     with pytest.raises(SystemExit):
         make_job(RANK="1").suspend(writing("x"), 3)
     assert listener.arrived() == [{"kind": "acknowledge", "rank": 1, "step": 3}]
-    assert not checkpoints.any_published(tmp_path / "7")
+    assert not list(checkpoints._candidates(tmp_path / "7"))
 
 
 def test_a_job_resumes_from_the_directory_that_it_is_given(make_job: MakeJob, tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError, elastic
 from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode
-from ebbtide_sim.workloads.plain import write_csv
 from ebbtide_sim.workloads.swf import read_swf
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.drawing import share_of
 from tests.simulator.test_properties import GIB, NODES, WORLDS, careful, could_run, named, simulated, workloads
+from tests.simulator.workloads.writing import write_csv
 
 DUST_S = 1e-6
 """What sums of times may be off by."""

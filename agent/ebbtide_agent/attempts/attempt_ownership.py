@@ -19,9 +19,9 @@ from ebbtide_agent.contract.attempt_dir import (
     AttemptKey,
     attempt_named,
     attempts_dir,
-    doors_dir,
     is_job_id,
     lock_path,
+    socket_dirs,
 )
 from ebbtide_agent.processes import procfs
 
@@ -32,7 +32,7 @@ _LOCK_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class AttemptOwnership:
     """Finds the attempt of one node that a process belongs to."""
 
     node_dir: Path
@@ -48,7 +48,7 @@ class Belonging:
         the environment of the user who starts it.
         """
         value = variable(pid, _SOCKET)
-        for folder in (attempts_dir(self.node_dir), doors_dir(self.node_dir)):
+        for folder in (attempts_dir(self.node_dir), socket_dirs(self.node_dir)):
             prefix, suffix = os.fsencode(folder) + b"/", b"/" + os.fsencode(JOB_SOCKET)
             if value.startswith(prefix) and value.endswith(suffix):
                 key = attempt_named(value[len(prefix) : -len(suffix)].decode("ascii", errors="replace"))
@@ -74,7 +74,7 @@ class Belonging:
         except (OSError, ValueError, LookupError, TypeError):
             pass  # damaged; the socket may be whole
         try:
-            facts = (place.door / JOB_SOCKET).lstat()
+            facts = (place.socket_dir / JOB_SOCKET).lstat()
         except OSError:
             return os.geteuid() or None
         return facts.st_uid if stat.S_ISSOCK(facts.st_mode) else None

@@ -102,14 +102,14 @@ class Backstop:
         return late_s
 
     async def _run(self) -> None:
-        told = False
+        is_logged = False
         while not self._is_over():
             late_s = self._late_s()
             if late_s < KILL_S:
                 await self._wait(min(KILL_S - late_s, _LOOK_S if self._lease_s else math.inf))
                 continue
-            if not told:
-                told = True
+            if not is_logged:
+                is_logged = True
                 log.error("event=end-overdue job=%s attempt=%d", self._attempt.job_id, self._attempt.attempt)
             await self._kill(late_s >= END_S)
             await asyncio.sleep(_AGAIN_S)

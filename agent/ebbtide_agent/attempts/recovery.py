@@ -14,15 +14,15 @@ from ebbtide_protos.process import Identity, boot_id
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir
 from ebbtide_agent.contract.intent import AttemptOnNode, Intent
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask_and_wait
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.processes.process_tree import descendants, is_below
 from ebbtide_agent.supervisor import evidence, output, settling
-from ebbtide_agent.supervisor.settling import Remains, Settled
-from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, PublishedCheckpoint, Refused, Status
+from ebbtide_agent.supervisor.settling import LeftFiles, SavedState
+from ebbtide_agent.supervisor.status import Exit, Phase, PublishedCheckpoint, Refused, Status, WireCheckpointed
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +167,8 @@ def _note_cut_short(place: AttemptDir, attempt: AttemptOnNode, left: list[Identi
     try:
         real = ask_and_wait(os.path.realpath, str(attempt.checkpoint_dir), account=attempt.account, within_s=_REAL_S)
     except OSError as error:
-        real = Unknown(str(error))
-    directory = attempt.checkpoint_dir if isinstance(real, Unknown) else Path(real)
+        real = NoAnswer(str(error))
+    directory = attempt.checkpoint_dir if isinstance(real, NoAnswer) else Path(real)
     writing = evidence.being_written(directory, [process.pid for process in left])
     if not writing:
         return
@@ -196,20 +196,20 @@ def record_loss(place: AttemptDir, intent: Intent, patience_s: float = PATIENCE_
     status = Status(intent.job_id, intent.attempt, Identity.nobody(), Phase.EXITED, lost=True)
     status.exit = Exit(exit_code=_LOST_EXIT_CODE, ended_at=time.time())
     cut_short = _cut_short(place)
-    status.checkpoint = _settled(intent, Remains(intent.attempt, cut_short=tuple(sorted(cut_short))), patience_s)
+    status.checkpoint = _settled(intent, LeftFiles(intent.attempt, cut_short=tuple(sorted(cut_short))), patience_s)
     if status.checkpoint is None and cut_short:
-        status.exit.checkpointed = Checkpointed.NO
+        status.exit.checkpointed = WireCheckpointed.NO
     place.record_final_status(status.to_json())
     return status.to_json()
 
 
-def _settled(attempt: AttemptOnNode, remains: Remains, patience_s: float) -> PublishedCheckpoint | None:
+def _settled(attempt: AttemptOnNode, remains: LeftFiles, patience_s: float) -> PublishedCheckpoint | None:
     """Seal the attempt's checkpoints and return the newest."""
     what = str(attempt.job_dir), attempt.job_id, attempt.node_rank, asdict(remains)
     try:
         found = ask_and_wait(settling.settle_lost, *what, account=attempt.account, within_s=patience_s)
-        if not isinstance(found, Unknown):
-            return Settled.from_json(found).checkpoint
+        if not isinstance(found, NoAnswer):
+            return SavedState.from_json(found).checkpoint
         reason = found.reason
     except (OSError, LookupError, TypeError, ValueError) as error:
         reason = str(error)

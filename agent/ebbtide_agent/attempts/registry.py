@@ -137,5 +137,5 @@ class Registry:
         if attempt is not None:
             self._standbys.consider(attempt)
         if attempt is not None and attempt.is_over:
-            self._sharing.left(attempt.key)
+            self._sharing.forget(attempt.key)
         self._report(status)

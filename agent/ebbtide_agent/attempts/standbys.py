@@ -67,7 +67,7 @@ class Standbys:
 
     def consider(self, attempt: Supervised) -> None:
         """Prepare once for the attempt after this one, `settled_s` after this one has reported its imports."""
-        if attempt.told and not attempt.is_over and attempt not in self._considered:
+        if attempt.imports_recorded and not attempt.is_over and attempt not in self._considered:
             self._considered.add(attempt)
             asyncio.get_running_loop().call_later(self._settled_s, self._prepare_unless_over, attempt)
 
@@ -110,16 +110,16 @@ class Standbys:
 
     async def _prepare(self, recipe: Recipe, place: AttemptDir, processes: int) -> None:
         try:
-            told = place.told()
-            if told is not None and told["modules"]:  # else the imports are unknown, or there are none
-                await self._start(recipe, told, processes)
+            imports = place.imports()
+            if imports is not None and imports["modules"]:  # else the imports are unknown, or there are none
+                await self._start(recipe, imports, processes)
         except (OSError, ValueError, LookupError) as error:
             log.warning("event=no-standby reason=%r", str(error))
         finally:
             # Here and not in a done callback, which comes later: the standby could have died meanwhile.
             del self._preparing[recipe]
 
-    async def _start(self, recipe: Recipe, told: dict[str, Any], wanted: int) -> None:
+    async def _start(self, recipe: Recipe, imports: dict[str, Any], wanted: int) -> None:
         if self._available_bytes() < _SPARE_BYTES:
             log.info("event=no-standby reason=memory")
             return
@@ -127,7 +127,7 @@ class Standbys:
             self._end(self._ready[0])  # the oldest makes room
         channel = await self._spawner.spawn()
         channel.setblocking(False)
-        line = json.dumps(request(recipe, told, wanted)).encode() + b"\n"
+        line = json.dumps(request(recipe, imports, wanted)).encode() + b"\n"
         await asyncio.get_running_loop().sock_sendall(channel, line)
         expiry = asyncio.get_running_loop().call_later(self._idle_s, self._expire, recipe)
         self._ready.append(_Ready(recipe, wanted, channel, expiry))

@@ -19,9 +19,9 @@ from ebbtide_agent.attempts.control_channel import ControlChannel
 from ebbtide_agent.attempts.release import Gpus, Release
 from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
 from ebbtide_agent.blocking_calls import in_thread
-from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.mps.sharing import Way
+from ebbtide_agent.mps.sharing import SharingMode
 from ebbtide_agent.processes.process_tree import descendants
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Supervised:
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
-        self.told = False  # whether the imports that the script had made by its first step are recorded
+        self.imports_recorded = False  # whether the imports that the script had made by its first step are recorded
         self.settled = asyncio.Event()  # the status is one that the supervisor sent or left
         self._on_change = on_change
         self._verdict = verdict
@@ -74,7 +74,7 @@ class Supervised:
         self._backstop = Backstop(place, intent, *lease, lambda: self.is_over, lambda: self._identity, self._give_up)
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> AttemptKey:
         return self.intent.job_id, self.intent.attempt
 
     @property
@@ -182,7 +182,7 @@ class Supervised:
         try:
             status = status_of(content)
             self._identity = Identity.from_json(content["supervisor"])
-            self.told = content.get("told") is True
+            self.imports_recorded = content.get("told") is True
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
@@ -216,7 +216,7 @@ class Supervised:
 
     def _may_blame_server(self, status: agent_pb2.AttemptStatus) -> bool:
         ended_well = status.exit.acknowledged or not (status.exit.exit_code or status.exit.signal)
-        return self.intent.sharing == Way.MPS and not ended_well and not status.lost
+        return self.intent.sharing == SharingMode.MPS and not ended_well and not status.lost
 
     def _known_failure(self) -> str | None:
         """Return how the MPS server failed; empty if it is not to blame, None if that is not known yet."""

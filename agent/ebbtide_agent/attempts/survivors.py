@@ -11,7 +11,7 @@ from typing import Literal
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.attempts.attempt_ownership import Belonging, variable
+from ebbtide_agent.attempts.attempt_ownership import AttemptOwnership, variable
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.process_scan import look_into
@@ -25,7 +25,7 @@ def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
 
     Call it only when the attempt's supervisor is dead and no other attempt of the job can be starting.
     """
-    known, candidates = Belonging(node_dir), _own_processes()
+    known, candidates = AttemptOwnership(node_dir), _own_processes()
     # Open files can be read even of a process in uninterruptible sleep; its environment cannot.
     holders = look_into(candidates, partial(_holds, known, key[0]), asleep_too=True)
     rest = [process for process in candidates if process not in holders]
@@ -36,7 +36,7 @@ def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
 def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
     """Return all processes that agents of this node launched, with their supervisors, by attempt. Blocks."""
     attempts: dict[AttemptKey, list[Identity]] = {}
-    for process, key in look_into(_own_processes(), Belonging(node_dir).by_any_sign).items():
+    for process, key in look_into(_own_processes(), AttemptOwnership(node_dir).by_any_sign).items():
         attempts.setdefault(key, []).append(process)
     return attempts
 
@@ -44,7 +44,7 @@ def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
 def attempts_of(node_dir: Path, pids: frozenset[int]) -> dict[int, AttemptKey]:
     """Return the attempts of these processes, as far as agents of this node launched them. May block."""
     processes = [process for pid in pids if (process := Identity.of(pid)) is not None]
-    return {process.pid: key for process, key in look_into(processes, Belonging(node_dir).by_socket).items()}
+    return {process.pid: key for process, key in look_into(processes, AttemptOwnership(node_dir).by_socket).items()}
 
 
 def gpus_of(place: AttemptDir, processes: Iterable[Identity]) -> list[str]:
@@ -60,11 +60,11 @@ def gpus_of(place: AttemptDir, processes: Iterable[Identity]) -> list[str]:
     return sorted({uuid for value in values for uuid in value.decode(errors="replace").split(",") if uuid})
 
 
-def _holds(known: Belonging, job_id: str, pid: int) -> Literal[True] | None:
+def _holds(known: AttemptOwnership, job_id: str, pid: int) -> Literal[True] | None:
     return True if known.holds(pid, job_id) else None
 
 
-def _is_of(known: Belonging, key: AttemptKey, pid: int) -> Literal[True] | None:
+def _is_of(known: AttemptOwnership, key: AttemptKey, pid: int) -> Literal[True] | None:
     return True if known.by_socket(pid) == key else None
 
 

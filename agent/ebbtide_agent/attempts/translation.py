@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import is_job_id
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogRule
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, LogPattern
 from ebbtide_agent.network import Network
 
 # The program runs isolated (-I -S) from the Python settings in the job's environment.
@@ -135,13 +135,15 @@ def status_of(content: dict[str, Any]) -> agent_pb2.AttemptStatus:
         raise ValueError(f"not a status: {error}") from None
 
 
-def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogRule, ...]:
+def _log_rules(rules: list[job_pb2.LogRule]) -> tuple[LogPattern, ...]:
     """Return the rules with each pattern once; the job's rules come first, and so win over the administrator's."""
     actions: dict[str, job_pb2.LogAction.ValueType] = {}
     for rule in rules:
         actions.setdefault(rule.pattern, rule.action)
     known = job_pb2.LogAction.values()
-    return tuple(LogRule(what, job_pb2.LogAction.Name(action)) for what, action in actions.items() if action in known)
+    return tuple(
+        LogPattern(what, job_pb2.LogAction.Name(action)) for what, action in actions.items() if action in known
+    )
 
 
 def _gpu(gpu: job_pb2.GpuAllocation) -> AllocatedGpu:

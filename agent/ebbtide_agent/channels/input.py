@@ -17,7 +17,7 @@ _ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _InputState:
     """The supervisor's last message: how many bytes of the input it has, and whether it wants no more."""
 
     taken: int
@@ -27,29 +27,29 @@ class _Told:
 async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
     """Pass the input on until all is taken or no longer read; a later call may go on with it. Raises ChannelError."""
     with await connect(path) as supervisor:
-        told = await _hear(supervisor)
-        opened.input_taken = told.taken
+        state = await _receive(supervisor)
+        opened.input_taken = state.taken
         line.opened(opened)
         passing = asyncio.create_task(_pass_on(line, supervisor), name="channel input")
         try:
-            while not told.over:
-                before, told = told.taken, await _hear(supervisor)
-                if told.taken > before:
-                    line.done_with(told.taken - before)
+            while not state.over:
+                before, state = state.taken, await _receive(supervisor)
+                if state.taken > before:
+                    line.done_with(state.taken - before)
         finally:
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
     return channel_pb2.ChannelClosed()
 
 
-async def _hear(supervisor: socket.socket) -> _Told:
+async def _receive(supervisor: socket.socket) -> _InputState:
     answer = b""
     with suppress(ConnectionError):
         answer = await asyncio.get_running_loop().sock_recv(supervisor, _ANSWER_BYTES)
     if not answer:
         raise ChannelError("the attempt has ended, or its standard input comes from elsewhere now")
-    told = json.loads(answer)
-    return _Told(int(told["taken"]), bool(told["over"]))
+    content = json.loads(answer)
+    return _InputState(int(content["taken"]), bool(content["over"]))
 
 
 async def _pass_on(line: ChannelEnd, supervisor: socket.socket) -> None:

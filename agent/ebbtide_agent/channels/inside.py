@@ -22,7 +22,7 @@ _ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class StandardStreams:
     """A process's standard streams: `theirs` are its own ends, the others the agent's."""
 
     theirs: tuple[int, int, int]
@@ -32,22 +32,22 @@ class Streams:
 
 
 async def run_inside(
-    line: ChannelEnd, door: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
+    line: ChannelEnd, path: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
 ) -> channel_pb2.ChannelClosed:
     """Run the wanted command, or the `shell`, to its end; if cancelled, hang up on it. Raises ChannelError."""
     with ExitStack() as stack:
-        guest = stack.enter_context(await connect(door))
+        supervisor = stack.enter_context(await connect(path))
         with ExitStack() as until_started:
             make = _terminal if want.terminal else _pipes
             streams = make(stack, until_started)
             set_size(streams.stdout, want.size)
-            await _start(guest, want, streams, shell)
+            await _start(supervisor, want, streams, shell)
         line.opened(opened)
         line.on_size = lambda size: set_size(streams.stdout, size)
-        return await _follow(line, guest, streams)
+        return await _follow(line, supervisor, streams)
 
 
-async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> channel_pb2.ChannelClosed:
+async def _follow(line: ChannelEnd, supervisor: socket.socket, streams: StandardStreams) -> channel_pb2.ChannelClosed:
     ended = asyncio.Event()
     outputs = [copy_out(line, streams.stdout, ended)]
     if streams.stderr is not None:
@@ -55,7 +55,7 @@ async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> c
     feeding = asyncio.create_task(_feed(line, streams), name="channel input")
     reading = [asyncio.create_task(output, name="channel output") for output in outputs]
     try:
-        how = await _answer(guest)
+        how = await _answer(supervisor)
         ended.set()
         await asyncio.gather(*reading)
     finally:
@@ -67,7 +67,7 @@ async def _follow(line: ChannelEnd, guest: socket.socket, streams: Streams) -> c
     return channel_pb2.ChannelClosed(exit_code=int(how["exit_code"]))
 
 
-async def _feed(line: ChannelEnd, streams: Streams) -> None:
+async def _feed(line: ChannelEnd, streams: StandardStreams) -> None:
     await copy_in(line, streams.stdin)
     if streams.stdin == streams.stdout:
         with suppress(OSError):
@@ -86,21 +86,21 @@ def set_size(terminal: int, size: channel_pb2.WindowSize) -> None:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _terminal(stack: ExitStack, until_started: ExitStack) -> Streams:
+def _terminal(stack: ExitStack, until_started: ExitStack) -> StandardStreams:
     ours, theirs = os.openpty()
     stack.callback(os.close, ours)
     until_started.callback(os.close, theirs)
     os.set_blocking(ours, False)
-    return Streams((theirs, theirs, theirs), ours, ours, None)
+    return StandardStreams((theirs, theirs, theirs), ours, ours, None)
 
 
-def _pipes(stack: ExitStack, until_started: ExitStack) -> Streams:
+def _pipes(stack: ExitStack, until_started: ExitStack) -> StandardStreams:
     (stdin, to_it), (from_it, stdout), (errors_from_it, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
     for ours, theirs in ((to_it, stdin), (from_it, stdout), (errors_from_it, stderr)):
         stack.callback(os.close, ours)
         until_started.callback(os.close, theirs)
         os.set_blocking(ours, False)
-    return Streams((stdin, stdout, stderr), to_it, from_it, errors_from_it)
+    return StandardStreams((stdin, stdout, stderr), to_it, from_it, errors_from_it)
 
 
 async def connect(path: Path) -> socket.socket:
@@ -122,21 +122,21 @@ async def connect(path: Path) -> socket.socket:
     return connection
 
 
-async def _start(guest: socket.socket, want: channel_pb2.RunInside, streams: Streams, shell: str) -> None:
+async def _start(supervisor: socket.socket, want: channel_pb2.RunInside, streams: StandardStreams, shell: str) -> None:
     environment = dict(want.env) | ({} if want.command else {"SHELL": shell})
     request = json.dumps(
         {"command": list(want.command) or [shell], "terminal": want.terminal, "env": environment}
     ).encode()
     if len(request) > LARGEST_REQUEST:
         raise ChannelError(f"the command has more than {LARGEST_REQUEST} bytes")
-    socket.send_fds(guest, [request], streams.theirs)
-    answer = await _answer(guest)
+    socket.send_fds(supervisor, [request], streams.theirs)
+    answer = await _answer(supervisor)
     if "error" in answer:
         raise ChannelError(str(answer["error"]))
 
 
-async def _answer(guest: socket.socket) -> dict[str, Any]:
-    data = await asyncio.get_running_loop().sock_recv(guest, _ANSWER_BYTES)
+async def _answer(supervisor: socket.socket) -> dict[str, Any]:
+    data = await asyncio.get_running_loop().sock_recv(supervisor, _ANSWER_BYTES)
     if not data:
         raise ChannelError("the attempt has ended")
     answer: dict[str, Any] = json.loads(data)

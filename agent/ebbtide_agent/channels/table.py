@@ -18,8 +18,7 @@ from ebbtide_agent.channels.line import ChannelEnd, ChannelError, Put
 from ebbtide_agent.channels.port import forward
 from ebbtide_agent.channels.session import attach
 from ebbtide_agent.channels.tree import send
-from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 
 _ANSWER_S = 10.0
 """Seconds in which the account and the directory of a job's files must be found."""
@@ -27,7 +26,7 @@ _ANSWER_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class Inside(Protocol):
+class ChannelTargets(Protocol):
     """Gives access to the attempts of this node, which channels lead to."""
 
     def place(self, job_id: str, attempt: int) -> AttemptDir: ...
@@ -42,7 +41,7 @@ class Inside(Protocol):
 class ChannelTable:
     """Opens the channels that the master asks for, and passes their messages on."""
 
-    def __init__(self, inside: Inside, node: str = "") -> None:
+    def __init__(self, inside: ChannelTargets, node: str = "") -> None:
         self._inside = inside
         self._node = node
         self._put: Put | None = None

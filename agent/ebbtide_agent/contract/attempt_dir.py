@@ -31,14 +31,15 @@ from ebbtide_agent.jsonfile import read_json, write_json
 JOB_SOCKET: Final = "job.sock"
 PARTICIPANTS_SOCKET: Final = "stop.sock"
 """Lies beside JOB_SOCKET, where the SDK looks for it."""
-DOORS: Final = Path("/run/ebbtide-jobs")
+SOCKET_DIRS: Final = Path("/run/ebbtide-jobs")
 """The parent of the socket directories for processes of other accounts, which cannot enter the attempt's directory."""
 # Job ids become parts of paths; "17.3" is an element of an array.
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _LARGEST = 2**32 - 1  # the wire's largest attempt number
 
-AttemptKey = tuple[str, int]  # job id, attempt
+AttemptKey = tuple[str, int]
+"""Which attempt of which job: the job's id, and the attempt's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +74,17 @@ class AttemptDir:
         return self.path / "control.sock"
 
     @property
-    def door(self) -> Path:
+    def socket_dir(self) -> Path:
         """The directory where processes of another account reach the supervisor; they cannot write to it."""
-        return doors_dir(self.path.parents[1]) / self.path.name
+        return socket_dirs(self.path.parents[1]) / self.path.name
 
     def given_gpus(self) -> list[str] | None:
-        """Return the UUIDs of the attempt's GPUs from its intent, or else from `door`; only the agent writes to both.
+        """Return the UUIDs of the attempt's GPUs by its intent, or else by `socket_dir`; only the agent writes there.
 
         Return None if there is neither, or the file is damaged.
         """
         try:
-            content = self.intent() or read_json(self.door / "gpus")
+            content = self.intent() or read_json(self.socket_dir / "gpus")
             return None if content is None else [str(gpu["uuid"]) for gpu in content["gpus"]]
         except (OSError, ValueError, LookupError, TypeError):
             return None
@@ -98,8 +99,8 @@ class AttemptDir:
 
     @property
     def session_socket(self) -> Path:
-        at_door = self.door / "session.sock"
-        return at_door if at_door.exists() else self.path / "session.sock"
+        in_socket_dir = self.socket_dir / "session.sock"
+        return in_socket_dir if in_socket_dir.exists() else self.path / "session.sock"
 
     @property
     def port(self) -> int | None:
@@ -139,7 +140,7 @@ class AttemptDir:
         content = read_json(self.path / "mps.json")
         return None if content is None else str(content.get("failure", ""))
 
-    def told(self) -> dict[str, Any] | None:
+    def imports(self) -> dict[str, Any] | None:
         return read_json(self.path / "told.json")
 
     def cut_short(self) -> frozenset[str]:
@@ -173,11 +174,11 @@ class AttemptDir:
 
     def front(self, account: Account | None) -> Path:
         """Return the directory where the job's processes, which run as this account, reach the supervisor."""
-        return self.path if account is None else self.door
+        return self.path if account is None else self.socket_dir
 
-    def make_door(self) -> None:
-        """Create `door`. Raises OSError, also if another account could have made it."""
-        for folder, mode in ((DOORS, 0o711), (self.door.parent, 0o711), (self.door, 0o755)):
+    def make_socket_dir(self) -> None:
+        """Create `socket_dir`. Raises OSError, also if another account could have made it."""
+        for folder, mode in ((SOCKET_DIRS, 0o711), (self.socket_dir.parent, 0o711), (self.socket_dir, 0o755)):
             if not folder.is_dir():
                 folder.mkdir()
                 folder.chmod(mode)  # independent of the umask
@@ -205,7 +206,7 @@ class AttemptDir:
         """Record the failure durably, like the final status that it belongs to."""
         write_json(self.path / "mps.json", {"failure": failure})
 
-    def record_told(self, content: dict[str, Any]) -> None:
+    def record_imports(self, content: dict[str, Any]) -> None:
         self._draft("told.json", content).rename(self.path / "told.json")
 
     def record_cut_short(self, files: frozenset[str]) -> None:
@@ -222,7 +223,7 @@ class AttemptDir:
         for entry in entries:
             if entry.name != "forgotten" and not entry.name.startswith(("output.log", "rank-")):
                 os.unlink(entry)
-        shutil.rmtree(self.door, ignore_errors=True)
+        shutil.rmtree(self.socket_dir, ignore_errors=True)
 
     def _draft(self, name: str, content: dict[str, Any]) -> Path:
         """Write a draft without fsync, because these files are of no use after a reboot."""
@@ -250,9 +251,9 @@ def attempts_dir(node_dir: Path) -> Path:
     return node_dir / "attempts"
 
 
-def doors_dir(node_dir: Path) -> Path:
-    """Return the directory that holds the `door` of each of the node's attempts of other accounts."""
-    return DOORS / f"{zlib.crc32(os.fsencode(node_dir)):08x}"
+def socket_dirs(node_dir: Path) -> Path:
+    """Return the directory that holds the `socket_dir` of each of the node's attempts of other accounts."""
+    return SOCKET_DIRS / f"{zlib.crc32(os.fsencode(node_dir)):08x}"
 
 
 def lock_path(node_dir: Path, job_id: str) -> Path:

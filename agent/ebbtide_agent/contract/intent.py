@@ -14,7 +14,7 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.network import Network
 
 
-class SignalTarget(StrEnum):
+class StopSignalTarget(StrEnum):
     """Which processes get the stop signal."""
 
     AUTO = "auto"
@@ -33,7 +33,7 @@ class AllocatedGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRule:
+class LogPattern:
     """A pattern that is looked for in the attempt's output; the fields are those of the wire's LogRule."""
 
     pattern: str
@@ -133,7 +133,7 @@ class LeavingTerms:
 
     grace_s: float  # between the stop signal and SIGKILL
     signal: str  # name of the stop signal; empty: SIGTERM
-    signal_target: SignalTarget = SignalTarget.AUTO  # the default is for intents of older agents
+    signal_target: StopSignalTarget = StopSignalTarget.AUTO  # the default is for intents of older agents
     idle_limit_s: float | None = None  # it is ended after it was unused for this long
     failover_after_s: float | None = None  # it ends itself after the master was not heard for this long
     leased_at: float = 0.0  # send time of the last message that the master acknowledged before launch (CLOCK_BOOTTIME)
@@ -147,7 +147,7 @@ class OutputTerms:
 
     output: str = ""  # file to which the output is appended; empty: none
     prefix_ranks: bool = False  # each line of the output begins with the rank that printed it
-    log_rules: tuple[LogRule, ...] = ()
+    log_rules: tuple[LogPattern, ...] = ()
     log_bytes: int = 0  # disk space that its output may take on this node; 0: no limit
 
 

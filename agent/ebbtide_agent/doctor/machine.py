@@ -106,11 +106,11 @@ def control_groups(subject: Subject) -> Finding:
 def job_limits(subject: Subject) -> Finding:
     """Check whether the CPUs and the memory that jobs request are enforced, as the agent has found out."""
     try:
-        told = read_json(subject.home / "nodes" / subject.node / "agent.json") if subject.agent_pid else None
+        reported = read_json(subject.home / "nodes" / subject.node / "agent.json") if subject.agent_pid else None
     except (OSError, ValueError):
-        told = None
-    if told is not None and "mem_limits" in told:
-        return judge_job_limits(str(told["cpu_limits"]), str(told["mem_limits"]))
+        reported = None
+    if reported is not None and "mem_limits" in reported:
+        return judge_job_limits(str(reported["cpu_limits"]), str(reported["mem_limits"]))
     return note("job limits", "an agent that runs says whether a job's --cpus and --mem are enforced here")
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ebbtide import trees
 
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 log = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ async def clear(path: Path) -> bool:
     try:
         answer = await ask(remove, str(path), account=None, within_s=REMOVED_WITHIN_S)
     except OSError as error:
-        answer = Unknown(str(error))
-    if isinstance(answer, Unknown):
+        answer = NoAnswer(str(error))
+    if isinstance(answer, NoAnswer):
         log.warning("event=not-removed path=%r reason=%r", str(path), answer.reason)
-    return not isinstance(answer, Unknown)
+    return not isinstance(answer, NoAnswer)
 
 
 def remove(path: str) -> None:

@@ -24,8 +24,9 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.accounts.rights import with_rights
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.job_dir import provide_job_dir
-from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
+from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES, checkpoint_below
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Copy:
                 if self._account is not None:
                     await in_thread(partial(provide_job_dir, self._job_dir, self._account))
                 await self._bring(name, checkpoint_below(self._job_dir, name))
-        except (Away, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
+        except (Unanswered, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
             raise NotCopied(str(error)) from error
         return name
 
@@ -89,7 +90,7 @@ class Copy:
         log.info("event=checkpoint-copied job=%s attempt=%d checkpoint=%s bytes=%d", *self._key, name, size)
 
     @property
-    def _key(self) -> tuple[str, int]:
+    def _key(self) -> AttemptKey:
         return self._job_id, self._attempt
 
     async def _do(self, call: Callable[[], T], within_s: float = TOUCHED_S) -> T:
@@ -151,7 +152,7 @@ class Copy:
         return window
 
     async def _ask(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
-        """Ask until an answer comes. Raises Away after `PATIENCE_S` without one, or Unreadable."""
+        """Ask until an answer comes. Raises Unanswered after `PATIENCE_S` without one, or Unreadable."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PATIENCE_S
         while True:
@@ -160,7 +161,7 @@ class Copy:
             )
             try:
                 return await self._exchange.ask(request)
-            except Away:
+            except Unanswered:
                 if loop.time() > give_up:
                     raise
             await asyncio.sleep(_PAUSE_S)

@@ -17,7 +17,7 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.accounts.accounts import owner
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.files.reading import owner_of, read
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 _ANSWER_S = 60.0
@@ -25,7 +25,7 @@ _VERIFIED_S = 1800.0
 _OWNER_S = 20.0
 
 
-class Away(Exception):
+class Unanswered(Exception):
     """The question was not answered, and the message says why; it may be answered if asked again soon."""
 
 
@@ -48,11 +48,11 @@ class Exchange:
         self._send = send
 
     def detach(self) -> None:
-        """Note that the stream has ended: all questions that are open fail with Away."""
+        """Note that the stream has ended: all questions that are open fail with Unanswered."""
         self._send = None
         for future in self._asked.values():
             if not future.done():
-                future.set_exception(Away("the master is away"))
+                future.set_exception(Unanswered("the master is away"))
 
     def answer(self, data: agent_pb2.CheckpointData) -> None:
         """Take in an answer."""
@@ -61,9 +61,9 @@ class Exchange:
             future.set_result(data)
 
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-        """Send a request, and return the answer. Raises Away, Unreadable."""
+        """Send a request, and return the answer. Raises Unanswered, Unreadable."""
         if self._send is None:
-            raise Away("the master is away")
+            raise Unanswered("the master is away")
         request.request_id = next(self._ids)
         future: asyncio.Future[agent_pb2.CheckpointData] = asyncio.get_running_loop().create_future()
         self._asked[request.request_id] = future
@@ -74,11 +74,11 @@ class Exchange:
             ):
                 data = await future
         except TimeoutError:
-            raise Away("no answer came") from None
+            raise Unanswered("no answer came") from None
         finally:
             del self._asked[request.request_id]
         if data.error:
-            raise (Away if data.away else Unreadable)(data.error)
+            raise (Unanswered if data.away else Unreadable)(data.error)
         return data
 
 
@@ -90,12 +90,12 @@ async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> age
     account = None
     if os.geteuid() == 0:
         ids = await ask(owner_of, str(job_dir), account=None, within_s=_OWNER_S)
-        if isinstance(ids, Unknown):
+        if isinstance(ids, NoAnswer):
             return agent_pb2.CheckpointData(error=f"whose {job_dir} is does not get known: {ids.reason}")
         account = None if ids is None else await in_thread(partial(owner, *ids))
     within_s = _ANSWER_S if request.checkpoint else _VERIFIED_S
     answer = await ask(read, *arguments_of(job_dir, request), account=account, within_s=within_s)
-    if isinstance(answer, Unknown):
+    if isinstance(answer, NoAnswer):
         return agent_pb2.CheckpointData(error=f"{job_dir} cannot be read: {answer.reason}")
     return answer_of(answer)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.files.path_checks import is_there
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ async def missing(paths: Iterable[str], account: Account | None = None) -> str:
     for path in paths:
         within_s = max(_LEAST_S, deadline - time.monotonic())
         there = await ask(is_there, path, account=account, within_s=within_s)
-        if isinstance(there, Unknown):
+        if isinstance(there, NoAnswer):
             log.warning("event=path-silent path=%r reason=%r", path, there.reason)
             return f"{path} does not answer (--require-path)"
         if not there:

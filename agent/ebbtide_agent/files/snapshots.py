@@ -32,9 +32,9 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.job_dir import give, provide_private
 from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside
-from ebbtide_agent.files.exchange import Away, Exchange, Unreadable
+from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class SnapshotCache:
                 if not await self._is_there(place):
                     await self._fetch(job_id, attempt, digest)
                     await in_thread(partial(_copy_tree, self._cache / digest, place, account))
-            except (Away, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
+            except (Unanswered, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
 
@@ -139,7 +139,7 @@ class SnapshotCache:
                 offset, end = offset + len(window.data), window.end or not window.data
 
     async def _ask(self, job_id: str, attempt: int, digest: str, offset: int) -> agent_pb2.CheckpointData:
-        """Ask until an answer comes. Raises Away after `PATIENCE_S` without one, or Unreadable."""
+        """Ask until an answer comes. Raises Unanswered after `PATIENCE_S` without one, or Unreadable."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             request = agent_pb2.ReadCheckpoint(
@@ -147,7 +147,7 @@ class SnapshotCache:
             )
             try:
                 return await self._exchange.ask(request)
-            except Away:
+            except Unanswered:
                 if time.monotonic() > give_up:
                     raise
             await asyncio.sleep(_PAUSE_S)
@@ -158,8 +158,8 @@ async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -
     try:
         answer = await ask(task, str(place), *arguments, account=None, within_s=ANSWER_S)
     except OSError as error:
-        answer = Unknown(str(error))
-    if isinstance(answer, Unknown):
+        answer = NoAnswer(str(error))
+    if isinstance(answer, NoAnswer):
         log.warning("event=not-tidied path=%r reason=%r", str(place), answer.reason)
         return None
     return answer

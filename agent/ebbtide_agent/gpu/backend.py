@@ -24,7 +24,7 @@ class Gpu:
     parent: str = ""  # UUID of the GPU that this MIG slice is cut from; empty: this is a whole GPU
 
 
-class LinkKind(IntEnum):
+class DeviceLinkKind(IntEnum):
     """How two GPUs reach each other, the fastest first."""
 
     NVLINK = 1
@@ -40,7 +40,7 @@ class DeviceLink:
 
     one: str  # UUID
     other: str
-    kind: LinkKind
+    kind: DeviceLinkKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class FieldValue:
 @dataclass(slots=True)
 class _EventSet:
     devices: dict[str, Device] = field(default_factory=dict)
-    told: int = 0  # number of the last Xid
+    last_xid: int = 0  # number of the last Xid
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +334,9 @@ class FakeNvml:
     @_named("nvmlEventSetWait_v2")
     def nvmlEventSetWait_v2(self, events: _EventSet, timeout_ms: int) -> NvmlEvent:
         """Return the next Xid. It is looked for once, whatever the timeout, because the caller never waits."""
-        waiting = [xid for xid in self._faults.value().get("xids", []) if xid["number"] > events.told]
+        waiting = [xid for xid in self._faults.value().get("xids", []) if xid["number"] > events.last_xid]
         for xid in sorted((xid for xid in waiting if xid["uuid"] in events.devices), key=lambda xid: xid["number"]):
-            events.told = xid["number"]
+            events.last_xid = xid["number"]
             return NvmlEvent(events.devices[xid["uuid"]], _XID_EVENT, int(xid["xid"]))
         raise NVMLError(_TIMEOUT)
 

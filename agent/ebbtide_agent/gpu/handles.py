@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ebbtide_agent.gpu.codes import Meaning, meaning
+from ebbtide_agent.gpu.codes import CodeMeaning, meaning
 
 
 def handle_of(library: Any, uuid: str) -> Any:
@@ -16,7 +16,7 @@ def handle_of(library: Any, uuid: str) -> Any:
     try:
         return library.nvmlDeviceGetHandleByUUID(uuid)
     except library.NVMLError as error:
-        if meaning(error) is not Meaning.GPU_GONE:
+        if meaning(error) is not CodeMeaning.GPU_GONE:
             raise
         for handle in _answering(library):
             with suppress(library.NVMLError):

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ebbtide_agent.gpu.backend import DeviceLink, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind, LinkKind
-from ebbtide_agent.gpu.codes import Meaning, meaning, reason
+from ebbtide_agent.gpu.backend import DeviceLink, DeviceLinkKind, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind
+from ebbtide_agent.gpu.codes import CodeMeaning, meaning, reason
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
-from ebbtide_agent.gpu.xids import FATAL, Verdicts, XidEvents, words
+from ebbtide_agent.gpu.xids import FATAL, XidEvents, XidVerdicts, words
 from ebbtide_agent.processes import procfs
 
 log = logging.getLogger(__name__)
@@ -26,12 +26,12 @@ _MIG_ON = 1
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # Levels of nvmlDeviceGetTopologyCommonAncestor.
 _TOPOLOGY = {
-    0: LinkKind.SWITCH,  # on one board
-    10: LinkKind.SWITCH,
-    20: LinkKind.SWITCH,
-    30: LinkKind.HOST_BRIDGE,
-    40: LinkKind.NUMA_NODE,
-    50: LinkKind.SYSTEM,
+    0: DeviceLinkKind.SWITCH,  # on one board
+    10: DeviceLinkKind.SWITCH,
+    20: DeviceLinkKind.SWITCH,
+    30: DeviceLinkKind.HOST_BRIDGE,
+    40: DeviceLinkKind.NUMA_NODE,
+    50: DeviceLinkKind.SYSTEM,
 }
 # The MPS server is listed with a context of its own, and belongs to no job. The kernel cuts names off after 15 bytes.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
@@ -103,7 +103,7 @@ class NvmlBackend:
         for index in range(count):
             self._find(index)
         self._events = XidEvents(library, self._event_sources())
-        self._verdicts = Verdicts(library, xids_before)
+        self._verdicts = XidVerdicts(library, xids_before)
 
     def gpus(self) -> tuple[Gpu, ...]:
         return tuple(self._gpus)
@@ -139,7 +139,7 @@ class NvmlBackend:
 
     def read(self, uuid: str) -> GpuReading:
         happened = self._events.take(uuid)
-        self._verdicts.hear(uuid, happened)
+        self._verdicts.note(uuid, happened)
         try:
             handles = self._found(uuid)
             reading = self._read(uuid, handles)
@@ -152,8 +152,8 @@ class NvmlBackend:
 
     def _failed(self, uuid: str, error: Exception) -> GpuReading:
         self._handles.pop(uuid, None)
-        if meaning(error) is not Meaning.NO_VALUE:
-            return GpuReading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is Meaning.GPU_GONE)
+        if meaning(error) is not CodeMeaning.NO_VALUE:
+            return GpuReading(uuid, unhealthy_reason=reason(error), gone=meaning(error) is CodeMeaning.GPU_GONE)
         return GpuReading(uuid, unhealthy_reason="the driver does not know this GPU", gone=True)
 
     def _find(self, index: int) -> None:
@@ -166,7 +166,7 @@ class NvmlBackend:
             # Without its UUID a GPU has no name to be reported under.
             log.error("event=gpu-left-out index=%d reason=%r", index, reason(error))
             # A GPU that this user may not use, as in a container that was given other GPUs, is not counted.
-            self.unnamed += meaning(error) is not Meaning.NO_VALUE
+            self.unnamed += meaning(error) is not CodeMeaning.NO_VALUE
             return
         if mode is None or mode[0] != _MIG_ON:
             self._add(uuid, _Handles(handle, handle), index)
@@ -213,13 +213,13 @@ class NvmlBackend:
         offered = {whole: tuple(gpu.uuid for gpu in self._gpus if whole in (gpu.uuid, gpu.parent)) for whole in wholes}
         return {whole: (self._handles[uuids[0]].whole, uuids) for whole, uuids in offered.items()}
 
-    def _link(self, one: str, other: str) -> LinkKind | None:
+    def _link(self, one: str, other: str) -> DeviceLinkKind | None:
         try:
             handles = (self._found(one).own, self._found(other).own)
         except self._nvml.NVMLError:
             return None
         if self._optional("nvmlDeviceGetP2PStatus", *handles, _P2P_OVER_NVLINK) == _P2P_OK:
-            return LinkKind.NVLINK
+            return DeviceLinkKind.NVLINK
         level = self._optional("nvmlDeviceGetTopologyCommonAncestor", *handles)
         return None if level is None else _TOPOLOGY.get(level)
 
@@ -280,7 +280,7 @@ class NvmlBackend:
         try:
             return function(*arguments, **options)
         except self._nvml.NVMLError as error:
-            if meaning(error) is Meaning.NO_VALUE:
+            if meaning(error) is CodeMeaning.NO_VALUE:
                 return None
             raise
 

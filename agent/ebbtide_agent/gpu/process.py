@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ebbtide_agent.gpu.backend import DeviceLink, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind, LinkKind
+from ebbtide_agent.gpu.backend import DeviceLink, DeviceLinkKind, Driver, Gpu, GpuProcess, GpuReading, GpuSettings, Kind
 from ebbtide_agent.gpu.xids import worst
 from ebbtide_agent.processes.isolated import package_roots
 
@@ -177,7 +177,9 @@ class NvmlProcess:
         """Take over what a new process found. Raises NoNvmlAnswer if that makes no sense."""
         try:
             gpus = [Gpu(**gpu) for gpu in found["gpus"]]
-            links = tuple(DeviceLink(link["one"], link["other"], LinkKind(link["kind"])) for link in found["links"])
+            links = tuple(
+                DeviceLink(link["one"], link["other"], DeviceLinkKind(link["kind"])) for link in found["links"]
+            )
             self._driver = Driver(**found["driver"])
             self._missing = bool(found["unnamed"]) or not gpus
         except (LookupError, TypeError, ValueError) as error:

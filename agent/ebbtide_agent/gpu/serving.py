@@ -69,7 +69,7 @@ def _answer(backend: GpuBackend, request: dict[str, str]) -> dict[str, Any]:
                 return asdict(backend.read(uuid))
             case {"settings": uuid}:
                 return asdict(backend.settings(uuid))
-    except Exception as error:  # of the driver's library, which may raise anything: the agent is told
+    except Exception as error:  # of the driver's library, which may raise anything: it is reported to the agent
         log.exception("event=nvml-call-failed request=%r", request)
         return {"error": str(error) or type(error).__name__}
     return {"error": f"not a request: {request!r}"}

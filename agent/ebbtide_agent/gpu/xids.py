@@ -121,7 +121,7 @@ class XidEvents:
             return ""
 
 
-class Verdicts:
+class XidVerdicts:
     """Knows which GPUs an Xid makes unhealthy, until the driver says that they need nothing, or the agent ends."""
 
     def __init__(self, library: Any, known: Mapping[str, int]) -> None:
@@ -129,7 +129,7 @@ class Verdicts:
         self._nvml = library
         self._since = {uuid: (xid, -math.inf) for uuid, xid in known.items()}
 
-    def hear(self, uuid: str, xids: Iterable[int]) -> None:
+    def note(self, uuid: str, xids: Iterable[int]) -> None:
         """Note the Xids of a GPU."""
         xid = worst(xids)
         if xid is not None:

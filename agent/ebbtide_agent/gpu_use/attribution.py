@@ -14,12 +14,14 @@ from pathlib import Path
 from ebbtide_protos.process import Identity, boot_id
 
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import own_group
 from ebbtide_agent.processes.procfs import ProcessStat
 
-AttemptKey = tuple[str, int]  # job id, attempt
-Environments = Callable[[frozenset[int]], Mapping[int, AttemptKey]]
+Owners = Mapping[int, AttemptKey]
+"""The attempts that processes belong to, by pid; a pid without one is of no attempt, or not known."""
+Environments = Callable[[frozenset[int]], Owners]
 
 # Seconds to wait for environments: reading that of a process that hangs in the driver may take for ever.
 _ENVIRONMENT_S = 0.5
@@ -71,7 +73,7 @@ class Attribution:
         if not strangers or self._environments is None:
             return owners
         async with self._turn:  # a second caller finds what the first one has learned
-            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_told(pid, stat)}
+            wanted = {pid: stat for pid, stat in strangers.items() if not self._is_known(pid, stat)}
             if wanted:
                 await self._look_into(wanted)
         known = {pid: known for pid in strangers if (known := self._known.get(pid)) is not None}
@@ -144,7 +146,7 @@ class Attribution:
             stat = parent
         return None
 
-    def _is_told(self, pid: int, stat: ProcessStat) -> bool:
+    def _is_known(self, pid: int, stat: ProcessStat) -> bool:
         known = self._known.get(pid)
         return (known is not None and known.starttime == stat.starttime) or self._foreign.get(pid) == _look_of(stat)
 

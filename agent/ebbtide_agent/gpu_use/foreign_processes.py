@@ -14,7 +14,7 @@ from typing import Final
 
 from ebbtide_agent.gpu.backend import GpuProcess
 from ebbtide_agent.gpu.reader import Readings
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.gpu_use.attribution import Owners
 from ebbtide_agent.gpu_use.telemetry import who
 from ebbtide_agent.processes import procfs
 
@@ -53,7 +53,7 @@ class ForeignProcessNotifier:
         self._reported: dict[int, int] = {}  # start times by pid
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
+    def look(self, readings: Readings, owners: Owners) -> None:
         """Take in readings, and the owners of the processes on those GPUs; processes without an owner are foreign."""
         found: dict[int, dict[str, GpuProcess]] = {}
         for uuid, reading in readings.items():

@@ -9,14 +9,15 @@ once.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
-from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
-from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
+from ebbtide_agent.gpu_use.attribution import Attribution, Owners
+from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, IdleMemory
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Freeing:
         is_over: Callable[[str, int], bool],
         reader: GpuReader,
         attribution: Attribution,
-        idle: Idle,
+        idle: IdleMemory,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`is_over` says whether an attempt is proven to have ended."""
@@ -48,10 +49,10 @@ class Freeing:
     async def prove_free(self, key: AttemptKey, allocation: tuple[GpuAllocation, ...]) -> dict[str, str]:
         """Wait until the GPUs of an attempt that has ended are free; return those that do not become free, and why."""
         dirty = await self._wait(key, allocation)
-        self._idle.set_aside(dirty)
+        self._idle.mark_stuck(dirty)
         return dirty
 
-    def look(self, readings: Readings, owners: Mapping[int, AttemptKey]) -> None:
+    def look(self, readings: Readings, owners: Owners) -> None:
         """Kill what is left of attempts that are over; it may be found only after the GPU was given up as dirty."""
         for key in set(owners.values()):
             if self._is_over(*key):
@@ -80,7 +81,7 @@ class Freeing:
             log.error("event=gpu-dirty job=%s attempt=%d gpu=%s reason=%r", *key, uuid, reason)
         return lost
 
-    def _reason(self, key: AttemptKey, uuid: str, reading: GpuReading, owners: Mapping[int, AttemptKey]) -> str:
+    def _reason(self, key: AttemptKey, uuid: str, reading: GpuReading, owners: Owners) -> str:
         """Return why the GPU is not free of the attempt; empty if it is."""
         own = [process.pid for process in reading.processes or () if owners.get(process.pid) == key]
         if own:
@@ -96,7 +97,7 @@ class Freeing:
         left -= self._idle.of(uuid) or 0
         return f"{left / _GIB:.1f} GiB are in use, and no process has them" if left > TOLERANCE_BYTES else ""
 
-    def _is_other(self, process: GpuProcess, owners: Mapping[int, AttemptKey]) -> bool:
+    def _is_other(self, process: GpuProcess, owners: Owners) -> bool:
         """Return whether the process is certainly not the attempt's, of which no known process is on the GPU."""
         return process.pid in owners or self._attribution.is_foreign(process.pid)
 

@@ -21,7 +21,7 @@ TOLERANCE_BYTES = 512 * 1024 * 1024
 _NOTEWORTHY_BYTES = 64 * 1024 * 1024
 
 
-class Idle:
+class IdleMemory:
     """Knows the idle use of this node's GPUs, and which GPUs are set aside because a job's memory is stuck there."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -42,7 +42,7 @@ class Idle:
         if any(abs(self._bytes[uuid] - self._written.get(uuid, -1)) >= _NOTEWORTHY_BYTES for uuid in self._bytes):
             self._write()
 
-    def set_aside(self, uuids: Collection[str]) -> None:
+    def mark_stuck(self, uuids: Collection[str]) -> None:
         """Note that a job's memory is stuck on these GPUs: nothing is learned from them before that is gone."""
         if not self._stuck.issuperset(uuids):
             self._stuck |= set(uuids)

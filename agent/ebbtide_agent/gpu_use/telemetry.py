@@ -1,18 +1,18 @@
 """Report the node's GPUs to the master: memory, use, and whose processes are on them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ebbtide_protos.v1 import agent_pb2
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuProcess, GpuReading, Kind
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
-from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.attribution import Attribution, Owners
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import process_owner, procfs
 
-Owners = Mapping[int, AttemptKey]
 Listener = Callable[[Readings, Owners], None]
 
 
@@ -35,7 +35,7 @@ class Telemetry:
         self,
         reader: GpuReader,
         attribution: Attribution,
-        idle: Idle | None = None,
+        idle: IdleMemory | None = None,
         held: Callable[[], Collection[str]] = _none_held,
         sharing: GpuSharing | None = None,
     ) -> None:
@@ -44,7 +44,7 @@ class Telemetry:
         self._sharing = sharing
         self._reported = frozenset(gpu.uuid for gpu in reader.gpus)
         self._known = frozenset[str]()  # the GPUs that `sharing` knows
-        self._idle = idle or Idle()
+        self._idle = idle or IdleMemory()
         self._held = held
         self.listeners: list[Listener] = []
         self.leaving = False  # whether the machine is about to go down
@@ -61,7 +61,7 @@ class Telemetry:
         gpus = tuple(gpu for gpu in self._reader.gpus if gpu.uuid in readings)
         self._reported = frozenset(readings)
         if self._sharing is not None and self._known != self._reported:
-            await self._sharing.know(gpus, self._reader.settings, fake=self.kind == "fake")
+            await self._sharing.set_gpus(gpus, self._reader.settings, fake=self.kind == "fake")
             self._known = self._reported
         return [self._info(gpu, self._seen(readings[gpu.uuid]), owners, links) for gpu in gpus]
 
@@ -75,8 +75,8 @@ class Telemetry:
         for listen in self.listeners:
             listen(readings, owners)
         xids = self._reader.take_xids()
-        told = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
-        gpus = [self._message(self._seen(reading), owners) for reading in told]
+        with_xids = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
+        gpus = [self._message(self._seen(reading), owners) for reading in with_xids]
         return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving)
 
     async def _look(self) -> tuple[Readings, Owners]:
@@ -87,7 +87,7 @@ class Telemetry:
         return readings, await self._attribution.owners(listed_pids(readings))
 
     def _seen(self, reading: GpuReading) -> GpuReading:
-        return reading if self._sharing is None else self._sharing.seen(reading)
+        return reading if self._sharing is None else self._sharing.without_server(reading)
 
     def _message(self, reading: GpuReading, owners: Owners) -> agent_pb2.GpuReading:
         return agent_pb2.GpuReading(

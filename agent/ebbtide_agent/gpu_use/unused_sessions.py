@@ -5,12 +5,13 @@ session is reported when its end is near, when it is used again, and when its ti
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.reader import Readings
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.gpu_use.attribution import Owners
 from ebbtide_agent.processes import procfs
 
 WARNING_S: Final = 600.0
@@ -19,11 +20,9 @@ BUSY_CPU: Final = 0.05
 """The part of one CPU above which a session is busy; a prompt or server that waits uses less, on the whole."""
 BUSY_GPU: Final = 0.05
 
-Owners = Mapping[int, AttemptKey]
-
 
 class SessionAttempts(Protocol):
-    """What `Unused` needs of the attempts."""
+    """What `UnusedSessions` needs of the attempts."""
 
     def idle_limits(self) -> dict[AttemptKey, float]: ...
     def pids_of(self, job_id: str, attempt: int) -> tuple[int, ...]: ...
@@ -32,7 +31,7 @@ class SessionAttempts(Protocol):
 
 
 class Traffic(Protocol):
-    """What `Unused` needs of the channels."""
+    """What `UnusedSessions` needs of the channels."""
 
     def bytes_of(self, job_id: str, attempt: int) -> int: ...
     def warn(self, job_id: str, attempt: int, words: str) -> None: ...
@@ -46,10 +45,10 @@ class _Record:
     looked_at: float
     bytes: int
     cpu_s: float
-    told: str = ""  # "", "warned" or "over"
+    notice: str = ""  # "", "warned" or "over"
 
 
-class Unused:
+class UnusedSessions:
     """Looks at the sessions at every heartbeat."""
 
     def __init__(
@@ -88,9 +87,9 @@ class Unused:
     def _tell(self, key: AttemptKey, record: _Record, limit_s: float, unused_s: float) -> None:
         left_s = limit_s - unused_s
         news = "over" if left_s <= 0 else "warned" if left_s <= min(WARNING_S, limit_s / 4) else ""
-        if news == record.told:
+        if news == record.notice:
             return
-        record.told = news
+        record.notice = news
         since = time.time() - unused_s if news else 0.0
         self._sessions.note_unused(*key, since, max(0.0, left_s) if news else 0.0)
         if news == "warned":

@@ -14,10 +14,11 @@ from typing import Final, Protocol
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import GpuReading
 from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
-from ebbtide_agent.gpu_use.attribution import AttemptKey, Attribution
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.attribution import Attribution, Owners
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +32,8 @@ _NEWS: Final = 1.05  # a peak that grew by less than this factor is sent only wh
 _HURRY_S: Final = 0.5
 _NO_OVERRUN: Final = ("", 0, 0)
 
-Owners = Mapping[int, AttemptKey]
 
-
-class Watched(Protocol):
+class WatchdogAttempts(Protocol):
     """What `Watchdog` needs of the attempts."""
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
@@ -64,7 +63,9 @@ class _Record:
 class Watchdog:
     """Looks at every heartbeat's readings, and more often while an attempt uses too much."""
 
-    def __init__(self, attempts: Watched, reader: GpuReader, attribution: Attribution, idle: Idle) -> None:
+    def __init__(
+        self, attempts: WatchdogAttempts, reader: GpuReader, attribution: Attribution, idle: IdleMemory
+    ) -> None:
         self._attempts = attempts
         self._reader = reader
         self._attribution = attribution

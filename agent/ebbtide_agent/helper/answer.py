@@ -11,7 +11,7 @@ LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class NoAnswer:
     """There is no answer, for this reason, and the caller is not to wait for one."""
 
     reason: str
@@ -39,18 +39,18 @@ def tell(out: int, answer: bytes) -> None:
 
 
 def read(answer: bytes) -> Any:
-    """Return what the task returned, or Unknown. Raises the OSError that the task raised."""
+    """Return what the task returned, or NoAnswer. Raises the OSError that the task raised."""
     if not answer:
-        return Unknown("its process ended without an answer")
+        return NoAnswer("its process ended without an answer")
     if len(answer) > LARGEST:
-        return Unknown(f"more than {LARGEST} bytes")
+        return NoAnswer(f"more than {LARGEST} bytes")
     try:
         content = json.loads(answer)
         if "error" in content:
             code, words, name = content["error"]
             error = OSError(code, words, *([] if name is None else [name]))
         else:
-            return content["value"] if "value" in content else Unknown(str(content["unknown"]))
+            return content["value"] if "value" in content else NoAnswer(str(content["unknown"]))
     except (ValueError, LookupError, TypeError, RecursionError):
-        return Unknown("its answer cannot be read")
+        return NoAnswer("its answer cannot be read")
     raise error

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.helper import answer
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.processes.isolated import package_roots
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def ask(
     account: Account | None,
     within_s: float,
     descriptors: Sequence[int] = (),
-) -> asyncio.Future[T | Unknown]:
+) -> asyncio.Future[T | NoAnswer]:
     """Return a future of what `ask_and_wait` returns, for an event loop."""
     given = {"account": account, "within_s": within_s, "descriptors": descriptors}
     return in_thread(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
@@ -53,8 +53,8 @@ def ask_and_wait(
     account: Account | None,
     within_s: float,
     descriptors: Sequence[int] = (),
-) -> T | Unknown:
-    """Run the task as `account`, and return its result as JSON has it; Unknown if it takes over `within_s` seconds.
+) -> T | NoAnswer:
+    """Run the task as `account`, and return its result as JSON has it; NoAnswer if it takes over `within_s` seconds.
 
     The task gets the numbers of copies of the `descriptors` after its arguments. Raises the OSError that it raised.
     """
@@ -70,16 +70,16 @@ def ask_and_wait(
             try:
                 _server.send(json.dumps(header).encode(), [theirs.fileno(), *descriptors])
             except OSError as error:
-                return Unknown(f"there is no process to ask: {error}")
+                return NoAnswer(f"there is no process to ask: {error}")
         try:
             found = _exchange(ours, json.dumps(arguments).encode(), within_s)
         except TimeoutError:
-            return Unknown("no answer in time")
+            return NoAnswer("no answer in time")
         except OSError as error:
-            return Unknown(f"no answer: {error}")
+            return NoAnswer(f"no answer: {error}")
     if not found and time.monotonic() - began >= within_s:
-        return Unknown("no answer in time")  # it was killed just before the time was checked here
-    value: T | Unknown = answer.read(found)
+        return NoAnswer("no answer in time")  # it was killed just before the time was checked here
+    value: T | NoAnswer = answer.read(found)
     return value
 
 

@@ -10,19 +10,19 @@ _MOMENT_S = 0.05
 _pids: set[int] = set()
 
 
-def on_their_way() -> frozenset[int]:
+def unreaped() -> frozenset[int]:
     """Return the pids of such processes that this process has forked and not reaped."""
     return frozenset(_pids)
 
 
-def buried(pid: int) -> bool:
+def note_reaped(pid: int) -> bool:
     """Note that a process was reaped, and return whether it was one of these."""
     known = pid in _pids
     _pids.discard(pid)
     return known
 
 
-class Forked:
+class ForkedProcess:
     """One such process. Code that reaps children may reap it like any other."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
@@ -49,7 +49,7 @@ class Forked:
         """Close the descriptor; the process cannot be signalled any more."""
         os.close(self._descriptor)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Reap the process if it ends in a moment."""
         with suppress(ChildProcessError):
             until = time.monotonic() + _MOMENT_S

@@ -51,7 +51,7 @@ class _Server:
             found = {descriptor for descriptor, _ in ready.poll(self._timeout_ms())}
             self._kill_late()
             for descriptor in found & self._processes.keys():
-                self._bury(descriptor)
+                self._reap(descriptor)
             if self._agent.fileno() in found and not self._take():
                 return
 
@@ -64,9 +64,9 @@ class _Server:
         for process in self._processes.values():
             if now >= process.deadline and not process.late:
                 process.late = True
-                os.kill(process.pid, signal.SIGKILL)  # the pid is still its own, because only `_bury` reaps it
+                os.kill(process.pid, signal.SIGKILL)  # the pid is still its own, because only `_reap` reaps it
 
-    def _bury(self, descriptor: int) -> None:
+    def _reap(self, descriptor: int) -> None:
         os.waitpid(self._processes.pop(descriptor).pid, 0)
         os.close(descriptor)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.confining import confine
-from ebbtide_agent.helper.forking import Forked
+from ebbtide_agent.helper.forking import ForkedProcess
 
 LARGEST: Final = 64 * 1024
 """Most bytes of a question, which waits in the socket; a larger one needs a process of its own."""
@@ -25,7 +25,7 @@ class Worker:
 
     def __init__(self, account: Account | None) -> None:
         self.account = account
-        self._process: Forked | None = None
+        self._process: ForkedProcess | None = None
         self._channel: socket.socket | None = None
         self._busy = False
 
@@ -36,7 +36,7 @@ class Worker:
         ours.setblocking(False)
         with theirs:
             try:
-                self._process = Forked(lambda parent: _serve(theirs, self.account, parent))
+                self._process = ForkedProcess(lambda parent: _serve(theirs, self.account, parent))
             except OSError:
                 ours.close()
                 raise

@@ -9,7 +9,7 @@ from typing import Final, NoReturn, Protocol
 
 import grpc
 import grpc.aio
-from ebbtide_protos.handshake import Knock, own_trouble, trouble, validity
+from ebbtide_protos.handshake import TlsProbe, own_trouble, trouble, validity
 
 from ebbtide_agent.link import joined
 from ebbtide_agent.link.endpoint import Endpoint, NoMaster
@@ -76,7 +76,7 @@ class Credentials:
         member = joined.load(self._node_dir)
         if member is None or endpoint.home is not None:
             return ""
-        return await asyncio.to_thread(trouble, Knock(endpoint.host, endpoint.port, member.ca, member.own))
+        return await asyncio.to_thread(trouble, TlsProbe(endpoint.host, endpoint.port, member.ca, member.own))
 
     async def _member(self, endpoint: Endpoint) -> Joined:
         """Return what the node keeps of having joined; join the master of the same home first where needed."""

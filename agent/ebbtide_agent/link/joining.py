@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 import grpc.aio
-from ebbtide_protos.handshake import Knock, trouble
+from ebbtide_protos.handshake import TlsProbe, trouble
 from ebbtide_protos.invitation import Invitation
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
@@ -107,5 +107,5 @@ async def _why(error: grpc.aio.AioRpcError, front: Endpoint, ca: str) -> str:
     words = error.details() or error.code().name
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
         return words
-    found = await asyncio.to_thread(trouble, Knock(front.host, front.port, ca))
+    found = await asyncio.to_thread(trouble, TlsProbe(front.host, front.port, ca))
     return found or f"no master at {front}: {words}"

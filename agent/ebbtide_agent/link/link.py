@@ -27,7 +27,7 @@ from ebbtide_agent.link.endpoint import Endpoint, NoMaster
 from ebbtide_agent.link.membership import WelcomeRefused
 from ebbtide_agent.link.orders import Orders
 from ebbtide_agent.link.outbox import Outbox
-from ebbtide_agent.link.stream import AttachCall, AttemptControl, MasterStream, Shown
+from ebbtide_agent.link.stream import AttachCall, AttemptControl, AttemptFiles, MasterStream
 from ebbtide_agent.node import NodeDescription, address_towards
 from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.lease import boottime
@@ -90,7 +90,7 @@ class MasterLink:
         find_master: Callable[[], Endpoint],
         node: NodeDescription,
         attempts: AttemptControl,
-        shown: Shown,
+        shown: AttemptFiles,
         telemetry: Telemetry,
         cluster_file: Path,
         exchange: Exchange | None = None,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.link.membership import Membership
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections import deque
 
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
-from ebbtide_agent.gpu_use.attribution import AttemptKey
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 
 
 class Outbox:

@@ -51,7 +51,7 @@ class AttemptControl(Protocol):
     def statuses(self) -> list[agent_pb2.AttemptStatus]: ...
 
 
-class Shown(Protocol):
+class AttemptFiles(Protocol):
     """Reads logs and checkpoints for the master and other nodes."""
 
     async def read_log(
@@ -69,7 +69,7 @@ class MasterStream:
         master: Membership,
         outbox: Outbox,
         attempts: AttemptControl,
-        shown: Shown,
+        shown: AttemptFiles,
         telemetry: Telemetry,
         orders: Orders,
         exchange: Exchange,

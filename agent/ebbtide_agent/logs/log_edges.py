@@ -28,7 +28,7 @@ class LogEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class LogOffset:
     """An offset in a log, and how many lines follow, if the last lines were looked for."""
 
     offset: int
@@ -40,19 +40,19 @@ def times_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.times")
 
 
-def edge_of(log: Path, edge: LogEdge) -> Begin:
+def edge_of(log: Path, edge: LogEdge) -> LogOffset:
     """Return where the edge is in the log; offset 0 if the log does not exist. Blocks. Raises OSError."""
     try:
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return Begin(0)
+        return LogOffset(0)
     try:
-        return _tail(descriptor, edge.tail) if edge.tail else Begin(_since(descriptor, log, edge.since))
+        return _tail(descriptor, edge.tail) if edge.tail else LogOffset(_since(descriptor, log, edge.since))
     finally:
         os.close(descriptor)
 
 
-def _tail(descriptor: int, lines: int) -> Begin:
+def _tail(descriptor: int, lines: int) -> LogOffset:
     size = os.fstat(descriptor).st_size
     begin = end = size
     found = 0  # ends of lines behind `end`, except that of the very last line
@@ -65,9 +65,9 @@ def _tail(descriptor: int, lines: int) -> Begin:
         while (at := block.rfind(b"\n", 0, at)) >= 0:
             found, begin = found + 1, start + at + 1
             if found == lines:
-                return Begin(begin, lines)
+                return LogOffset(begin, lines)
         end = start
-    return Begin(end, found + (end < begin))
+    return LogOffset(end, found + (end < begin))
 
 
 def _since(descriptor: int, log: Path, since: float) -> int:

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.intent import AllocatedGpu as Part
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 from ebbtide_agent.mps import daemon as daemons
 from ebbtide_agent.mps.control import ControlFailed, MpsControl
@@ -31,7 +32,6 @@ from ebbtide_agent.processes.cgroup import ControlGroup, group_name, parent_of_a
 
 log = logging.getLogger(__name__)
 
-AttemptKey = tuple[str, int]  # job id, attempt
 
 # Seconds between two looks whether daemon and server live, and the number of looks after which the server is asked for
 # its status.
@@ -52,7 +52,7 @@ _TRY_AGAIN_S = 600.0
 _RESTARTING = "MPS server failed; restarting"
 
 
-class Way(StrEnum):
+class SharingMode(StrEnum):
     """How an attempt shares its GPU."""
 
     MPS = "mps"
@@ -77,7 +77,7 @@ class _Shared:
     """One GPU, and the attempts that share it."""
 
     control: MpsControl
-    ways: dict[AttemptKey, Way] = field(default_factory=dict)
+    modes: dict[AttemptKey, SharingMode] = field(default_factory=dict)
     daemon: MpsDaemon | None = None
     failures: dict[AttemptKey, str] = field(default_factory=dict)  # why each must resume from a checkpoint
     ends: list[_End] = field(default_factory=list)  # in their order
@@ -90,7 +90,7 @@ class _Shared:
 
     def clients(self) -> list[AttemptKey]:
         """Return the attempts that compute through the server."""
-        return [key for key, way in self.ways.items() if way is Way.MPS]
+        return [key for key, mode in self.modes.items() if mode is SharingMode.MPS]
 
 
 def _ignore(key: AttemptKey, reason: str) -> None:
@@ -133,7 +133,7 @@ class GpuSharing:
         """Count an attempt that the agent before this one has launched."""
         part = _part_of(intent)
         if part is not None and intent.sharing:
-            self._gpu(part.uuid).ways[intent.job_id, intent.attempt] = Way(intent.sharing)
+            self._gpu(part.uuid).modes[intent.job_id, intent.attempt] = SharingMode(intent.sharing)
 
     def watch(self) -> None:
         """Watch the daemons that were taken over, once all attempts that use them are counted."""
@@ -141,7 +141,7 @@ class GpuSharing:
             if gpu.daemon is not None:
                 self._watch(gpu)
 
-    async def know(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
+    async def set_gpus(self, gpus: tuple[Gpu, ...], settings: Callable[[str], GpuSettings], *, fake: bool) -> None:
         """Learn which GPUs there are and which can have MPS; `settings` may block for ever, and then none has it."""
         self._is_real = not fake
         self._mem_bytes = {gpu.uuid: gpu.mem_bytes for gpu in gpus}
@@ -157,7 +157,7 @@ class GpuSharing:
         return uuid in self._fit
 
     async def prepare(self, intent: Intent) -> Intent:
-        """Return the intent completed by the way in which it shares its GPU, ready to be launched. Raises NotShared."""
+        """Return the intent completed by how it shares its GPU, ready to be launched. Raises NotShared."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 part = _part_of(intent)
@@ -169,10 +169,10 @@ class GpuSharing:
         except TimeoutError:
             raise NotShared(f"the MPS server that was on its GPU does not end ({_PATIENCE_S:g} s)") from None
 
-    def left(self, key: AttemptKey) -> None:
+    def forget(self, key: AttemptKey) -> None:
         """Forget an attempt of which no process is left."""
         for gpu in self._gpus.values():
-            if gpu.ways.pop(key, None) is not None:
+            if gpu.modes.pop(key, None) is not None:
                 gpu.failures.pop(key, None)
                 gpu.changed.set()
 
@@ -183,7 +183,7 @@ class GpuSharing:
         """
         part, key = _part_of(intent), (intent.job_id, intent.attempt)
         gpu = None if part is None else self._gpus.get(part.uuid)
-        if gpu is None or gpu.daemon is None or gpu.ways.get(key) is not Way.MPS:
+        if gpu is None or gpu.daemon is None or gpu.modes.get(key) is not SharingMode.MPS:
             return ""
         if key not in gpu.failures:
             now = time.monotonic()
@@ -191,7 +191,7 @@ class GpuSharing:
             await self._question(gpu, gpu.daemon)
         return gpu.failures.get(key, "")
 
-    def seen(self, reading: GpuReading) -> GpuReading:
+    def without_server(self, reading: GpuReading) -> GpuReading:
         """Return the reading without the processes of the GPU's MPS server, and unhealthy while that is replaced."""
         gpu = self._gpus.get(reading.uuid)
         if gpu is None:
@@ -207,7 +207,7 @@ class GpuSharing:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         for gpu in self._gpus.values():
-            if gpu.daemon is not None and not gpu.ways:
+            if gpu.daemon is not None and not gpu.modes:
                 await self._end(gpu, gpu.daemon)
 
     # --- launching ---
@@ -215,20 +215,20 @@ class GpuSharing:
     async def _vacate(self, uuid: str) -> None:
         """Wait until a daemon on the GPU that has failed, or that no attempt needs any more, has ended."""
         gpu = self._gpus.get(uuid)
-        while gpu is not None and gpu.daemon is not None and (gpu.trouble or not gpu.ways):
+        while gpu is not None and gpu.daemon is not None and (gpu.trouble or not gpu.modes):
             gpu.changed.set()
             await asyncio.sleep(_PAUSE_S)
 
     async def _share(self, intent: Intent, part: Part) -> Intent:
         gpu = self._gpu(part.uuid)
         async with gpu.turn:
-            wait = gpu.daemon is not None and (bool(gpu.trouble) or (intent.swaps and not gpu.ways))
+            wait = gpu.daemon is not None and (bool(gpu.trouble) or (intent.swaps and not gpu.modes))
             if not wait:
-                gpu.ways[intent.job_id, intent.attempt] = way = await self._way(gpu, intent)
+                gpu.modes[intent.job_id, intent.attempt] = mode = await self._mode(gpu, intent)
         if wait:
             await self._vacate(part.uuid)
             return await self._share(intent, part)
-        if way is Way.MPS:
+        if mode is SharingMode.MPS:
             environment, limited_by = mps_environment(gpu.control, part, intent.processes), "mps"
         else:
             total_bytes = self._mem_bytes.get(part.uuid, 0)
@@ -239,7 +239,7 @@ class GpuSharing:
             environment |= without_mps(self._directory) if intent.swaps or intent.account is not None else {}
         if self._is_real and await self._limit(intent, part):
             limited_by = "driver"
-        return replace(intent, sharing=way, sharing_env=environment, limited_by=limited_by)
+        return replace(intent, sharing=mode, sharing_env=environment, limited_by=limited_by)
 
     async def _torch(self, intent: Intent) -> Sequence[int] | None:
         """Return the version of the job's PyTorch; None if it cannot be known in time, or the GPUs are fake."""
@@ -250,8 +250,8 @@ class GpuSharing:
         try:
             found = await asked
         except OSError as error:
-            found = Unknown(str(error))
-        if isinstance(found, Unknown):
+            found = NoAnswer(str(error))
+        if isinstance(found, NoAnswer):
             log.warning("event=torch-unknown job=%s reason=%r", intent.job_id, found.reason)
             return None
         return found
@@ -274,14 +274,14 @@ class GpuSharing:
             return False
         return True
 
-    async def _way(self, gpu: _Shared, intent: Intent) -> Way:
+    async def _mode(self, gpu: _Shared, intent: Intent) -> SharingMode:
         if intent.swaps and gpu.clients():
             raise NotShared("jobs on its GPU use an MPS server, and the driver swaps no process while one runs")
-        if intent.swaps or intent.account is not None or Way.TIME_SLICING in gpu.ways.values():
-            return Way.TIME_SLICING
+        if intent.swaps or intent.account is not None or SharingMode.TIME_SLICING in gpu.modes.values():
+            return SharingMode.TIME_SLICING
         if gpu.daemon is None and not await self._start_daemon(gpu):
-            return Way.TIME_SLICING
-        return Way.MPS
+            return SharingMode.TIME_SLICING
+        return SharingMode.MPS
 
     async def _start_daemon(self, gpu: _Shared) -> bool:
         uuid = gpu.control.uuid
@@ -328,7 +328,7 @@ class GpuSharing:
         if gpu.trouble:
             if not gpu.clients():
                 await self._end(gpu, daemon)
-        elif gpu.ways:
+        elif gpu.modes:
             if died := daemon.died():
                 self._declare(gpu, died)
             elif ask:
@@ -373,7 +373,7 @@ class GpuSharing:
             self._fail(key, reason)
 
     def _cause(self, gpu: _Shared) -> AttemptKey | None:
-        """Return the attempt that has most likely caused the fault; None if that cannot be told."""
+        """Return the attempt that has most likely caused the fault; None if that cannot be known."""
         since = time.monotonic() - _CAUSE_S
         first = next((end for end in gpu.ends if end.at >= since), None)
         if first is None:
@@ -386,7 +386,7 @@ class GpuSharing:
     async def _end(self, gpu: _Shared, daemon: MpsDaemon) -> None:
         """End the daemon, so that the next share of the GPU starts a new one."""
         async with gpu.turn:
-            if gpu.ways and not gpu.trouble:
+            if gpu.modes and not gpu.trouble:
                 return  # an attempt came meanwhile
             left = await in_thread(partial(daemons.end, daemon))
             if left:

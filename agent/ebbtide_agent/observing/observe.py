@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ebbtide_agent.gpu.backend import GpuBackend
+from ebbtide_agent.observing.observation import look
 from ebbtide_agent.observing.recording import Recording, Summary
-from ebbtide_agent.observing.sight import look
 
 
 class ObserverClock(Protocol):

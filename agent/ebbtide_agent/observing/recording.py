@@ -22,7 +22,7 @@ from ebbtide_protos.process import boot_id
 
 from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_agent.jsonfile import read_json, write_json
-from ebbtide_agent.observing.sight import NodeLook, Seen
+from ebbtide_agent.observing.observation import NodeObservation, ObservedProcess
 from ebbtide_agent.observing.tracking import ObservedRun, Tracker
 
 COLUMNS: Final = (
@@ -86,7 +86,7 @@ class Recording:
         self._settled = _lines([COLUMNS])
         self._go_on()
 
-    def take(self, look: NodeLook) -> None:
+    def take(self, look: NodeObservation) -> None:
         """Add a look and write the files. Raises OSError."""
         if self._anonymous:
             look = replace(look, processes=tuple(map(self._unnamed, look.processes)))
@@ -143,7 +143,7 @@ class Recording:
         times = (f"{run.first_s - self._began:.1f}", f"{run.seconds:.1f}")
         return (run.id, *times, _cell(run.user), gpus, gpus, memory, _cell(run.command), utilisation)
 
-    def _unnamed(self, process: Seen) -> Seen:
+    def _unnamed(self, process: ObservedProcess) -> ObservedProcess:
         """Replace the user by a pseudonym that is the same in the whole recording, and different in any other."""
         name = hashlib.sha256(f"{self._salt}{process.user}".encode()).hexdigest()[:8]
         return replace(process, user=f"user-{name}" if process.user else "")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from ebbtide_agent.observing.sight import Key, NodeLook, Seen
+from ebbtide_agent.observing.observation import Key, NodeObservation, ObservedProcess
 
 TOGETHER_S = 10.0
 """Seconds within which processes of one parent must start to count as ranks of one job."""
@@ -63,9 +63,9 @@ class Tracker:
     runs: list[ObservedRun] = field(default_factory=list)
     next_id: int = 1
 
-    def take(self, look: NodeLook) -> list[ObservedRun]:
+    def take(self, look: NodeObservation) -> list[ObservedRun]:
         """Add a look, and return the runs that it shows to be over."""
-        present: dict[int, list[Seen]] = {}
+        present: dict[int, list[ObservedProcess]] = {}
         for process in look.processes:
             run = self._run_of(process) or self._begin(process, look.at)
             _join(run, process)
@@ -78,17 +78,17 @@ class Tracker:
         self.runs = [run for run in self.runs if run not in over]
         return over
 
-    def _run_of(self, process: Seen) -> ObservedRun | None:
+    def _run_of(self, process: ObservedProcess) -> ObservedRun | None:
         return next((run for run in self.runs if any(_reasons(run, process))), None)
 
-    def _begin(self, process: Seen, at: float) -> ObservedRun:
+    def _begin(self, process: ObservedProcess, at: float) -> ObservedRun:
         run = ObservedRun(self.next_id, process.user, process.command, at, at)
         self.next_id += 1
         self.runs.append(run)
         return run
 
 
-def _reasons(run: ObservedRun, process: Seen) -> Iterator[bool]:
+def _reasons(run: ObservedRun, process: ObservedProcess) -> Iterator[bool]:
     """Yield whether a process is a member of a run, below or above a member, or was started beside one."""
     yield process.key in run.members
     if process.shown and process.user == run.user:
@@ -99,7 +99,7 @@ def _reasons(run: ObservedRun, process: Seen) -> Iterator[bool]:
         yield beside is not None and abs(beside - process.started_s) <= TOGETHER_S
 
 
-def _join(run: ObservedRun, process: Seen) -> None:
+def _join(run: ObservedRun, process: ObservedProcess) -> None:
     run.gpus |= process.gpus.keys()
     run.members.add(process.key)
     run.ancestors.update(process.ancestors)
@@ -107,7 +107,7 @@ def _join(run: ObservedRun, process: Seen) -> None:
         run.parents.setdefault(process.ancestors[0], process.started_s)
 
 
-def _note(run: ObservedRun, look: NodeLook, present: list[Seen]) -> None:
+def _note(run: ObservedRun, look: NodeObservation, present: list[ObservedProcess]) -> None:
     """Update the run with its present processes, their GPU memory, and its GPUs' utilisation."""
     run.last_s = look.at
     if not run.gpus & look.blind:  # drop processes that have left, so that a run that forks for a week stays small

@@ -12,8 +12,8 @@ from typing import Final
 from ebbtide_protos.process import Identity
 
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.processes.asking import KEPT, LiveProcess, Reaction
 from ebbtide_agent.processes.launchers import ProcessKind, kind_of
+from ebbtide_agent.processes.stop_propagation import KEPT, LiveProcess, Reaction
 
 # A process waits for a signal only if it still blocks it after so many looks, so many seconds apart.
 _LOOKS = 8

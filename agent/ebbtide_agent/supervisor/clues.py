@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import Final
 
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep, Tree
 from ebbtide_agent.processes.launchers import ProcessKind
+from ebbtide_agent.processes.stop_propagation import LiveProcess, Reaction, StopStep, Tree
 
 
-class Clue(StrEnum):
+class WireClue(StrEnum):
     """One thing that may explain why the job did not save; the values are the wire's names."""
 
     CATCHES_TERM = "CLUE_CATCHES_TERM"
@@ -22,30 +22,30 @@ class Clue(StrEnum):
 
 
 _OTHERS: Final = {
-    signal.SIGTERM: Clue.CATCHES_TERM,
-    signal.SIGUSR1: Clue.CATCHES_USR1,
-    signal.SIGUSR2: Clue.CATCHES_USR2,
+    signal.SIGTERM: WireClue.CATCHES_TERM,
+    signal.SIGUSR1: WireClue.CATCHES_USR1,
+    signal.SIGUSR2: WireClue.CATCHES_USR2,
 }
 
 
-def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[Clue]:
+def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[WireClue]:
     """Yield the clues that the process tree shows when `step` passes the request on."""
     handlers = {pid for pid in step.handlers if tree[pid].kind is ProcessKind.ORDINARY}
     if not step.handlers:
         yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
     if any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell}):
-        yield Clue.LAUNCHER
+        yield WireClue.LAUNCHER
     if handlers and any(_looked_after(tree[pid], tree) for pid in step.signal):
-        yield Clue.WORKERS_SIGNALLED
+        yield WireClue.WORKERS_SIGNALLED
 
 
-def of_killing(tree: Tree, asked: Collection[int]) -> Iterator[Clue]:
+def of_killing(tree: Tree, asked: Collection[int]) -> Iterator[WireClue]:
     """Yield the clues that the tree shows when the remaining processes are killed; `asked` were asked to leave."""
     images = {tree[pid].image for pid in asked if pid in tree}
     left_out = (one for pid, one in tree.items() if pid not in asked and _could_leave(one))
     # A process that was only forked has the handler of its parent, and does nothing with it.
     if any(not one.image or one.image not in images for one in left_out):
-        yield Clue.NOT_ASKED
+        yield WireClue.NOT_ASKED
 
 
 def _could_leave(process: LiveProcess) -> bool:

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.supervisor import gpu_memory, settling
 from ebbtide_agent.supervisor.ending import LEADER, LEAVING, is_failure
-from ebbtide_agent.supervisor.evidence import Conduct
+from ebbtide_agent.supervisor.evidence import StopConduct
 from ebbtide_agent.supervisor.reports import Reports
-from ebbtide_agent.supervisor.settling import Remains, Settled
-from ebbtide_agent.supervisor.status import Checkpointed, Exit, Phase, Status
+from ebbtide_agent.supervisor.settling import LeftFiles, SavedState
+from ebbtide_agent.supervisor.status import Exit, Phase, Status, WireCheckpointed
 from ebbtide_agent.supervisor.watch import Watch
 
 
@@ -49,24 +49,24 @@ def _note_overdue(watch: Watch, place: AttemptDir) -> None:
             watch.note_killed_by_agent(fenced)
 
 
-def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> Settled:
+def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) -> SavedState:
     """Return what a process with the user's rights finds and does in the checkpoint directory, if it answers."""
     with suppress(OSError, ValueError):
         watch.leaving.cut_short |= place.cut_short()  # when the agent killed what this process did not
-    remains = Remains(
+    remains = LeftFiles(
         intent.attempt,
         complete=not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values()),
         doubtful=watch.exit.stop_requested and _failed_to_leave(watch),
         cut_short=tuple(sorted(watch.leaving.cut_short)),
     )
-    conduct = Conduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
+    conduct = StopConduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
     ends_steps = intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0
     with suppress(OSError, LookupError, TypeError, ValueError):
         found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct, ends_steps)
-        if not isinstance(found, Unknown):
-            return Settled.from_json(found)
+        if not isinstance(found, NoAnswer):
+            return SavedState.from_json(found)
         settling.note(intent, remains)
-    return Settled()
+    return SavedState()
 
 
 def _failed(outcome: Exit) -> bool:
@@ -97,10 +97,10 @@ def _complete(watch: Watch, intent: Intent) -> Exit:
     return outcome
 
 
-def _note_checkpointed(watch: Watch, outcome: Exit, checkpointed: Checkpointed, ended_at: float) -> None:
+def _note_checkpointed(watch: Watch, outcome: Exit, checkpointed: WireCheckpointed, ended_at: float) -> None:
     requested_at = watch.ending.stop_requested_at
     assert requested_at is not None
     outcome.checkpointed = checkpointed
-    if checkpointed is Checkpointed.YES:
+    if checkpointed is WireCheckpointed.YES:
         published_at = ended_at if watch.relay.checkpoint_at is None else watch.relay.checkpoint_at
         outcome.checkpoint_s = published_at - requested_at

@@ -16,7 +16,7 @@ _FOLLOW_S = 10.0
 _FAILED_S = 5.0
 
 
-class Due(Enum):
+class DueAction(Enum):
     """What the supervisor has to do now."""
 
     NOTHING = auto()
@@ -60,14 +60,14 @@ class AttemptEnding:
         """Note that the signal that was due has been sent; it is never sent twice."""
         self._signalled = True
 
-    def due(self, now: float, handlers_live: bool) -> Due:
+    def due(self, now: float, handlers_live: bool) -> DueAction:
         """Return what to do now; `handlers_live`: signalled processes with a handler still run, even if no launched one
         does."""
         # Processes that a failed rank leaves behind may have something to save, even if no launched process is left.
         unasked = self._signal_wanted and not self._signalled
         if now >= self.kill_at or not (self.running or handlers_live or (unasked and self.failed_rank is not None)):
-            return Due.KILL
-        return Due.SIGNAL if unasked else Due.NOTHING
+            return DueAction.KILL
+        return DueAction.SIGNAL if unasked else DueAction.NOTHING
 
 
 def is_failure(returncode: int) -> bool:

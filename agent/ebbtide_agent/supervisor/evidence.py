@@ -12,25 +12,25 @@ from typing import Any
 
 from ebbtide import checkpoints, trees
 
-from ebbtide_agent.supervisor.status import Checkpointed
+from ebbtide_agent.supervisor.status import WireCheckpointed
 
 _LONGEST_COMMAND = 1024  # bytes of a command line that are read
 _File = tuple[str, int, int]  # path below the directory, size, time of the last change
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class CheckpointContents:
     """The files of a checkpoint directory at one moment."""
 
     files: frozenset[_File]
 
     @classmethod
-    def of(cls, directory: Path) -> "Contents":
+    def of(cls, directory: Path) -> "CheckpointContents":
         """List the directory now. Raises OSError if it cannot be read, or is no directory."""
         return cls(frozenset(_list(directory)))
 
     @classmethod
-    def from_json(cls, content: Iterable[Iterable[str | int]]) -> "Contents":
+    def from_json(cls, content: Iterable[Iterable[str | int]]) -> "CheckpointContents":
         """Read what a helper's process answered to `look`. Raises TypeError or ValueError."""
         return cls(frozenset((str(path), int(size), int(changed)) for path, size, changed in content))
 
@@ -58,7 +58,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Conduct:
+class StopConduct:
     """What the job did when it was asked to stop, as far as it bears on whether the job saved."""
 
     handled: bool  # a process was asked that could act on the request
@@ -69,13 +69,13 @@ class Conduct:
 
 def judge(
     directory: Path,
-    before: Contents | None,
+    before: CheckpointContents | None,
     sealed: checkpoints.Checkpoint | None,
-    conduct: Conduct,
+    conduct: StopConduct,
     *,
     cut_short: frozenset[str] = frozenset(),
     passed_over: bool = False,
-) -> Checkpointed:
+) -> WireCheckpointed:
     """Judge what is certain, now that no process of the attempt lives; `before` is None if the earlier contents are
     unknown.
 
@@ -84,22 +84,22 @@ def judge(
     """
     changed: set[str] = set()
     if before is not None:
-        changed = {path for path, _, _ in Contents.of(directory).files - before.files}
+        changed = {path for path, _, _ in CheckpointContents.of(directory).files - before.files}
     if conduct.vouches or any(_is_published(directory, path) for path in changed):
-        return Checkpointed.YES
+        return WireCheckpointed.YES
     if sealed is not None and changed - cut_short - {checkpoints.MANIFEST}:
-        unsure = Checkpointed.NO if passed_over else Checkpointed.UNKNOWN
-        return Checkpointed.YES if sealed.complete else unsure
+        unsure = WireCheckpointed.NO if passed_over else WireCheckpointed.UNKNOWN
+        return WireCheckpointed.YES if sealed.complete else unsure
     if not conduct.handled:
-        return Checkpointed.NO
+        return WireCheckpointed.NO
     if before is None:
-        return Checkpointed.UNKNOWN
-    return Checkpointed.NO if conduct.publishes or conduct.failed or cut_short else Checkpointed.UNKNOWN
+        return WireCheckpointed.UNKNOWN
+    return WireCheckpointed.NO if conduct.publishes or conduct.failed or cut_short else WireCheckpointed.UNKNOWN
 
 
 def nothing_is_whole(directory: Path, cut_short: frozenset[str]) -> bool:
     """Return whether every file in the directory was being written when its writers were killed."""
-    return bool(cut_short) and cut_short >= Contents.of(directory).paths()
+    return bool(cut_short) and cut_short >= CheckpointContents.of(directory).paths()
 
 
 def being_written(directory: Path, pids: Iterable[int]) -> frozenset[str]:

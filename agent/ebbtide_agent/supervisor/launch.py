@@ -13,9 +13,9 @@ from ebbtide_protos.process import Identity, boot_id
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import Entrance, NotEntered, Program
+from ebbtide_agent.supervisor.program import CannotEnter, ProcessSetup, Program
 from ebbtide_agent.supervisor.standby import Standby
-from ebbtide_agent.supervisor.status import RefusalCause, Refused
+from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 from ebbtide_agent.supervisor.workdir import MagicLink
 
 # Errors of exec which mean that the program, or these arguments, cannot be executed on any node.
@@ -72,7 +72,7 @@ def start(
     runs, or cannot run, and raises Refused if that takes too long; the process may be alive then.
     """
     if not command:
-        raise Refused("the command is empty", RefusalCause.BAD_JOB)
+        raise Refused("the command is empty", WireRefusalCause.BAD_JOB)
     if standby is not None and standby.give(command, workdir, environment, output, lock, cgroup):
         return _rank(local_rank, standby.process.pid, standby)
     settle = None if cgroup is None else cgroup.enter
@@ -81,7 +81,7 @@ def start(
         program = Program(
             command,
             environment,
-            Entrance(workdir, account, settle),
+            ProcessSetup(workdir, account, settle),
             (null if stdin is None else stdin, output, output),
             (lock, *inherited),
             partial(_refusal, command, workdir),
@@ -94,7 +94,7 @@ def start(
     wait(program)
     if program.failure is not None:
         reason, cause = program.failure
-        raise Refused(reason, RefusalCause(cause))
+        raise Refused(reason, WireRefusalCause(cause))
     return rank
 
 
@@ -110,21 +110,21 @@ def stop_signal(name: str) -> int:
     try:
         return signal.Signals[name or "SIGTERM"]
     except KeyError:
-        raise Refused(f"there is no signal {name!r}", RefusalCause.BAD_JOB) from None
+        raise Refused(f"there is no signal {name!r}", WireRefusalCause.BAD_JOB) from None
 
 
 def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str]:
     """Return why the command cannot be executed, and the cause. It is called with the rights of the job's process."""
-    if isinstance(error, NotEntered):
-        return [f"its account cannot be taken on, or may not enter {workdir}", RefusalCause.NODE]
+    if isinstance(error, CannotEnter):
+        return [f"its account cannot be taken on, or may not enter {workdir}", WireRefusalCause.NODE]
     if not isinstance(error, OSError):
-        return [f"command or environment cannot be passed on: {error}", RefusalCause.BAD_JOB]
+        return [f"command or environment cannot be passed on: {error}", WireRefusalCause.BAD_JOB]
     if isinstance(error, MagicLink):
-        return [f"working directory {workdir} {error.strerror}", RefusalCause.BAD_JOB]
+        return [f"working directory {workdir} {error.strerror}", WireRefusalCause.BAD_JOB]
     if not Path(workdir).is_dir():
-        return [f"working directory {workdir} does not exist", RefusalCause.BAD_JOB]
+        return [f"working directory {workdir} does not exist", WireRefusalCause.BAD_JOB]
     if not os.access(workdir, os.X_OK, effective_ids=True):
-        return [f"working directory {workdir} may not be entered", RefusalCause.BAD_JOB]
+        return [f"working directory {workdir} may not be entered", WireRefusalCause.BAD_JOB]
     if error.errno in _BAD_COMMAND:
-        return [f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", RefusalCause.BAD_JOB]
-    return [f"cannot start {command[0]!r}: {error.strerror}", RefusalCause.NODE]
+        return [f"command {command[0]!r}: {_BAD_COMMAND[error.errno]}", WireRefusalCause.BAD_JOB]
+    return [f"cannot start {command[0]!r}: {error.strerror}", WireRefusalCause.NODE]

@@ -1,6 +1,6 @@
 """Ask an attempt's processes to leave: through the SDK those that take part in it, and the others by the signal.
 
-`processes.asking` decides which process is asked when, and `ending` decides when all are killed.
+`processes.stop_propagation` decides which process is asked when, and `ending` decides when all are killed.
 """
 
 import math
@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.contract.intent import SignalTarget
+from ebbtide_agent.contract.intent import StopSignalTarget
 from ebbtide_agent.processes import process_tree, procfs
-from ebbtide_agent.processes.asking import Asking, LiveProcess, StopStep, Tree
 from ebbtide_agent.processes.process_tree import descendants
+from ebbtide_agent.processes.stop_propagation import LiveProcess, StopPropagation, StopStep, Tree
 from ebbtide_agent.supervisor import clues
 from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.ending import LEADER, AttemptEnding, all_failed, ended_after_others
@@ -32,7 +32,7 @@ class LeaveRequest:
     def __init__(
         self,
         signum: int,
-        target: SignalTarget,
+        target: StopSignalTarget,
         session: bool,
         ranks: Mapping[int, Rank],
         ending: AttemptEnding,
@@ -58,14 +58,14 @@ class LeaveRequest:
         self._own = own
         self._me = os.getpid()
         self._participants = Participants(selector, participants, self._join)
-        self._asking: Asking | None = None  # once the request to leave was passed on
+        self._asking: StopPropagation | None = None  # once the request to leave was passed on
         # Processes that were asked to leave and can do so by themselves, with their return codes as far as they are
         # known.
         self._handlers: dict[Identity, int | None] = {}
         self._awaited: dict[Identity, int] = {}  # all processes that were asked, each with a pidfd that shows its end
         self._ended: set[int] = set()  # pids of parents that were ended because all processes below them had left
         self._drivers: set[Identity] = set()  # processes that are kept although they are no shells
-        self._left_with: list[int] = []  # return codes of those, as far as their shells had not buried them
+        self._left_with: list[int] = []  # return codes of those, as far as their shells had not reaped them
         self.cut_short: frozenset[str] = frozenset()  # checkpoint files that were being written when their writer died
 
     @property
@@ -84,9 +84,9 @@ class LeaveRequest:
     def begin(self) -> None:
         """Pass the request to leave on to the processes that should get it."""
         now = time.monotonic()
-        if self._target is SignalTarget.AUTO:
+        if self._target is StopSignalTarget.AUTO:
             self._participants.tell_all(max(0.0, self._ending.kill_at - now))
-            self._asking = Asking()
+            self._asking = StopPropagation()
             self._keep()
             tree = self._tree()
             reached = self._perform_first(self._asking.begin(tree, now), tree)
@@ -154,7 +154,7 @@ class LeaveRequest:
         """Signal the processes that the user named, and return whether the signal reached any."""
         launched = [rank.identity.pid for rank in self._ranks.values()]
         tree = self._tree()
-        named = launched if self._target is SignalTarget.LEADER else list(tree)
+        named = launched if self._target is StopSignalTarget.LEADER else list(tree)
         handlers = tuple(pid for pid in named if pid in tree and tree[pid].reaction.handles)
         return self._perform_first(StopStep(signal=tuple(named), release=tuple(tree), handlers=handlers), tree)
 
@@ -236,7 +236,7 @@ class LeaveRequest:
 
     @property
     def _keeps(self) -> bool:
-        by_us = self._target is SignalTarget.AUTO and not self._is_session
+        by_us = self._target is StopSignalTarget.AUTO and not self._is_session
         return by_us and LEADER in self._ending.running
 
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from ebbtide_agent.contract.intent import NodeShare
-from ebbtide_agent.helper.answer import Unknown
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.answer import NoAnswer
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.processes import cgroup, procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 
@@ -80,7 +80,7 @@ class MemoryWatch:
         self._allowed_bytes = allowed_bytes(share)
         self._selector = selector
         self._pids = pids
-        self._weighing: Errand[int] | None = None
+        self._weighing: HelperTask[int] | None = None
         self._began = 0.0  # when the last measurement began
         self._next_at = math.inf if enforced else time.monotonic() + EVERY_S
 
@@ -92,7 +92,7 @@ class MemoryWatch:
     def finds_too_much(self, now: float) -> bool:
         """Measure if it is time to, and return whether the attempt uses more than it may."""
         if self._weighing is not None:
-            return self._hear(self._weighing)
+            return self._receive(self._weighing)
         if now < self._next_at:
             return False
         self._began = time.monotonic()
@@ -101,7 +101,7 @@ class MemoryWatch:
         self._pause()
         if most > self._allowed_bytes:
             with suppress(OSError):  # e.g. there can be no further process
-                self._weighing = Errand(weigh, pids, account=None, within_s=_WEIGHING_S)
+                self._weighing = HelperTask(total_memory_bytes, pids, account=None, within_s=_WEIGHING_S)
                 self._selector.register(self._weighing, selectors.EVENT_READ, _do_nothing)
         return False
 
@@ -111,14 +111,14 @@ class MemoryWatch:
         if self._weighing is not None:
             self._end(self._weighing).drop()
 
-    def _hear(self, weighing: Errand[int]) -> bool:
-        if not weighing.hear():
+    def _receive(self, weighing: HelperTask[int]) -> bool:
+        if not weighing.receive():
             return False
         found = self._end(weighing).end()
         self._pause()
-        return not isinstance(found, Unknown) and found > self._allowed_bytes
+        return not isinstance(found, NoAnswer) and found > self._allowed_bytes
 
-    def _end(self, weighing: Errand[int]) -> Errand[int]:
+    def _end(self, weighing: HelperTask[int]) -> HelperTask[int]:
         self._selector.unregister(weighing)
         self._weighing = None
         return weighing
@@ -129,7 +129,7 @@ class MemoryWatch:
         self._next_at = now + min(_RAREST_S, max(EVERY_S, (now - self._began) / _SHARE_OF_TIME))
 
 
-def weigh(pids: Sequence[int]) -> int:
+def total_memory_bytes(pids: Sequence[int]) -> int:
     """Return the bytes of memory that these processes have together, each page once; runs in a helper's process, as it
     may hang."""
     return sum(procfs.proportional_bytes(pid) for pid in pids)

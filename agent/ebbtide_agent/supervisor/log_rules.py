@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_agent.contract.intent import LogRule
-from ebbtide_agent.supervisor.status import LogMatch
+from ebbtide_agent.contract.intent import LogPattern
+from ebbtide_agent.supervisor.status import MatchedLine
 
 LINE_BYTES = 4096
 """The part of a line that is searched; progress bars write lines without end."""
@@ -23,7 +23,7 @@ MOST_BEHIND_BYTES = 8 * WINDOW_BYTES
 """When more than this is left to search, all but the last window is skipped."""
 END_BYTES = 64 * 1024
 """A failure is put down only to lines in this last part of a log: earlier ones did not cause it."""
-TOLD_CHARACTERS = 200
+REPORTED_CHARACTERS = 200
 _CPU_S = 0.1
 """CPU seconds that one pattern may take to search a window; a plain pattern takes a tenth of that."""
 _NOTIFY = "LOG_ACTION_NOTIFY"
@@ -50,20 +50,20 @@ class _File:
 @dataclass(slots=True, eq=False)
 class _Rule:
     regex: "re.Pattern[str]"
-    rule: LogRule
-    last: tuple[_File, int, LogMatch] | None = None  # the last match, for a rule that counts only near the end
+    rule: LogPattern
+    last: tuple[_File, int, MatchedLine] | None = None  # the last match, for a rule that counts only near the end
 
 
 class LogRules:
     """Searches for rules; `matches` holds the rules that were found, each once."""
 
-    def __init__(self, rules: Sequence[LogRule], files: Sequence[tuple[Path, tuple[str, ...]]]) -> None:
+    def __init__(self, rules: Sequence[LogPattern], files: Sequence[tuple[Path, tuple[str, ...]]]) -> None:
         """`files` are the log files, each with the UUIDs of the GPUs of the processes that print into it."""
         self._given = rules
         self._rules: list[_Rule] = []
         self._ignored: list[_Rule] = []
         self._files = [_File(path, gpus) for path, gpus in files]
-        self.matches: list[LogMatch] = []
+        self.matches: list[MatchedLine] = []
 
     def look(self, *, final: bool = False) -> bool:
         """Search what was printed since; return whether there was anything. The final look takes all of the window."""
@@ -111,13 +111,15 @@ class LogRules:
                     found = self._find(rule, lines)
             except _TooSlow:
                 self._rules.remove(rule)
-                told = "(not looked for any more: it takes too long)"
-                self.matches.append(LogMatch(rule.rule.pattern, _NOTIFY, told, []))
+                note = "(not looked for any more: it takes too long)"
+                self.matches.append(MatchedLine(rule.rule.pattern, _NOTIFY, note, []))
                 continue
             if found is None:
                 continue
             offset, line = found
-            match = LogMatch(rule.rule.pattern, rule.rule.action, line.strip()[:TOLD_CHARACTERS], list(file.gpus))
+            match = MatchedLine(
+                rule.rule.pattern, rule.rule.action, line.strip()[:REPORTED_CHARACTERS], list(file.gpus)
+            )
             if rule.rule.action == _NO_RETRY:
                 rule.last = file, offset, match
             else:

@@ -17,7 +17,7 @@ from ebbtide_agent.supervisor.log_rules import LogRules
 from ebbtide_agent.supervisor.log_times import LogTimes
 from ebbtide_agent.supervisor.output_file import OutputFile
 from ebbtide_agent.supervisor.ranks_output import RanksOutput
-from ebbtide_agent.supervisor.status import LogMatch
+from ebbtide_agent.supervisor.status import MatchedLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Output:
         self._pause_s = self.next_at = self._pace.first_s
 
     @property
-    def matches(self) -> Sequence[LogMatch]:
+    def matches(self) -> Sequence[MatchedLine]:
         """The rule matches that were found so far."""
         return self._rules.matches
 

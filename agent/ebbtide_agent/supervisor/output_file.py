@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.logs.log_file import read_window
-from ebbtide_agent.supervisor.status import RefusalCause, Refused
+from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 
 _WINDOW_BYTES = 1024 * 1024
 # Windows that are copied at one look; then other work has its turn.
@@ -38,7 +38,9 @@ class OutputFile:
         with suppress(OSError):  # then the pipe takes fewer bytes at a time
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _WINDOW_BYTES)
         try:
-            self._errand = Errand(_append, str(path), account=account, within_s=math.inf, descriptors=[readable])
+            self._helper_task = HelperTask(
+                _append, str(path), account=account, within_s=math.inf, descriptors=[readable]
+            )
         except OSError:
             os.close(self._pipe)
             raise
@@ -57,9 +59,9 @@ class OutputFile:
     def close(self) -> None:
         """Close the pipe, and give the writing process `patience_s` seconds to finish."""
         os.close(self._pipe)
-        self._errand.deadline = time.monotonic() + self.patience_s
+        self._helper_task.deadline = time.monotonic() + self.patience_s
         with suppress(OSError):
-            self._errand.wait()
+            self._helper_task.wait()
 
     def _write(self, patience_s: float) -> bool:
         while self._rest:
@@ -94,7 +96,7 @@ def try_to_open(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(_open(path))
     except OSError as error:
-        raise Refused(f"--output: cannot write {path}: {error.strerror}", RefusalCause.BAD_JOB) from error
+        raise Refused(f"--output: cannot write {path}: {error.strerror}", WireRefusalCause.BAD_JOB) from error
 
 
 def _append(path: str, source: int) -> None:

@@ -73,10 +73,10 @@ class Participants:
         connection.setblocking(False)
         one = _Participant(connection, _peer(connection))
         self._all.add(one)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(one))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(one))
         self._tell(one)
 
-    def _hear(self, one: _Participant) -> None:
+    def _receive(self, one: _Participant) -> None:
         try:
             message = one.connection.recv(_LARGEST_MESSAGE)
         except BlockingIOError:

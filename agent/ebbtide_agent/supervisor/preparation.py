@@ -22,8 +22,8 @@ from ebbtide_agent.supervisor import settling
 from ebbtide_agent.supervisor.launch import stop_signal
 from ebbtide_agent.supervisor.output_file import try_to_open
 from ebbtide_agent.supervisor.script import command_of, edited, has_python
-from ebbtide_agent.supervisor.settling import Remains
-from ebbtide_agent.supervisor.status import RefusalCause, Refused, refusing
+from ebbtide_agent.supervisor.settling import LeftFiles
+from ebbtide_agent.supervisor.status import Refused, WireRefusalCause, refusing
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
 """Runs a task with arguments as an account, and returns its answer. Raises OSError, or Refused if it takes too long."""
@@ -53,7 +53,7 @@ def prepare(intent: Intent, place: AttemptDir, ask: Ask) -> Prepared:
         remains = list(settling.noted(intent))
         found = ask(_look, (intent, remains), intent.account)
     if found["refusal"]:
-        raise Refused(found["refusal"], RefusalCause(found["cause"]))
+        raise Refused(found["refusal"], WireRefusalCause(found["cause"]))
     for sealed in remains[: found["sealed"]]:
         settling.drop(intent, sealed.attempt)
     with refusing("cannot write the job's script"):
@@ -79,7 +79,7 @@ def _script(intent: Intent, place: AttemptDir) -> list[str]:
     return list(command_of(intent, place))
 
 
-def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
+def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
     """Look with the user's rights at what the processes will find. Raises OSError if they cannot save."""
     answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": 0}
     try:
@@ -87,7 +87,7 @@ def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
         checkpoint = _prepare_directories(intent)
         if not has_python(intent.python_env):
             reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
-            raise Refused(reason, RefusalCause.NO_PATH)
+            raise Refused(reason, WireRefusalCause.NO_PATH)
         if intent.output:
             try_to_open(Path(intent.output))
     except Refused as refused:
@@ -100,7 +100,7 @@ def _look(intent: Intent, remains: list[Remains]) -> dict[str, Any]:
     )
 
 
-def _seal(intent: Intent, remains: list[Remains]) -> int:
+def _seal(intent: Intent, remains: list[LeftFiles]) -> int:
     """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
     for count, left in enumerate(remains):
         try:
@@ -127,7 +127,7 @@ def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
         found = checkpoints.newest_valid(Path(intent.job_checkpoint_dir), before_attempt=intent.attempt)
     if found is None and intent.needs_checkpoint:
         reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
-        raise Refused(reason, RefusalCause.NO_CHECKPOINT)
+        raise Refused(reason, WireRefusalCause.NO_CHECKPOINT)
     return found
 
 

@@ -17,12 +17,12 @@ from ebbtide_agent.supervisor.workdir import open_workdir
 _LARGEST_FAILURE: Final = 64 * 1024
 
 
-class NotEntered(Exception):
+class CannotEnter(Exception):
     """The process cannot switch to the account, or the account may not enter the directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class ProcessSetup:
     """What a new process sets up before its program begins."""
 
     workdir: str
@@ -38,7 +38,7 @@ class Program:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        entrance: Entrance,
+        entrance: ProcessSetup,
         streams: tuple[int, int, int],
         kept: Sequence[int],
         explain: Callable[[Exception], list[str]],
@@ -65,10 +65,10 @@ class Program:
         self.is_settled = False
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when there is something to `hear`; valid until that is settled."""
+        """Return a descriptor that becomes readable when there is something to `poll`; valid until that is settled."""
         return self._readable
 
-    def hear(self) -> bool:
+    def poll(self) -> bool:
         """Return whether it is settled by now: the program runs, or cannot run, or the process ended before."""
         while not self.is_settled:
             try:
@@ -90,7 +90,7 @@ class Program:
 def _begin(
     command: Sequence[str],
     environment: Mapping[str, str],
-    entrance: Entrance,
+    entrance: ProcessSetup,
     streams: tuple[int, int, int],
     kept: Sequence[int],
     explain: Callable[[Exception], list[str]],
@@ -135,19 +135,19 @@ def _close(descriptor: int) -> None:
         return  # it was the directory listing's own descriptor
 
 
-def _enter(entrance: Entrance) -> None:
+def _enter(entrance: ProcessSetup) -> None:
     try:
         if entrance.settle is not None:
             entrance.settle()
         if entrance.account is not None:
             become(entrance.account)
     except OSError as error:
-        raise NotEntered(str(error)) from error
+        raise CannotEnter(str(error)) from error
     directory = open_workdir(entrance.workdir)
     try:
         os.fchdir(directory)
     except OSError as error:
-        raise NotEntered(str(error)) from error
+        raise CannotEnter(str(error)) from error
     os.close(directory)
 
 

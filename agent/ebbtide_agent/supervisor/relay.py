@@ -41,8 +41,8 @@ class ProgressRelay:
         self._status = status
         self._control = control
         self._own = own
-        self._told_at = -math.inf
-        self._untold = False  # whether there is progress to send
+        self._reported_at = -math.inf
+        self._has_unreported = False  # whether there is progress to send
         self._earlier_cpu_s: float | None = None  # of the programs that its shells had run before its first step
         self._checkpoints_at_stop: int | None = None  # None: no stop was requested
         self.checkpoint_at: float | None = None  # when the first checkpoint after the stop request was reported
@@ -50,16 +50,16 @@ class ProgressRelay:
     @property
     def next_at(self) -> float:
         """When there is something to do next, on the monotonic clock."""
-        return min(self._output.next_at, self._told_at + PROGRESS_S if self._untold else math.inf)
+        return min(self._output.next_at, self._reported_at + PROGRESS_S if self._has_unreported else math.inf)
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Take in the reports that have arrived."""
         if self._reports.read():
             self.note_checkpoint()
-            self._note_told()
+            self._record_imports()
             self._note_first_step()
             self._note_port()
-            self._untold = True
+            self._has_unreported = True
 
     def note_stop(self) -> None:
         """Note a request to stop: a checkpoint that was published before now is no answer to it."""
@@ -86,9 +86,9 @@ class ProgressRelay:
     def tell_progress(self) -> None:
         """Publish the progress that was reported, if it is due."""
         now = time.monotonic()
-        if not self._untold or now < self._told_at + PROGRESS_S:
+        if not self._has_unreported or now < self._reported_at + PROGRESS_S:
             return
-        self._untold, self._told_at = False, now
+        self._has_unreported, self._reported_at = False, now
         self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
         self.note_start()
         self._control.publish(self._status.to_json())
@@ -106,12 +106,12 @@ class ProgressRelay:
                 self._place.record_port(self._reports.port)
             self._reports.port = None
 
-    def _note_told(self) -> None:
+    def _record_imports(self) -> None:
         """Keep for the next attempt what a launched process, and no other of the job's, has reported of its start."""
-        told, status = self._reports.told, self._status
-        rank = None if told is None else self._ranks.get(told["pid"])
-        if told is None or rank is None or status.told:
+        imports, status = self._reports.imports, self._status
+        rank = None if imports is None else self._ranks.get(imports["pid"])
+        if imports is None or rank is None or status.told:
             return
         with suppress(OSError):  # e.g. the disk is full: the next attempt will start cold
-            self._place.record_told(told)
+            self._place.record_imports(imports)
             status.told = True

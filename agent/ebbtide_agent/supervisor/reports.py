@@ -40,7 +40,7 @@ class Reports:
     checkpoints: int = 0  # published so far
     start: Start | None = None
     port: int | None = None  # that its server was told to listen on; None again once it is recorded
-    told: dict[str, Any] | None = None  # what the process with its `pid` had imported; see the SDK's start.py
+    imports: dict[str, Any] | None = None  # what the process with its `pid` had imported; see the SDK's start.py
 
     @property
     def publishes(self) -> bool:
@@ -87,7 +87,7 @@ class Reports:
             case "time" if report.get("rank") == self.leader_rank:
                 self._take_time(report)
             case "start":
-                self.told = _told(report) or self.told
+                self.imports = _imports(report) or self.imports
             case "port" if type(port := report.get("port")) is int and 0 < port < 1 << 16:
                 self.port = port
             case "asked":
@@ -126,17 +126,17 @@ class Reports:
 
 
 def _progress(report: dict[str, Any]) -> Progress | None:
-    step, told = _int64(report.get("step")), report.get("metrics")
+    step, metrics = _int64(report.get("step")), report.get("metrics")
     if step is None:
         return None
-    known = dict(islice(told.items(), _MOST_METRICS)) if isinstance(told, dict) else {}
+    known = dict(islice(metrics.items(), _MOST_METRICS)) if isinstance(metrics, dict) else {}
     metrics = {name[:_LONGEST_NAME]: _finite(value) for name, value in known.items() if name.isprintable()}
     numbers = {name: value for name, value in metrics.items() if value is not None}
     diverged = [name for name, value in metrics.items() if value is None]
     return Progress(step, _int64(report.get("total")), _finite(report.get("loss")), numbers, diverged)
 
 
-def _told(report: dict[str, Any]) -> dict[str, Any] | None:
+def _imports(report: dict[str, Any]) -> dict[str, Any] | None:
     """Return the report with its modules as a list; None if it is malformed."""
     pid, changed = report.get("pid"), report.get("changed")
     if type(pid) is not int or not isinstance(changed, dict):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ebbtide_agent import slurm
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.contract.intent import Intent, SignalTarget
+from ebbtide_agent.contract.intent import Intent, StopSignalTarget
 
 # Runs a script whose first line names no interpreter, as under Slurm.
 _SHELL = ("/bin/bash",)
@@ -23,7 +23,7 @@ def command_of(intent: Intent, place: AttemptDir) -> tuple[str, ...]:
     """
     if intent.slurm and intent.node_rank:
         # A signal that is for the script alone goes only to the first node.
-        deaf = ("--deaf",) if intent.signal_target is SignalTarget.LEADER else ()
+        deaf = ("--deaf",) if intent.signal_target is StopSignalTarget.LEADER else ()
         return (sys.executable, "-I", "-S", str(slurm.FOLLOWER), "--follow", *deaf)
     if not intent.script:
         return intent.command

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import Entrance, Program
+from ebbtide_agent.supervisor.program import ProcessSetup, Program
 
 HANGUP_S: Final = 5.0
 """Seconds that a process has to end after SIGHUP."""
@@ -53,12 +53,12 @@ class _SessionProcess:
 class SessionProcesses:
     """All processes of sessions in one attempt."""
 
-    def __init__(self, selector: selectors.BaseSelector, door: SessionEntry) -> None:
+    def __init__(self, selector: selectors.BaseSelector, entry: SessionEntry) -> None:
         self._selector = selector
-        self._door = door
+        self._entry = entry
         self._sessions: dict[int, _SessionProcess] = {}
-        door.listener.setblocking(False)
-        selector.register(door.listener, selectors.EVENT_READ, self._admit)
+        entry.listener.setblocking(False)
+        selector.register(entry.listener, selectors.EVENT_READ, self._admit)
 
     @property
     def pids(self) -> frozenset[int]:
@@ -68,35 +68,35 @@ class SessionProcesses:
     @property
     def kill_at(self) -> float:
         """When the next process whose connection was closed has to be killed, on the monotonic clock."""
-        return min((guest.kill_at for guest in self._sessions.values()), default=math.inf)
+        return min((process.kill_at for process in self._sessions.values()), default=math.inf)
 
     def kill_late(self) -> None:
         """Kill the processes that did not end in time after their connection was closed."""
         now = time.monotonic()
-        for pid, guest in self._sessions.items():
-            if now >= guest.kill_at:
+        for pid, process in self._sessions.items():
+            if now >= process.kill_at:
                 _signal_tree(pid, signal.SIGKILL)
-                guest.kill_at = now + HANGUP_S
+                process.kill_at = now + HANGUP_S
 
     def reaped(self, pid: int, returncode: int) -> None:
         """Report how a process of a session ended; other processes are ignored."""
-        guest = self._sessions.get(pid)
-        if guest is not None and not guest.program.is_settled:
-            self._settle(pid, guest)
-        guest = self._sessions.pop(pid, None)
-        if guest is not None:
+        process = self._sessions.get(pid)
+        if process is not None and not process.program.is_settled:
+            self._settle(pid, process)
+        process = self._sessions.pop(pid, None)
+        if process is not None:
             how = {"signal": -returncode} if returncode < 0 else {"exit_code": returncode}
-            _answer(guest.connection, how)
-            self._dismiss(guest.connection)
+            _answer(process.connection, how)
+            self._dismiss(process.connection)
 
     def close(self) -> None:
         """Close the listener: no more processes are started."""
-        self._selector.unregister(self._door.listener)
-        self._door.listener.close()
+        self._selector.unregister(self._entry.listener)
+        self._entry.listener.close()
 
     def _admit(self) -> None:
         with suppress(BlockingIOError, ConnectionAbortedError):
-            connection, _ = self._door.listener.accept()
+            connection, _ = self._entry.listener.accept()
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, partial(self._take, connection))
 
@@ -121,42 +121,42 @@ class SessionProcesses:
 
     def _start(self, connection: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         stdin, stdout, stderr = streams
-        terminal, account = bool(request["terminal"]), self._door.account
+        terminal, account = bool(request["terminal"]), self._entry.account
         if terminal and account is not None:
             os.fchown(stdin, account.uid, -1)
         program = Program(
             [str(argument) for argument in request["command"]],
-            {**self._door.environment, **request["env"]},
-            Entrance(self._door.workdir, account, partial(_arrive, self._door.group, terminal), session=True),
+            {**self._entry.environment, **request["env"]},
+            ProcessSetup(self._entry.workdir, account, partial(_arrive, self._entry.group, terminal), session=True),
             (stdin, stdout, stderr),
-            (self._door.lock,),
+            (self._entry.lock,),
             _explain,
         )
-        guest = self._sessions[program.pid] = _SessionProcess(connection, program)
-        self._selector.register(program, selectors.EVENT_READ, partial(self._settle, program.pid, guest))
+        process = self._sessions[program.pid] = _SessionProcess(connection, program)
+        self._selector.register(program, selectors.EVENT_READ, partial(self._settle, program.pid, process))
 
-    def _settle(self, pid: int, guest: _SessionProcess) -> None:
+    def _settle(self, pid: int, process: _SessionProcess) -> None:
         """Report that the program runs, or why it cannot, once that is known."""
-        if guest.program.is_settled:
+        if process.program.is_settled:
             return
-        descriptor = guest.program.fileno()
-        if not guest.program.hear():
+        descriptor = process.program.fileno()
+        if not process.program.poll():
             return
         self._selector.unregister(descriptor)
-        if guest.program.failure is None:
-            _answer(guest.connection, {"pid": pid})
+        if process.program.failure is None:
+            _answer(process.connection, {"pid": pid})
             return
         del self._sessions[pid]
-        _answer(guest.connection, {"error": guest.program.failure[0]})
-        self._dismiss(guest.connection)
+        _answer(process.connection, {"error": process.program.failure[0]})
+        self._dismiss(process.connection)
 
     def _hang_up(self, connection: socket.socket) -> None:
         self._dismiss(connection)
-        for pid, guest in self._sessions.items():
-            if guest.connection is connection:
+        for pid, process in self._sessions.items():
+            if process.connection is connection:
                 _signal_tree(pid, signal.SIGHUP)
                 _signal_tree(pid, signal.SIGCONT)
-                guest.kill_at = time.monotonic() + HANGUP_S
+                process.kill_at = time.monotonic() + HANGUP_S
 
     def _dismiss(self, connection: socket.socket) -> None:
         with suppress(KeyError, ValueError):

@@ -18,12 +18,12 @@ from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor import evidence
-from ebbtide_agent.supervisor.evidence import Conduct, Contents
-from ebbtide_agent.supervisor.status import Checkpointed, PublishedCheckpoint
+from ebbtide_agent.supervisor.evidence import CheckpointContents, StopConduct
+from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointed
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class LeftFiles:
     """What the process that saw an attempt end knows of the files that the attempt left."""
 
     attempt: int
@@ -39,23 +39,27 @@ class Remains:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SavedState:
     """The attempt's checkpoint, and whether it saved after it was asked to stop."""
 
     checkpoint: PublishedCheckpoint | None = None
-    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpointed: WireCheckpointed = WireCheckpointed.UNKNOWN
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises LookupError, TypeError or ValueError."""
         found = content["checkpoint"]
-        return cls(None if found is None else PublishedCheckpoint(**found), Checkpointed(content["checkpointed"]))
+        return cls(None if found is None else PublishedCheckpoint(**found), WireCheckpointed(content["checkpointed"]))
 
 
 def settle(
-    attempt: AttemptOnNode, remains: Remains, before: Contents | None, conduct: Conduct, ends_steps: bool
+    attempt: AttemptOnNode,
+    remains: LeftFiles,
+    before: CheckpointContents | None,
+    conduct: StopConduct,
+    ends_steps: bool,
 ) -> dict[str, Any]:
-    """Seal what the script wrote without the SDK, and return the JSON of `Settled`.
+    """Seal what the script wrote without the SDK, and return the JSON of `SavedState`.
 
     With `ends_steps`, first tell the attempt's other nodes that no `srun` will ask them for anything more.
     """
@@ -69,27 +73,27 @@ def settle(
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
-    return asdict(Settled(_published(sealed), judged))
+    return asdict(SavedState(_published(sealed), judged))
 
 
 def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, Any]) -> dict[str, Any]:
-    """Seal what an attempt wrote whose exit status is lost, and return the JSON of `Settled`."""
-    directory, left = Path(job_dir), Remains.from_json(remains)
+    """Seal what an attempt wrote whose exit status is lost, and return the JSON of `SavedState`."""
+    directory, left = Path(job_dir), LeftFiles.from_json(remains)
     if node_rank == 0:
         seal(directory, job_id, left, None)
     newest = checkpoints.newest_valid(directory, before_attempt=left.attempt + 1)
     if newest is None or newest.attempt != left.attempt:
-        return asdict(Settled())
-    return asdict(Settled(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
+        return asdict(SavedState())
+    return asdict(SavedState(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
 
 
-def seal(job_dir: Path, job_id: str, remains: Remains, before: Contents | None) -> Checkpoint | None:
+def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None) -> Checkpoint | None:
     """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError."""
     directory = job_dir / f"attempt-{remains.attempt}"
     cut = frozenset(remains.cut_short)
     if evidence.nothing_is_whole(directory, cut):
         return None
-    cut_short = bool(cut) or (remains.doubtful and (before is None or Contents.of(directory) != before))
+    cut_short = bool(cut) or (remains.doubtful and (before is None or CheckpointContents.of(directory) != before))
     return checkpoints.seal(
         directory,
         job_id=job_id,
@@ -99,7 +103,7 @@ def seal(job_dir: Path, job_id: str, remains: Remains, before: Contents | None) 
     )
 
 
-def note(attempt: AttemptOnNode, remains: Remains) -> None:
+def note(attempt: AttemptOnNode, remains: LeftFiles) -> None:
     """Leave a note that has the job's next attempt seal what this one left. Raises OSError."""
     if attempt.node_rank == 0:
         path = _note(attempt, remains.attempt)
@@ -107,14 +111,14 @@ def note(attempt: AttemptOnNode, remains: Remains) -> None:
         write_json(path, asdict(remains))
 
 
-def noted(attempt: AttemptOnNode) -> Iterator[Remains]:
+def noted(attempt: AttemptOnNode) -> Iterator[LeftFiles]:
     """Yield what earlier attempts of the job left unsealed on this node, the oldest first."""
     prefix = f"{attempt.job_id}."
     folder = _note(attempt, 0).parent
     names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
     for number in sorted(int(name) for name in names if name.isdigit() and int(name) < attempt.attempt):
         with suppress(OSError, ValueError, LookupError, TypeError):
-            yield Remains.from_json(read_json(_note(attempt, number)) or {})
+            yield LeftFiles.from_json(read_json(_note(attempt, number)) or {})
 
 
 def drop(attempt: AttemptOnNode, number: int) -> None:

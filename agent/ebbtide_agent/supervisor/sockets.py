@@ -1,7 +1,7 @@
 """Create the sockets of an attempt's supervisor: for agents, the job, processes of a session, and attached users.
 
 The sockets for orders, standard input and processes of a session lie in the attempt's own directory. Those for the
-job's processes lie there too, or in the attempt's door if the job runs as another account than the agent's.
+job's processes lie there too, or in the attempt's socket directory if the job runs as another account than the agent's.
 """
 
 import json
@@ -25,7 +25,7 @@ class Sockets:
     control: socket.socket
     job: socket.socket
     participants: socket.socket  # processes of the job connect here, and are asked to leave over the connection
-    guests: socket.socket
+    session_processes: socket.socket
     session: socket.socket | None  # for the first process, if that is a session that users attach to
     input: socket.socket | None  # the attempt's standard input comes here, if it has any
 
@@ -37,7 +37,7 @@ def claim(place: AttemptDir, content: dict[str, Any], intent: Intent, supervisor
     except FileExistsError:
         return None
     if intent.account is not None:
-        place.make_door()
+        place.make_socket_dir()
     sockets = _bound(place, intent)
     place.record_intent(content)
     return sockets if place.claim(supervisor.to_json()) else None
@@ -56,21 +56,23 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
         control=_bind(place.control_socket, socket.SOCK_STREAM, listening=True),
         job=job,
         participants=participants,
-        guests=_bind(place.process_socket, socket.SOCK_SEQPACKET, listening=True),
+        session_processes=_bind(place.process_socket, socket.SOCK_SEQPACKET, listening=True),
         session=session,
         input=_bind(place.input_socket, socket.SOCK_SEQPACKET, listening=True) if intent.stdin else None,
     )
 
 
-def _give(door: Path, intent: Intent, account: Account) -> None:
-    """Let the account write to the job's sockets, but not to the door, which also holds the files that `srun` locks,
-    and the list of the attempt's GPUs, in case that its other records are lost."""
+def _give(socket_dir: Path, intent: Intent, account: Account) -> None:
+    """Let the account write to the job's sockets, but not to their directory.
+
+    That also holds the files that `srun` locks, and the list of the attempt's GPUs, in case its other records are lost.
+    """
     for name in (JOB_SOCKET, PARTICIPANTS_SOCKET):
-        os.chmod(door / name, 0o600)
-        os.chown(door / name, account.uid, account.gid)
-    (door / "gpus").write_text(json.dumps({"gpus": [{"uuid": gpu.uuid} for gpu in intent.gpus]}))
+        os.chmod(socket_dir / name, 0o600)
+        os.chown(socket_dir / name, account.uid, account.gid)
+    (socket_dir / "gpus").write_text(json.dumps({"gpus": [{"uuid": gpu.uuid} for gpu in intent.gpus]}))
     for index in range(len(intent.gpus) if intent.slurm else 0):
-        lock = os.open(door / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        lock = os.open(socket_dir / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
         os.fchmod(lock, 0o444)  # whatever the umask is
         os.close(lock)
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper.confining import detach
-from ebbtide_agent.helper.forking import Forked
+from ebbtide_agent.helper.forking import ForkedProcess
 
 PACKET_BYTES: Final = 64 * 1024
 """The most bytes of the input in one packet."""
@@ -46,7 +46,7 @@ class InputPipe:
     def handed_over(self) -> None:
         """Close the read end, which the process has now, and start the guard. Raises OSError."""
         os.close(self.reader)
-        self._guard = Forked(lambda parent: _guard(self.writer))
+        self._guard = ForkedProcess(lambda parent: _guard(self.writer))
 
     def close(self) -> None:
         """End the input: close the write end, and end the guard."""
@@ -88,7 +88,7 @@ class StandardInput:
         """When the input counts as lost, on the monotonic clock."""
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._admit)
-        selector.register(self._news, selectors.EVENT_READ, self._hear)
+        selector.register(self._news, selectors.EVENT_READ, self._receive)
 
     def failure(self, now: float) -> str:
         """Return why the attempt can no longer have all of its input; empty if it can, or does not read it any more."""
@@ -133,7 +133,7 @@ class StandardInput:
     def _wanted(self) -> int:
         return select.EPOLLRDHUP if self._waiting else select.EPOLLIN
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self._feeder is None:
             return  # the feeder was dismissed in the same round
         if self._waiting:

@@ -77,9 +77,9 @@ class Standby:
         self._channel.close()
 
 
-def request(recipe: Recipe, told: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return the request that precedes a new supervisor's order; `told` is what the SDK said of the last attempt."""
-    return {"do": ORDER, "recipe": recipe.to_json(), "told": dict(told), "processes": processes}
+def request(recipe: Recipe, imports: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """Return the request that precedes a new supervisor's order; `imports` is what the SDK said of the last attempt."""
+    return {"do": ORDER, "recipe": recipe.to_json(), "told": dict(imports), "processes": processes}
 
 
 def stand_by(content: Mapping[str, Any]) -> list[Standby]:
@@ -92,7 +92,7 @@ def stand_by(content: Mapping[str, Any]) -> list[Standby]:
     return started
 
 
-def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
+def _start(recipe: Recipe, imports: Mapping[str, Any]) -> Standby:
     environment = dict(recipe.environment)
     program = _find(recipe, environment)
     path = {"PYTHONPATH": environment.pop("PYTHONPATH")} if environment.get("PYTHONPATH") else {}
@@ -123,7 +123,7 @@ def _start(recipe: Recipe, told: Mapping[str, Any]) -> Standby:
     found = Standby(recipe, process, program, ours)
     with suppress(OSError):
         ours.send(
-            json.dumps({"path": path, "sdk": SDK, **{name: told[name] for name in ("modules", "changed")}}).encode()
+            json.dumps({"path": path, "sdk": SDK, **{name: imports[name] for name in ("modules", "changed")}}).encode()
         )
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide_protos.process import Identity
 
-from ebbtide_agent.supervisor.clues import Clue
+from ebbtide_agent.supervisor.clues import WireClue
 
 
 class Phase(StrEnum):
@@ -21,7 +21,7 @@ class Phase(StrEnum):
     REFUSED = "ATTEMPT_PHASE_REFUSED"
 
 
-class RefusalCause(StrEnum):
+class WireRefusalCause(StrEnum):
     """Why an attempt was refused, which tells whether it could start on another node."""
 
     NODE = "REFUSAL_CAUSE_UNSPECIFIED"
@@ -31,7 +31,7 @@ class RefusalCause(StrEnum):
     NO_ACCOUNT = "REFUSAL_CAUSE_NO_ACCOUNT"
 
 
-class Checkpointed(StrEnum):
+class WireCheckpointed(StrEnum):
     """Whether the attempt wrote a checkpoint after it was asked to stop."""
 
     UNKNOWN = "CHECKPOINTED_UNKNOWN"
@@ -42,7 +42,7 @@ class Checkpointed(StrEnum):
 class Refused(Exception):
     """The attempt does not start; the message says why in one line."""
 
-    def __init__(self, reason: str, cause: RefusalCause = RefusalCause.NODE) -> None:
+    def __init__(self, reason: str, cause: WireRefusalCause = WireRefusalCause.NODE) -> None:
         super().__init__(reason)
         self.cause = cause
 
@@ -69,7 +69,7 @@ class Exit:
     acknowledged: bool = False
     asked: bool = False
     killed: bool = False
-    checkpointed: Checkpointed = Checkpointed.UNKNOWN
+    checkpointed: WireCheckpointed = WireCheckpointed.UNKNOWN
     checkpoint_s: float = 0.0
     failed_rank: int = 0
     stop_requested_at: float = 0.0
@@ -78,7 +78,7 @@ class Exit:
     fenced: bool = False
     memory_failure: str = ""
     input_failure: str = ""
-    clues: list[Clue] = field(default_factory=list)
+    clues: list[WireClue] = field(default_factory=list)
 
     def set_return_code(self, returncode: int) -> None:
         """Set the exit code, or for a negative `returncode` the number of the signal that ended the process."""
@@ -119,7 +119,7 @@ class Start:
 
 
 @dataclass(slots=True)
-class LogMatch:
+class MatchedLine:
     """The fields of the wire's LogMatch."""
 
     pattern: str
@@ -144,7 +144,7 @@ class Status:
     exit: Exit | None = None
     lost: bool = False
     refusal: str = ""
-    refusal_cause: RefusalCause = RefusalCause.NODE
+    refusal_cause: WireRefusalCause = WireRefusalCause.NODE
     swaps: int = 0
     swapped_bytes: int = 0
     swap_s: float = 0.0
@@ -152,8 +152,8 @@ class Status:
     master_port: int = 0
     start: Start | None = None
     edited: tuple[str, ...] = ()
-    told: bool = False  # whether it is recorded what its script had imported by its first step
-    log_matches: list[LogMatch] = field(default_factory=list)
+    told: bool = False  # whether `AttemptDir.record_imports` has what its script had imported by its first step
+    log_matches: list[MatchedLine] = field(default_factory=list)
     leased: bool = False
 
     def refuse(self, refusal: Refused) -> None:

@@ -25,6 +25,7 @@ from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor import fake_gpus, lease, limits, lock, standby
 from ebbtide_agent.supervisor.conclusion import conclude
 from ebbtide_agent.supervisor.launch import Rank, start
+from ebbtide_agent.supervisor.launch_wait import LaunchWait
 from ebbtide_agent.supervisor.output import Output, open_files
 from ebbtide_agent.supervisor.preparation import Prepared, prepare
 from ebbtide_agent.supervisor.program import Program
@@ -35,7 +36,6 @@ from ebbtide_agent.supervisor.sockets import claim
 from ebbtide_agent.supervisor.standard_input import InputPipe
 from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
-from ebbtide_agent.supervisor.waiting import Waiting
 from ebbtide_agent.supervisor.watch import Watch
 
 # Seconds between tries to write to a full disk.
@@ -96,7 +96,7 @@ def _supervise(
             return  # the attempt has, or had, a supervisor already; the agent finds what that one left
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
-            waiting = Waiting(channel, received, intent.failover_after_s, intent.leased_at, worker)
+            waiting = LaunchWait(channel, received, intent.failover_after_s, intent.leased_at, worker)
             prepared = prepare(intent, place, waiting.ask)
             if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, waiting.leased_at()):
                 raise Refused("its lease was over before it could start")
@@ -109,10 +109,10 @@ def _supervise(
             _note_start(status, prepared, ranks, started_at)
             reports = Reports(sockets.job, intent.first_rank, partial(fake_gpus.allocate, intent))
             environment = prepared.environments[0]
-            door = SessionEntry(sockets.guests, environment, intent.workdir, held, group, intent.account)
+            entry = SessionEntry(sockets.session_processes, environment, intent.workdir, held, group, intent.account)
             status.leased = intent.failover_after_s is not None
             watch = Watch(
-                intent, prepared.signal, ranks, reports, status, sockets, door, output, worker, enforced, pipe
+                intent, prepared.signal, ranks, reports, status, sockets, entry, output, worker, enforced, pipe
             )
             watch.run(channel, waiting.received())
             output.finish(watch.patience_s())
@@ -222,10 +222,10 @@ def _end_all(ranks: list[Rank]) -> None:
         rank.ended(-signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
-            process_tree.kill_below(os.getpid(), forking.on_their_way())
+            process_tree.kill_below(os.getpid(), forking.unreaped())
             pid, _ = os.waitpid(-1, os.WNOHANG)
-            forking.buried(pid)
-            if not pid and not set(procfs.children(os.getpid())) - forking.on_their_way():
+            forking.note_reaped(pid)
+            if not pid and not set(procfs.children(os.getpid())) - forking.unreaped():
                 return
             time.sleep(0.0 if pid else _LOOK_S)
 

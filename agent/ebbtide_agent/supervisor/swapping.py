@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebbtide_agent.contract.intent import NodeShare
 from ebbtide_agent.swap.operation import Operation
-from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
+from ebbtide_agent.swap.sequence import SwapAction, SwapOrder, SwapOutcome, Swapped, SwapResult
 
 # A resume that takes more seconds than this will not end: forty gigabytes come back in ten seconds.
 _RESUME_S = 180.0
@@ -17,7 +17,7 @@ _LONGEST_LOCK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class SwapEnd:
     """How an operation ended; `out` says whether it moved the attempt out or back."""
 
     out: bool
@@ -34,7 +34,7 @@ class Swapping:
         self._root = root
         self._selector = selector
         self._operation: Operation | None = None
-        self._do = Do.SUSPEND
+        self._do = SwapAction.SUSPEND
         self._began = 0.0
         self._swapped = Swapped()
         self.is_out = False
@@ -58,13 +58,13 @@ class Swapping:
     def begin_out(self, deadline_s: float) -> None:
         """Start to move the attempt to host memory. Raises OSError."""
         lock_s = min(_LONGEST_LOCK_S, deadline_s / 2)
-        self._begin(Do.SUSPEND, deadline_s, lock_s)
+        self._begin(SwapAction.SUSPEND, deadline_s, lock_s)
 
     def begin_back(self) -> None:
         """Start to move the attempt back to its GPU. Raises OSError."""
-        self._begin(Do.RESUME, _RESUME_S, 0.0)
+        self._begin(SwapAction.RESUME, _RESUME_S, 0.0)
 
-    def end_if_late(self) -> Moved | None:
+    def end_if_late(self) -> SwapEnd | None:
         """Kill an operation whose deadline is over, and return how it ended, without waiting for its process."""
         operation = self._operation
         if operation is None or time.monotonic() < operation.deadline:
@@ -73,7 +73,7 @@ class Swapping:
         self._forget(operation)
         return self._moved(operation.abandon())
 
-    def reaped(self, pid: int, returncode: int) -> Moved | None:
+    def reaped(self, pid: int, returncode: int) -> SwapEnd | None:
         """Return how the operation ended, if this was its process."""
         operation = self._operation
         if operation is None or operation.pid != pid:
@@ -86,8 +86,8 @@ class Swapping:
         if operation.fileno() in self._selector.get_map():
             self._selector.unregister(operation)
 
-    def _moved(self, result: SwapResult) -> Moved:
-        out = self._do is Do.SUSPEND
+    def _moved(self, result: SwapResult) -> SwapEnd:
+        out = self._do is SwapAction.SUSPEND
         if out or result.ending is not SwapOutcome.DONE:
             self._swapped = result.swapped
         if out and result.ending is SwapOutcome.DONE:
@@ -96,9 +96,9 @@ class Swapping:
         elif not out:
             self.is_out = result.ending is SwapOutcome.UNTOUCHED
             self.count += result.ending is SwapOutcome.UNTOUCHED
-        return Moved(out, result, time.monotonic() - self._began)
+        return SwapEnd(out, result, time.monotonic() - self._began)
 
-    def _begin(self, do: Do, deadline_s: float, lock_s: float) -> None:
+    def _begin(self, do: SwapAction, deadline_s: float, lock_s: float) -> None:
         order = SwapOrder(
             do=do,
             root=self._root,
@@ -106,7 +106,7 @@ class Swapping:
             fake_gpu_dir=self._share.fake_gpu_dir,
             reservations=str(self._reservations),
             lock_timeout_s=lock_s,
-            swapped=self._swapped if do is Do.RESUME else Swapped(),
+            swapped=self._swapped if do is SwapAction.RESUME else Swapped(),
         )
         self._do, self._began = do, time.monotonic()
         self._operation = Operation(order, deadline_s)
@@ -114,7 +114,7 @@ class Swapping:
 
     def _listener(self, operation: Operation) -> Callable[[], None]:
         def listen() -> None:
-            if not operation.hear():
+            if not operation.receive():
                 self._selector.unregister(operation)
 
         return listen

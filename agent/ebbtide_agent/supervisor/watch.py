@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
-from ebbtide_agent.helper.answer import Unknown
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.answer import NoAnswer
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.supervisor import fake_gpus, limits
 from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.control import AgentConnections
-from ebbtide_agent.supervisor.ending import AttemptEnding, Due
+from ebbtide_agent.supervisor.ending import AttemptEnding, DueAction
 from ebbtide_agent.supervisor.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_agent.supervisor.leaving import LeaveRequest
@@ -33,7 +33,7 @@ from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProc
 from ebbtide_agent.supervisor.sockets import Sockets
 from ebbtide_agent.supervisor.standard_input import InputPipe, StandardInput
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
-from ebbtide_agent.supervisor.swapping import Moved, Swapping
+from ebbtide_agent.supervisor.swapping import SwapEnd, Swapping
 from ebbtide_agent.swap.sequence import SwapOutcome as Outcome
 
 # Seconds between looks at the lease, because a wait does not notice that the machine slept.
@@ -65,7 +65,7 @@ class Watch:
         reports: Reports,
         status: Status,
         sockets: Sockets,
-        door: SessionEntry,
+        entry: SessionEntry,
         output: Output,
         worker: Worker,
         enforced: bool,
@@ -79,12 +79,12 @@ class Watch:
         self._ranks = {rank.identity.pid: rank for rank in ranks}
         self._reports = reports
         self._status = status
-        self._group = door.group
+        self._group = entry.group
         self._me = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._sweeping = False
         self.control = AgentConnections(self._selector, sockets.control, self._obey)
-        self._sessions = SessionProcesses(self._selector, door)
+        self._sessions = SessionProcesses(self._selector, entry)
         self._input = None
         if sockets.input is not None and pipe is not None:
             self._input = StandardInput(self._selector, sockets.input, pipe)
@@ -109,7 +109,7 @@ class Watch:
         """Watch until no process of the attempt is left."""
         wakeup = _signal_pipe()
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
-        self._selector.register(self._reports.socket, selectors.EVENT_READ, self.relay.hear)
+        self._selector.register(self._reports.socket, selectors.EVENT_READ, self.relay.receive)
         self.control.publish(self._status.to_json())
         self.control.adopt(channel, received)
         self._output.begin(time.monotonic())
@@ -131,14 +131,14 @@ class Watch:
         """Return the seconds that output may take to reach its file, now that no process of the attempt is left."""
         return min(_OUTPUT_S, max(0.0, self._end_by + _OUTPUT_AFTER_STOP_S - time.monotonic()))
 
-    def answer_to(self, task: Callable[..., T], *arguments: Any) -> T | Unknown:
+    def answer_to(self, task: Callable[..., T], *arguments: Any) -> T | NoAnswer:
         """Run a task in a helper process, when no process of the attempt is left, and return its answer.
 
         Orders are obeyed meanwhile. Raises the OSError that the task raised.
         """
-        asked = Errand(task, *arguments, account=self._intent.account, within_s=_SETTLE_S, worker=self._worker)
+        asked = HelperTask(task, *arguments, account=self._intent.account, within_s=_SETTLE_S, worker=self._worker)
         self._selector.register(asked, selectors.EVENT_READ, _do_nothing)
-        while not asked.hear():
+        while not asked.receive():
             asked.deadline = min(asked.deadline, self._end_by + _SETTLE_AFTER_STOP_S)
             for key, _ in self._selector.select(max(0.0, asked.deadline - time.monotonic())):
                 key.data()
@@ -153,14 +153,14 @@ class Watch:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return bool(self._ranks) or self._has_others(forking.on_their_way())
+                return bool(self._ranks) or self._has_others(forking.unreaped())
             returncode = os.waitstatus_to_exitcode(status)
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 self._note_end(rank, returncode)
             elif (moved := self._swapping.reaped(pid, returncode)) is not None:
                 self._note_move(moved)
-            elif not forking.buried(pid):
+            elif not forking.note_reaped(pid):
                 self._sessions.reaped(pid, returncode)
 
     def _has_others(self, known: frozenset[int]) -> bool:
@@ -180,7 +180,7 @@ class Watch:
             self.exit.swap_failure = "ended while it was swapped out"
         self.ending.rank_ended(rank.local_rank, returncode != 0, time.monotonic())
 
-    def _note_move(self, moved: Moved) -> None:
+    def _note_move(self, moved: SwapEnd) -> None:
         """Report that the attempt left its GPU or is back; if the move failed, stop it, to resume from a checkpoint."""
         ending, reason = moved.result.ending, moved.result.reason
         status, swapping = self._status, self._swapping
@@ -212,17 +212,17 @@ class Watch:
         self._end_without_input(now)
         self.leaving.go_on(now, over=self._sweeping)
         handlers_live = self.leaving.handlers_live()
-        due = Due.KILL if self._sweeping else self.ending.due(now, handlers_live)
-        if due is Due.SIGNAL:
+        due = DueAction.KILL if self._sweeping else self.ending.due(now, handlers_live)
+        if due is DueAction.SIGNAL:
             if not self.look.goes_on(now):
                 self.leaving.begin()
-        elif due is Due.KILL:
+        elif due is DueAction.KILL:
             if not self._sweeping:
                 self._sweeping = True
                 self.leaving.note_killing(handlers_live)
             if self._group is not None:
                 self._group.kill()
-            process_tree.kill_below(self._me, forking.on_their_way())
+            process_tree.kill_below(self._me, forking.unreaped())
 
     def _end_without_input(self, now: float) -> None:
         """Kill an attempt whose input is lost, because it must not take half of its input for all of it."""
@@ -244,12 +244,12 @@ class Watch:
         """Return all processes of the attempt, those of sessions included."""
         if self._group is not None:
             return self._group.pids()
-        helpers = forking.on_their_way()
+        helpers = forking.unreaped()
         return [pid for pid in descendants(self._me) if pid not in helpers]
 
     def _own(self) -> list[int]:
         """Return this process's children without those of sessions, which are not asked to leave."""
-        others = self._sessions.pids | forking.on_their_way()
+        others = self._sessions.pids | forking.unreaped()
         return [pid for pid in procfs.children(self._me) if pid not in others]
 
     def _obey(self, order: dict[str, Any]) -> None:
@@ -297,7 +297,7 @@ class Watch:
             return  # its end is no answer to a stop that comes now
         self.ending.request_stop(grace_s, now)
         if not self.exit.stop_requested:
-            self.relay.hear()  # a checkpoint that was published before now does not answer this request
+            self.relay.receive()  # a checkpoint that was published before now does not answer this request
             self.relay.note_stop()
             self.exit.stop_requested = True
             self.exit.stop_requested_at = time.time()

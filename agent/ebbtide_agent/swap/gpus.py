@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ebbtide_agent.gpu.codes import Meaning, meaning
+from ebbtide_agent.gpu.codes import CodeMeaning, meaning
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.handles import handle_of
 
@@ -82,7 +82,7 @@ class SwapGpus:
             is_used = any(entry.pid in pids for entry in listed)
             return str(self._nvml.nvmlDeviceGetUUID(handle)) if is_used else ""
         except self._nvml.NVMLError as error:
-            if meaning(error) is Meaning.GPU_GONE:
+            if meaning(error) is CodeMeaning.GPU_GONE:
                 return ""
             raise GpuError(f"NVML: {error}") from None
 

@@ -66,10 +66,10 @@ class Operation:
         return self._began + self._limit_s()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when there is something to `hear`, or the process has ended."""
+        """Return a descriptor that becomes readable when there is something to `receive`, or the process has ended."""
         return self._output
 
-    def hear(self) -> bool:
+    def receive(self) -> bool:
         """Take in what the process has written; return False when it will write no more."""
         data = self._read()
         self._take(data or b"")
@@ -128,7 +128,7 @@ class Operation:
 def carry_out(order: SwapOrder, deadline_s: float) -> SwapResult:
     """Carry out the order, wait for its end, at most until the deadline, and return the result. Raises OSError."""
     operation = Operation(order, deadline_s)
-    while operation.hear():
+    while operation.receive():
         left_s = operation.deadline - time.monotonic()
         select.select([operation], [], [], max(0.0, left_s))
         operation.kill_if_late(time.monotonic())

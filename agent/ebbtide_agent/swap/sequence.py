@@ -53,7 +53,7 @@ HARMLESS = frozenset({SwapStep.CHECK, SwapStep.RESERVE, SwapStep.START})
 """Steps that leave the job as it was, wherever they fail."""
 
 
-class Do(StrEnum):
+class SwapAction(StrEnum):
     """The operation that is ordered."""
 
     SUSPEND = "suspend"
@@ -91,7 +91,7 @@ class Swapped:
 class SwapOrder:
     """One operation on the processes below `root`."""
 
-    do: Do
+    do: SwapAction
     root: int
     gpu: str
     fake_gpu_dir: str  # empty: the GPUs are real
@@ -106,7 +106,7 @@ class SwapOrder:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Parse the content; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(**{**content, "do": Do(content["do"]), "swapped": Swapped.from_json(content["swapped"])})
+        return cls(**{**content, "do": SwapAction(content["do"]), "swapped": Swapped.from_json(content["swapped"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Sequence:
     def run(self) -> SwapResult:
         """Carry the order out and return the result. If the driver hangs, it never returns; kill this process then."""
         try:
-            if self._order.do is Do.SUSPEND:
+            if self._order.do is SwapAction.SUSPEND:
                 self._suspend()
             else:
                 self._resume()

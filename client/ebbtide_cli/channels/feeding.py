@@ -8,9 +8,10 @@ from collections import deque
 from typing import Final
 
 from ebbtide_core.model import limits
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
-from ebbtide_cli.channels.line import ClientChannel, apart, channel
+from ebbtide_cli.channels.line import ClientChannel, channel
 from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.connection import RETRY_S
 from ebbtide_cli.errors import Failure
@@ -122,7 +123,7 @@ class Feeder:
         if self._at_end:
             return b""
         if self._reading is None:
-            self._reading = apart(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
+            self._reading = on_daemon_thread(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
         try:
             data = await asyncio.shield(self._reading)
         except OSError as error:

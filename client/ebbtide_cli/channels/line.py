@@ -2,20 +2,18 @@
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 from ebbtide_core.model import limits
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli.connection import connecting
 from ebbtide_cli.errors import FAILED, Failure, Unreachable
-
-Value = TypeVar("Value")
 
 ACKNOWLEDGED_BYTES: Final = limits.CHANNEL_WINDOW_BYTES // 4
 """Bytes that are acknowledged together: fewer would double the messages, more would make the sender wait."""
@@ -125,31 +123,6 @@ async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -
         call.cancel()
 
 
-def apart(call: Callable[[], Value]) -> "asyncio.Future[Value]":
-    """Make a call that may block forever on a thread of its own, which does not keep this process from ending."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Value] = loop.create_future()
-
-    def deliver(value: Any, error: Exception | None) -> None:
-        if not result.done():
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
-
-    def run() -> None:
-        value, failure = None, None
-        try:
-            value = call()
-        except Exception as error:  # noqa: BLE001 (the caller that awaits the result gets the error)
-            failure = error
-        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result any more
-            loop.call_soon_threadsafe(deliver, value, failure)
-
-    threading.Thread(target=run, daemon=True).start()
-    return result
-
-
 async def write_all(descriptor: int, data: bytes) -> None:
     """Write all the data without blocking the event loop, however slowly it is read."""
 
@@ -158,7 +131,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
 
-    await apart(write)
+    await on_daemon_thread(write)
 
 
 def exit_code(closed: channel_pb2.ChannelClosed | None) -> int:

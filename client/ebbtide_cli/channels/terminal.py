@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ebbtide_core.model import limits
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ClientChannel, apart, write_all
+from ebbtide_cli.channels.line import ClientChannel, write_all
 
 ESCAPE: Final = ord("~")
 LEAVE: Final = ord(".")
@@ -112,7 +113,7 @@ async def _feed(line: ClientChannel) -> None:
 
 async def _read() -> bytes:
     with suppress(OSError):
-        return await apart(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
+        return await on_daemon_thread(lambda: os.read(_STDIN, limits.CHANNEL_FRAME_BYTES))
     return b""
 
 
@@ -127,14 +128,14 @@ def _raw() -> Iterator[None]:
 @contextmanager
 def _resizing(line: ClientChannel) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    told: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
 
-    def tell() -> None:
+    def resize() -> None:
         task = loop.create_task(line.resize(window_size()))
-        told.add(task)
-        task.add_done_callback(told.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-    loop.add_signal_handler(signal.SIGWINCH, tell)
+    loop.add_signal_handler(signal.SIGWINCH, resize)
     try:
         yield
     finally:

@@ -35,7 +35,7 @@ MISSED: Final = re.compile(
 """Variables whose absence is likely to break a training."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_MOST_TOLD: Final = 6
+_MOST_NAMED: Final = 6
 
 TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -53,7 +53,7 @@ def fields(given: Given) -> dict[str, Any]:
     environ = activated(os.environ, given)
     chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
     if sys.stderr.isatty() and (left := missed(environ, chosen)):
-        names = [*left[:_MOST_TOLD], *(["others"] if len(left) > _MOST_TOLD else [])]
+        names = [*left[:_MOST_NAMED], *(["others"] if len(left) > _MOST_NAMED else [])]
         ways = f"--env NAME, --env-all, or env_pass in {_own()}"
         complain(f"set here, and not passed on to the job: {', '.join(names)} ({ways})")
     return {"env": chosen}

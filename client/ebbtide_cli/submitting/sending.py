@@ -24,7 +24,7 @@ def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.Su
     Its snapshot is sent before each time, because a master that was restarted does not remember who sent which
     snapshot.
     """
-    began, sent, told = time.monotonic(), False, False
+    began, sent, complained = time.monotonic(), False, False
     while True:
         try:
             _bring_snapshot(master, request)
@@ -40,9 +40,9 @@ def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.Su
         except TooFast as error:
             if time.monotonic() + error.wait_s > began + WAIT_S:
                 raise
-            if not told:
+            if not complained:
                 complain(f"{error.message}; waiting")
-                told = True
+                complained = True
             time.sleep(error.wait_s)
 
 

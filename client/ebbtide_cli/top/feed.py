@@ -59,7 +59,7 @@ class Jobs:
     """The unfinished jobs as they were last reported. A new connection reports all of them again."""
 
     def __init__(self, jobs: Iterable[client_pb2.Job], at: float) -> None:
-        self._reported = {job.job_id: _Told(job, at, 0) for job in jobs}
+        self._reported = {job.job_id: _ReportedJob(job, at, 0) for job in jobs}
         self._connection = 0
         self._connected_at = at
         self._lock = threading.Lock()
@@ -76,20 +76,20 @@ class Jobs:
             if job.state in FINISHED:
                 self._reported.pop(job.job_id, None)
             else:
-                self._reported[job.job_id] = _Told(job, at, self._connection)
+                self._reported[job.job_id] = _ReportedJob(job, at, self._connection)
 
     def now(self, at: float) -> tuple[list[client_pb2.Job], dict[str, float]]:
         """Return all unfinished jobs, and for each the seconds since it was last reported."""
         with self._lock:
             if at - self._connected_at > SETTLED_S:  # a job that was not reported again has ended meanwhile
-                gone = [id for id, told in self._reported.items() if told.connection != self._connection]
+                gone = [id for id, reported in self._reported.items() if reported.connection != self._connection]
                 for id in gone:
                     del self._reported[id]
-            told = list(self._reported.values())
-        return [each.job for each in told], {each.job.job_id: at - each.at for each in told}
+            reported = list(self._reported.values())
+        return [each.job for each in reported], {each.job.job_id: at - each.at for each in reported}
 
 
-class _Told(NamedTuple):
+class _ReportedJob(NamedTuple):
     job: client_pb2.Job
     at: float
     connection: int

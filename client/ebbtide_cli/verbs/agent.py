@@ -179,7 +179,7 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return OK
-    from ebbtide_agent.files.tidying import Keep
+    from ebbtide_agent.files.retention import Retention
     from ebbtide_agent.main import AgentOptions, run
 
     _check_marks(labels, taints)
@@ -201,7 +201,7 @@ def command(
                 share_with_foreign=share_with_foreign,
                 labels=labels,
                 taints=taints,
-                keep=Keep(keep, checkpoint_quota),
+                keep=Retention(keep, checkpoint_quota),
                 min_uid=min_uid,
                 on_foreign=on_foreign,
             )

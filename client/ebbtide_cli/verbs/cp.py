@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import click
 from ebbtide_protos.quantities import abbreviated
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
-from ebbtide_cli.channels.line import ClientChannel, apart, channel, write_all
+from ebbtide_cli.channels.line import ClientChannel, channel, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
@@ -129,7 +130,7 @@ async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targe
 
             reading, writing = os.pipe()
             with open(reading, "rb") as archive:
-                unpacking = apart(lambda: unpack(archive, targets, show))
+                unpacking = on_daemon_thread(lambda: unpack(archive, targets, show))
                 receiving = asyncio.create_task(_receive(line, writing))
                 both: list[asyncio.Future[Any]] = [receiving, unpacking]
                 try:

@@ -26,7 +26,7 @@ MASTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class MasterReport:
     """What the master reports; `reachable` is None if no master is known."""
 
     reachable: bool | None
@@ -93,7 +93,7 @@ def command(
 
 def _subject(
     home: Home, node: str, gpus: str | None, root: Path | None, ports: str, master: str | None
-) -> "tuple[Subject, Word]":
+) -> "tuple[Subject, MasterReport]":
     """Return what to examine, as far as the options and `ebb up` say. `Failure` for options that make no sense."""
     from ebbtide_agent.doctor.subject import Subject
     from ebbtide_agent.gpu import is_fake
@@ -126,7 +126,7 @@ def _subject(
     return subject, word
 
 
-def _ask_master(master: str | None) -> Word:
+def _ask_master(master: str | None) -> MasterReport:
     """Ask the master for its clock and for the checkpoint roots of its nodes."""
     try:
         with connected(master) as stub:
@@ -138,10 +138,10 @@ def _ask_master(master: str | None) -> Word:
         if failure.code == USAGE:
             raise
         named = master or os.environ.get("EBB_MASTER") or Home.current().master_record.exists()
-        return Word(False if named else None, failure.message)
+        return MasterReport(False if named else None, failure.message)
     roots = {node.name: node.checkpoint_root_id for node in nodes if node.state != "down"}
     middle, doubt = (began + ended) / 2, (ended - began) / 2
-    return Word(
+    return MasterReport(
         True,
         f"answers in {1000 * (ended - began):.0f} ms, knows {plural(len(nodes), 'node')}",
         middle - cluster.now,
@@ -151,7 +151,7 @@ def _ask_master(master: str | None) -> Word:
     )
 
 
-def _judge_master(word: Word) -> "Iterator[Finding]":
+def _judge_master(word: MasterReport) -> "Iterator[Finding]":
     from ebbtide_agent.doctor.finding import note, ok, problem
 
     if word.reachable:

@@ -9,8 +9,8 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.facts import event_facts
 from ebbtide_cli.output import print_json
-from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.time_options import since_option, tail_option
 from ebbtide_cli.verb import examples, json_option, master_option
 
 if TYPE_CHECKING:

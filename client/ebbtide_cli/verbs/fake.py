@@ -180,7 +180,7 @@ def status(node: str, as_json: bool) -> None:
     faults = _faults(node)
     in_force = _attempt(faults.read)
     devices = _attempt(faults.devices)
-    troubles = [_told(in_force, device) for device in devices]
+    troubles = [_fault_words(in_force, device) for device in devices]
     hanging = in_force.get("hang", [])
     if as_json:
         listed = [
@@ -200,7 +200,7 @@ def status(node: str, as_json: bool) -> None:
         print(f"{call} hangs")
 
 
-def _told(faults: dict[str, Any], device: "Device") -> list[str]:
+def _fault_words(faults: dict[str, Any], device: "Device") -> list[str]:
     """Describe what is wrong with one GPU."""
     from ebbtide_agent.gpu.xids import words
 

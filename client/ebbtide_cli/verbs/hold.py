@@ -1,25 +1,11 @@
 """``ebb hold``: keep waiting jobs from starting."""
 
-import click
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_cli.job_requests import request_verb
 
-from ebbtide_cli.connection import ask
-from ebbtide_cli.job_requests import grant, wait_option
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
-
-
-@click.command(epilog=examples("ebb hold 17", "ebb hold 17 18"))
-@ids_argument
-@wait_option
-@json_option
-@master_option
-def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Keep waiting jobs from starting until 'ebb release'."""
-    return grant(
-        master,
-        job_ids,
-        lambda stub, job_id: ask(stub.Hold, client_pb2.JobRequest(job_id=job_id)),
-        lambda job, _: bool(job.held_by),
-        wait=wait,
-        as_json=as_json,
-    )
+command = request_verb(
+    "Keep waiting jobs from starting until 'ebb release'.",
+    "ebb hold 17",
+    "ebb hold 17 18",
+    method=lambda stub: stub.Hold,
+    effective=lambda job, _: bool(job.held_by),
+)

@@ -13,7 +13,7 @@ from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.errors import FAILED, OK
 from ebbtide_cli.log_reading import LogLines, LogPosition
 from ebbtide_cli.output import print_attempt
-from ebbtide_cli.pasts import since_option, tail_option
+from ebbtide_cli.time_options import since_option, tail_option
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
 

@@ -12,8 +12,8 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.facts import event_facts, state_of
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.output import print_json
-from ebbtide_cli.pasts import since_option, tail_option
 from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.time_options import since_option, tail_option
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 

@@ -1,35 +1,11 @@
 """``ebb suspend``: free the GPUs of jobs until their user resumes them."""
 
-import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import OK, UNSAVED
-from ebbtide_cli.job_requests import grant, wait_option
+from ebbtide_cli.job_requests import request_verb
 from ebbtide_cli.jobs import is_unsaved, left, saved_words, summary
 from ebbtide_cli.text import printable
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
-
-
-@click.command(epilog=examples("ebb suspend 17", "ebb suspend --wait 17 18"))
-@ids_argument
-@wait_option
-@json_option
-@master_option
-def command(job_ids: tuple[str, ...], wait: bool, as_json: bool, master: str | None) -> int:
-    """Let jobs checkpoint within their grace period and free their GPUs until 'ebb resume'.
-
-    With --wait, report whether each job has saved; exit code 4 if one has not, so that work is lost.
-    """
-    return grant(
-        master,
-        job_ids,
-        lambda stub, job_id: ask(stub.Suspend, client_pb2.JobRequest(job_id=job_id)),
-        _suspended,
-        wait=wait,
-        as_json=as_json,
-        came_of=_came_of,
-    )
 
 
 def _came_of(job: client_pb2.Job) -> tuple[str, int]:
@@ -45,3 +21,16 @@ def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:
     waiting = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
     freed = not job.suspensions or job.suspensions[-1].HasField("gpu_free")
     return waiting and freed and bool(job.held_by)
+
+
+command = request_verb(
+    """Let jobs checkpoint within their grace period and free their GPUs until 'ebb resume'.
+
+    With --wait, report whether each job has saved; exit code 4 if one has not, so that work is lost.
+    """,
+    "ebb suspend 17",
+    "ebb suspend --wait 17 18",
+    method=lambda stub: stub.Suspend,
+    effective=_suspended,
+    came_of=_came_of,
+)

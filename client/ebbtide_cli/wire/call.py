@@ -271,11 +271,11 @@ class Call:
             raise CallFailed(CallStatus.UNKNOWN, f"it answers with {kind or 'nothing of a known kind'}")
 
     def _take_settings(self, payload: bytes) -> None:
-        told = frames.read_settings(payload)
-        window = told.get(frames.INITIAL_WINDOW_SIZE, self._first_window)
+        settings = frames.read_settings(payload)
+        window = settings.get(frames.INITIAL_WINDOW_SIZE, self._first_window)
         self._stream_window += window - self._first_window
         self._first_window = window
-        self._max_frame = max(frames.MAX_FRAME, told.get(frames.MAX_FRAME_SIZE, self._max_frame))
+        self._max_frame = max(frames.MAX_FRAME, settings.get(frames.MAX_FRAME_SIZE, self._max_frame))
         self._unsent += frames.frame(frames.SETTINGS, frames.ACK, 0)
 
     def _take_window(self, stream: int, payload: bytes) -> None:
@@ -287,10 +287,10 @@ class Call:
 
     def _check_end(self) -> None:
         """Raise `CallFailed` unless the call ended well."""
-        told = self._trailers.get("grpc-status", "")
-        if not (told.isascii() and told.isdigit()):
+        code = self._trailers.get("grpc-status", "")
+        if not (code.isascii() and code.isdigit()):
             raise CallFailed(CallStatus.UNKNOWN, "the call ended without a status")
-        status = _status(int(told))
+        status = _status(int(code))
         if status is not CallStatus.OK:
             from urllib.parse import unquote  # most calls end well
 

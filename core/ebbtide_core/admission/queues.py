@@ -17,7 +17,7 @@ It ends with the job's sequence number, so that no two keys are equal, and the j
 Order = Callable[[Job], QueueKey]
 
 
-class _Line:
+class _SubQueue:
     """Jobs with the same demand and their keys, in order. Removing the first is cheap: the gap is closed later."""
 
     __slots__ = ("entries", "first")
@@ -49,44 +49,44 @@ class _Line:
         return bisect_right(self.entries, key, self.first, key=itemgetter(0))
 
 
-class _Lines:
-    """Jobs in order, in one `_Line` for each shape: jobs with the same shape have the same demand."""
+class _SubQueues:
+    """Jobs in order, in one `_SubQueue` for each demand."""
 
-    __slots__ = ("_shape", "_shapes", "by_shape")
+    __slots__ = ("_demand", "_demands", "by_demand")
 
     def __init__(
-        self, shape: Callable[[Job], Hashable], keys: Sequence[QueueKey] = (), jobs: Sequence[Job] = ()
+        self, demand: Callable[[Job], Hashable], keys: Sequence[QueueKey] = (), jobs: Sequence[Job] = ()
     ) -> None:
         """Take the ``jobs`` with their ``keys``, both in order, in linear time."""
-        self._shape = shape
-        self._shapes: dict[QueueKey, Hashable] = dict(zip(keys, map(shape, jobs), strict=True))
-        self.by_shape: dict[Hashable, _Line] = defaultdict(_Line)
-        for alike, entry in zip(self._shapes.values(), zip(keys, jobs, strict=True), strict=True):
-            self.by_shape[alike].entries.append(entry)
+        self._demand = demand
+        self._demands: dict[QueueKey, Hashable] = dict(zip(keys, map(demand, jobs), strict=True))
+        self.by_demand: dict[Hashable, _SubQueue] = defaultdict(_SubQueue)
+        for alike, entry in zip(self._demands.values(), zip(keys, jobs, strict=True), strict=True):
+            self.by_demand[alike].entries.append(entry)
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self._demands)
 
     def add(self, key: QueueKey, job: Job) -> None:
-        shape = self._shapes[key] = self._shape(job)
-        self.by_shape[shape].add((key, job))
+        demand = self._demands[key] = self._demand(job)
+        self.by_demand[demand].add((key, job))
 
     def remove(self, key: QueueKey, job: Job) -> None:
-        shape = self._shapes.pop(key)
-        line = self.by_shape[shape]
-        line.remove(key, job)
-        if not line.entries:
-            del self.by_shape[shape]
+        demand = self._demands.pop(key)
+        part = self.by_demand[demand]
+        part.remove(key, job)
+        if not part.entries:
+            del self.by_demand[demand]
 
     def behind(self, key: QueueKey) -> "list[_Head]":
-        """Return the first job behind ``key`` of each shape, except the shape of the job with that key."""
-        own = self.by_shape[self._shapes[key]]
-        places = [(line.entries, line.behind(key)) for line in self.by_shape.values() if line is not own]
+        """Return the first job behind ``key`` of each demand, except the demand of the job with that key."""
+        own = self.by_demand[self._demands[key]]
+        places = [(part.entries, part.behind(key)) for part in self.by_demand.values() if part is not own]
         return [(entries[index], entries, index) for entries, index in places if index < len(entries)]
 
 
 _Head = tuple[tuple[QueueKey, Job], list[tuple[QueueKey, Job]], int]
-"""A job with its key, the entries of its `_Line`, and its index among them."""
+"""A job with its key, the entries of its `_SubQueue`, and its index among them."""
 
 
 class Queue:
@@ -96,8 +96,8 @@ class Queue:
         self.order = order
         self._keys: list[QueueKey] = []
         self._jobs: list[Job] = []
-        self._lines: _Lines | None = None
-        """The same jobs by shape; built when a policy first leaves jobs out, and kept until the queue is empty."""
+        self._grouped: _SubQueues | None = None
+        """The same jobs by demand; built when a policy first leaves jobs out, and kept until the queue is empty."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -108,8 +108,8 @@ class Queue:
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Insert ``job`` at its place."""
-        if self._lines is not None:
-            self._lines.add(key, job)
+        if self._grouped is not None:
+            self._grouped.add(key, job)
         keys = self._keys
         if not keys or key > keys[-1]:
             keys.append(key)
@@ -127,19 +127,19 @@ class Queue:
         del self._keys[index]
         del self._jobs[index]
         if not self._jobs:
-            self._lines = None
-        elif self._lines is not None:
-            self._lines.remove(key, job)
+            self._grouped = None
+        elif self._grouped is not None:
+            self._grouped.remove(key, job)
 
     def turns(self) -> "DistinctJobs":
         """Iterate over the jobs in order, with the choice to leave some out; the queue may not change meanwhile."""
         return DistinctJobs(self)
 
-    def not_alike(self, job: Job) -> list[_Head]:
-        """Return the first job behind ``job`` of each other shape."""
-        if self._lines is None:
-            self._lines = _Lines(shape_of, self._keys, self._jobs)
-        return self._lines.behind(self.order(job))
+    def of_other_demands(self, job: Job) -> list[_Head]:
+        """Return the first job behind ``job`` of each other demand."""
+        if self._grouped is None:
+            self._grouped = _SubQueues(demand_of, self._keys, self._jobs)
+        return self._grouped.behind(self.order(job))
 
 
 class DistinctJobs:
@@ -159,9 +159,9 @@ class DistinctJobs:
             self._last = next(self._jobs)
             return self._last
         if self._last is not None:
-            _, line, index = self._heads[0]
-            if index + 1 < len(line):
-                heapreplace(self._heads, (line[index + 1], line, index + 1))
+            _, entries, index = self._heads[0]
+            if index + 1 < len(entries):
+                heapreplace(self._heads, (entries[index + 1], entries, index + 1))
             else:
                 heappop(self._heads)
         if not self._heads:
@@ -169,63 +169,63 @@ class DistinctJobs:
         self._last = self._heads[0][0][1]
         return self._last
 
-    def leave_out_alike(self) -> None:
+    def skip_demand(self) -> None:
         """Leave out all further jobs with the same demand as the job that was returned last."""
         assert self._last is not None, "no job has had its turn yet, or its demand is left out already"
         if self._heads is None:
-            self._heads = self._queue.not_alike(self._last)
+            self._heads = self._queue.of_other_demands(self._last)
             heapify(self._heads)
         else:
             heappop(self._heads)
         self._last = None
 
 
-class ShapedQueue(Queue):
+class DemandQueue(Queue):
     """A queue for first-fit policies: once a job does not fit, no job with the same demand is tried.
 
-    The cost of a pass over the candidates grows with the number of different demands, not of jobs. ``shape`` returns a
+    The cost of a pass over the candidates grows with the number of different demands, not of jobs. ``demand`` returns a
     job's demand, which may only change together with the job's key.
     """
 
-    def __init__(self, order: Order, shape: Callable[[Job], Hashable] | None = None) -> None:
+    def __init__(self, order: Order, demand: Callable[[Job], Hashable] | None = None) -> None:
         super().__init__(order)
-        self._line_up = _Lines(shape or shape_of)
+        self._subqueues = _SubQueues(demand or demand_of)
         self._head: tuple[QueueKey, Job] | None = None
         """The first job with its key; None if it must be searched for."""
 
     def __len__(self) -> int:
-        return len(self._line_up)
+        return len(self._subqueues)
 
     def __iter__(self) -> Iterator[Job]:
-        lines = self._line_up.by_shape.values()
-        return iter([job for _, job in sorted(entry for line in lines for entry in line.entries[line.first :])])
+        parts = self._subqueues.by_demand.values()
+        return iter([job for _, job in sorted(entry for part in parts for entry in part.entries[part.first :])])
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Insert ``job`` among the jobs with the same demand."""
-        self._line_up.add(key, job)
+        self._subqueues.add(key, job)
         if self._head is not None and key < self._head[0]:
             self._head = key, job
 
     def remove(self, key: QueueKey, job: Job) -> None:
         """Remove ``job``, which is in the queue with ``key``."""
-        self._line_up.remove(key, job)
+        self._subqueues.remove(key, job)
         if self._head is not None and key == self._head[0]:
             self._head = None
 
-    def not_alike(self, job: Job) -> list[_Head]:
+    def of_other_demands(self, job: Job) -> list[_Head]:
         """Return the first job behind ``job`` of each other demand."""
-        return self._line_up.behind(self.order(job))
+        return self._subqueues.behind(self.order(job))
 
     def head(self) -> Job | None:
         """Return the first job, None if the queue is empty."""
-        if self._head is None and self._line_up.by_shape:
-            self._head = min([line.entries[line.first] for line in self._line_up.by_shape.values()])
+        if self._head is None and self._subqueues.by_demand:
+            self._head = min([part.entries[part.first] for part in self._subqueues.by_demand.values()])
         return None if self._head is None else self._head[1]
 
     def kinds(self) -> Iterator[tuple[Job, int]]:
         """Yield the first job of each demand, and the number of jobs with that demand."""
-        lines = self._line_up.by_shape.values()
-        return ((line.entries[line.first][1], len(line.entries) - line.first) for line in lines)
+        parts = self._subqueues.by_demand.values()
+        return ((part.entries[part.first][1], len(part.entries) - part.first) for part in parts)
 
     def first_fit(
         self, fits: Callable[[Job], bool], most: Callable[[], int], others: Iterable[tuple[QueueKey, Job]] = ()
@@ -237,23 +237,23 @@ class ShapedQueue(Queue):
         """
         room = most()
         heads = [
-            (line.entries[line.first], line.entries, line.first)
-            for line in self._line_up.by_shape.values()
-            if line.entries[line.first][1].gpus_min <= room
+            (part.entries[part.first], part.entries, part.first)
+            for part in self._subqueues.by_demand.values()
+            if part.entries[part.first][1].gpus_min <= room
         ]
         heads += [(other, [other], 0) for other in others]
         heapify(heads)
         while heads:
-            (_, job), line, index = heads[0]
+            (_, job), entries, index = heads[0]
             if job.gpus_min <= room and fits(job):
                 room = most()
-                if index + 1 < len(line):
-                    heapreplace(heads, (line[index + 1], line, index + 1))
+                if index + 1 < len(entries):
+                    heapreplace(heads, (entries[index + 1], entries, index + 1))
                     continue
             heappop(heads)
 
 
-def shape_of(job: Job) -> Hashable:
+def demand_of(job: Job) -> Hashable:
     """Return the job's demand: everything that decides where ``job`` fits."""
     spec = job.spec
     return (

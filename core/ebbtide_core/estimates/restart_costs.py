@@ -28,10 +28,10 @@ def note_save(job: Job, attempt: Attempt, exit: ExitFacts) -> None:
         job.suspending.proved = True
     if attempt.started is None or attempt.stop is None or exit.lost or exit.checkpointed is Checkpointed.NO:
         return
-    note_took(job, attempt.stop)
+    note_duration(job, attempt.stop)
 
 
-def note_took(job: Job, order: StopOrder) -> None:
+def note_duration(job: Job, order: StopOrder) -> None:
     """Note how long the newest suspension took, in seconds, at most the job's grace period.
 
     A suspension that used up a grace period shorter than the job's own says nothing.

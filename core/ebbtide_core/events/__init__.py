@@ -27,6 +27,9 @@ from ebbtide_core.events.fencing import SilenceDoubted as SilenceDoubted
 from ebbtide_core.events.fencing import StrayEndRequested as StrayEndRequested
 from ebbtide_core.events.fencing import StrayFound as StrayFound
 from ebbtide_core.events.fencing import StrayGone as StrayGone
+from ebbtide_core.events.halving import RungReached as RungReached
+from ebbtide_core.events.halving import TaskPromoted as TaskPromoted
+from ebbtide_core.events.halving import TaskStopped as TaskStopped
 from ebbtide_core.events.idle import JobBusy as JobBusy
 from ebbtide_core.events.idle import JobIdle as JobIdle
 from ebbtide_core.events.journal import JobsForgotten as JobsForgotten
@@ -48,9 +51,6 @@ from ebbtide_core.events.nodes import NodeExcluded as NodeExcluded
 from ebbtide_core.events.nodes import NodeLost as NodeLost
 from ebbtide_core.events.nodes import NodeResumed as NodeResumed
 from ebbtide_core.events.sessions import SessionUnused as SessionUnused
-from ebbtide_core.events.sweeps import RungReached as RungReached
-from ebbtide_core.events.sweeps import TaskPromoted as TaskPromoted
-from ebbtide_core.events.sweeps import TaskStopped as TaskStopped
 from ebbtide_core.events.unsaved import WorkUnsaved as WorkUnsaved
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.settings import DEFAULT_POOL
@@ -58,14 +58,14 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
     Allocation,
     AttemptRef,
-    Checkpoint,
+    CheckpointFacts,
     ExitFacts,
     GpuFacts,
     GpuId,
     HeldBy,
     JobId,
     NodeId,
-    Progress,
+    ProgressFacts,
     RefusalCause,
     Sharing,
     StartFacts,
@@ -287,7 +287,7 @@ class ProgressReported(Event):
     durable: ClassVar[bool] = False
     job: JobId
     attempt: int
-    progress: Progress
+    progress: ProgressFacts
 
 
 @frozen
@@ -296,7 +296,7 @@ class CheckpointPublished(Event):
 
     job: JobId
     attempt: int
-    checkpoint: Checkpoint
+    checkpoint: CheckpointFacts
 
 
 @frozen
@@ -306,7 +306,7 @@ class AttemptExited(Event):
     job: JobId
     attempt: int
     exit: ExitFacts
-    progress: Progress | None = None
+    progress: ProgressFacts | None = None
     freed: bool = False
     node: NodeId = EVERY_NODE
 

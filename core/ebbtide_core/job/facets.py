@@ -12,14 +12,14 @@ from ebbtide_core.events import AttemptRefused
 from ebbtide_core.job.meter import MeasuredRate, Setting
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import (
-    Checkpoint,
+    CheckpointFacts,
     ExitFacts,
     GpuId,
     JobId,
     JobState,
     NodeAllocation,
     NodeId,
-    Progress,
+    ProgressFacts,
     Task,
 )
 
@@ -125,7 +125,7 @@ class Eligibility:
     excluded_because: Mapping[NodeId, str] = field(default_factory=dict)
     """Why each of these nodes is closed to it."""
     excluded_gpus: frozenset[GpuId] = frozenset()
-    """The GPUs that are closed to it, because its log told of a fault there."""
+    """The GPUs that are closed to it, because its log reported a fault there."""
     left_out_until: Mapping[NodeId, float] = field(default_factory=dict)
     """Of the excluded nodes those that are only left out, after failed launches, until a Unix time."""
 
@@ -159,7 +159,7 @@ CONSTRAINED: Final = Eligibility(constrained=True)
 class Saved:
     """What a job has saved, and where."""
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointFacts | None = None
     """Its newest checkpoint, if it reported one."""
     root_id: str = ""
     """Which folder of checkpoints the node where it ran last uses: nodes with the same one see the same files."""
@@ -179,7 +179,7 @@ NOTHING_SAVED: Final = Saved()
 class Measured:
     """What a job reported of its progress, and what was measured from that."""
 
-    progress: Progress | None = None
+    progress: ProgressFacts | None = None
     """The steps that it reported last, if it did."""
     progress_at: float = 0.0
     """The Unix time of that report."""
@@ -189,7 +189,7 @@ class Measured:
     """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
     is not a number."""
 
-    def after(self, progress: Progress, at: float) -> "Measured":
+    def after(self, progress: ProgressFacts, at: float) -> "Measured":
         """Return it after the job reported its ``progress`` at Unix time ``at``."""
         return Measured(progress, at, self.rates, self.rungs)
 

@@ -21,7 +21,7 @@ def of(attempt: Attempt) -> Gang:
     return attempt.gang
 
 
-def gather(attempt: Attempt) -> None:
+def note_launch(attempt: Attempt) -> None:
     """Note that the part on the first node is launched."""
     attempt.gang = Gang({attempt.allocation.nodes[0].node: GangMember()})
 

@@ -24,9 +24,9 @@ REMEMBERED: Final = 15
 TOGETHER: Final = 6
 """Windows beside the same other attempts that it takes to say how much these slow an attempt down."""
 
-Company = frozenset[AttemptRef]
+Neighbours = frozenset[AttemptRef]
 """The other attempts on the GPUs of an attempt."""
-NOBODY: Final[Company] = frozenset()
+NO_NEIGHBOURS: Final[Neighbours] = frozenset()
 
 
 @frozen
@@ -74,13 +74,13 @@ class Windows:
 class AttemptMeter:
     """What this master measured of an attempt from its reports; it is not in the journal.
 
-    ``company`` are the attempts on its GPUs now, ``together`` the windows since exactly these are there. ``since`` is
-    the Unix time at which the attempt started, or was back on its GPU. ``fresh`` says that the last report ended a
-    window; ``recorded`` counts how often a rate was written to the journal.
+    ``neighbours`` are the other attempts on its GPUs now, ``together`` the windows since exactly these are there.
+    ``since`` is the Unix time at which the attempt started, or was back on its GPU. ``fresh`` says that the last report
+    ended a window; ``recorded`` counts how often a rate was written to the journal.
     """
 
     since: float
-    company: Company = NOBODY
+    neighbours: Neighbours = NO_NEIGHBOURS
     alone: Windows = field(default_factory=lambda: Windows.last(REMEMBERED))
     shared: Windows = field(default_factory=lambda: Windows.last(REMEMBERED))
     together: Windows = field(default_factory=lambda: Windows.last(TOGETHER))
@@ -89,11 +89,11 @@ class AttemptMeter:
     _began: tuple[float, int] | None = None
     _last: tuple[float, int] | None = None
 
-    def note(self, step: int, now: float, company: Company) -> None:
-        """Take in a report of ``step`` at Unix time ``now``, with the attempts ``company`` on the same GPUs."""
+    def note(self, step: int, now: float, neighbours: Neighbours) -> None:
+        """Take in a report of ``step`` at Unix time ``now``, with the attempts ``neighbours`` on the same GPUs."""
         self.fresh = False
-        if company != self.company:
-            self.company, self.together, self._began = company, Windows.last(TOGETHER), None
+        if neighbours != self.neighbours:
+            self.neighbours, self.together, self._began = neighbours, Windows.last(TOGETHER), None
         if self._last is None or step < self._last[1]:  # a lower step: the script counts from the beginning again
             self._began, self._last = None, (now, step)
         elif step > self._last[1]:  # a repeated report says nothing of when the step was made
@@ -113,6 +113,6 @@ class AttemptMeter:
         assert self._began is not None
         assert self._last is not None
         steps_per_s = (self._last[1] - self._began[1]) / (self._last[0] - self._began[0])
-        for windows in (self.shared if self.company else self.alone, self.together):
+        for windows in (self.shared if self.neighbours else self.alone, self.together):
             windows.add(steps_per_s)
         self._began, self.fresh = self._last, True

@@ -39,13 +39,13 @@ def _place(state: ClusterState, job: Job, event: e.AttemptPlaced, now: float) ->
         job.suspending.resizes += 1
     allocation, kept = event.allocation, None
     if job.spec.suspend is SuspendMode.SWAP:
-        allocation, kept = swaps.parts_of(allocation)
+        allocation, kept = swaps.split(allocation)
     swap = Swap(kept) if kept is not None else None
     job.attempts.append(Attempt(event.attempt, allocation, now, event.reserved_s, event.sticky, swap=swap))
     if state.rates.curves:
         job.attempts[-1].speedup = state.curve(job)
     if len(allocation.nodes) > 1:
-        gang.gather(job.attempts[-1])
+        gang.note_launch(job.attempts[-1])
     job.reason = event.reason
     state.place(job, allocation)
     if kept is not None:
@@ -65,7 +65,7 @@ def launch_on(state: ClusterState, nodes: tuple[NodeId, ...], job: Job) -> Launc
         spec = replace(spec, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
     first, needed = attempt.allocation.node_ids[0], job.saved.checkpoint is not None
     meeting = ("", 0) if attempt.gang is None else (state.nodes[first].facts.address, attempt.gang.port)
-    source = checkpoint_location.source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
+    source = checkpoint_location.copy_source(job, first, state.nodes) if job.saved.root_id and first in nodes else None
     return Launch(nodes, job.id, attempt.number, spec, attempt.allocation, needed, *meeting, source, job.user)
 
 

@@ -13,7 +13,7 @@ from ebbtide_core.job import gang
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
-from ebbtide_core.lifecycle import log_matches, swaps, sweeps, unsaved_work
+from ebbtide_core.lifecycle import halving_tasks, log_matches, swaps, unsaved_work
 from ebbtide_core.measuring import gpu_memory, rates
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import Checkpointed, ExitFacts, HeldBy, JobState, RefusalCause, StopCause
@@ -61,7 +61,7 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         state.unplan(job)
     attempt.exited, attempt.exit = now, exit
     if job.spec.asha is not None:
-        sweeps.left(state, job)
+        halving_tasks.attempt_ended(state, job)
     if attempt.started is not None:
         _count_run(state, job, attempt, exit, now)
     order = attempt.stop
@@ -154,7 +154,7 @@ def end_job(state: ClusterState, job: Job, end: End, reason: str) -> None:
     if job.gpu_memory.peak_bytes:
         gpu_memory.remember(state, job, end.state)
     if job.spec.asha is not None:
-        sweeps.ended(state, job)
+        halving_tasks.task_ended(state, job)
     state.unplan(job)
 
 
@@ -186,7 +186,7 @@ def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
     if not attempt.off_gpu:
         state.vacate(job)
     if attempt.swap is not None:
-        swaps.let_go(state, job, attempt.swap)
+        swaps.free_kept(state, job, attempt.swap)
     attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
@@ -211,7 +211,7 @@ def _end_refused(
         state.unplan(job)
     attempt.exited = now
     if job.spec.asha is not None:
-        sweeps.left(state, job)
+        halving_tasks.attempt_ended(state, job)
     attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
@@ -237,7 +237,7 @@ def _end_refused(
 
 
 def _after_refusal(state: ClusterState, event: e.AttemptRefused) -> Iterator[Event]:
-    yield from node_health.lacks(state, event)
+    yield from node_health.exclude_refusing(state, event)
     yield from _after_end(state, event)
 
 
@@ -252,14 +252,14 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
     if attempt.exited is None:
         return ()
-    told = (*unsaved_work.tell(job, attempt), *(rates.last_words(state, job) if attempt.meter is not None else ()))
+    events = (*unsaved_work.find(job, attempt), *(rates.final_records(state, job) if attempt.meter is not None else ()))
     if job.gpu_memory.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:
-        return (*told, change)
+        return (*events, change)
     if attempt.matches:
-        told = (*told, *log_matches.hold_if_nowhere(state, job))
+        events = (*events, *log_matches.hold_if_nowhere(state, job))
     if state.failing:
-        told = (*told, *failing_nodes.drained(state, attempt))
-    return (*told, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else told
+        events = (*events, *failing_nodes.drained(state, attempt))
+    return (*events, *_hold_if_fruitless(job)) if isinstance(event, e.AttemptExited) else events
 
 
 def _hold_if_fruitless(job: Job) -> Iterable[Event]:

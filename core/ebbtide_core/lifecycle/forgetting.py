@@ -37,7 +37,7 @@ class JournalLine:
 
 def forgettable(lines: Iterable[JournalLine], state: ClusterState, before: float) -> set[JobId]:
     """Return the forgettable jobs that ended before Unix time ``before``; ``state`` is the fold of ``lines``."""
-    gone = {id for id, job in state.jobs.items() if _may_go(job, before) and id not in state.set_aside}
+    gone = {id for id, job in state.jobs.items() if _may_go(job, before) and id not in state.unreadable}
     named: dict[JobId, set[JobId]] = {}
     for line in lines:
         job = JobId(getattr(line.event, "job", ""))

@@ -20,8 +20,8 @@ from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.spelling import choices
 from ebbtide_core.model.types import StopCause, SuspendMode
 from ebbtide_core.reconcile import stop
-from ebbtide_core.resources.checkpoint_location import keepers, sees_checkpoint
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.checkpoint_location import nodes_with_checkpoint, sees_checkpoint
+from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
@@ -51,7 +51,7 @@ def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | 
     if (refusal := refuse_unknown(name, state.settings.pools)) is not None:
         return refusal
     if name == job.pool:
-        return impossible(state.pools[name], job.spec, job.gpus_min)
+        return infeasible_refusal(state.pools[name], job.spec, job.gpus_min)
     stays = f"job {job.id} was submitted with --suspend {job.spec.suspend.value}: "
     if job.live is not None and not job.preemptible:
         message = f"{stays}it never steps aside, and stays in pool {job.pool} until it ends"
@@ -60,7 +60,7 @@ def _refuse_move(state: ClusterState, job: Job, event: e.JobMoved) -> Refusal | 
         message = f"{stays}what it has in memory cannot go to a node of pool {name}"
         return Refusal(RefusalKind.CONFLICT, message)
     far = _refuse_far_from_checkpoint(state, job, name)
-    return far or impossible(state.pools[name], job.spec, job.gpus_min)
+    return far or infeasible_refusal(state.pools[name], job.spec, job.gpus_min)
 
 
 def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Refusal | None:
@@ -68,7 +68,7 @@ def _refuse_far_from_checkpoint(state: ClusterState, job: Job, name: str) -> Ref
     nodes = state.pools[name].books.nodes.values()
     if not nodes or job.spec.move_checkpoints or any(sees_checkpoint(job, node) for node in nodes):
         return None
-    where = ", ".join(node.id for node in keepers(job, state.nodes))
+    where = ", ".join(node.id for node in nodes_with_checkpoint(job, state.nodes))
     message = (
         f"job {job.id} has its checkpoint on node {where}, which no node of pool {name} can read:"
         " only a job submitted with --move-checkpoints could go there"

@@ -40,7 +40,7 @@ def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Even
     if job.spec.asha is not None:
         yield from successive_halving.at_rung(state, event)
     if (meter := job.attempts[-1].meter) is not None and meter.fresh:
-        yield from rates.news(state, job)
+        yield from rates.new_records(state, job)
         yield from interference.separated(state, job)
 
 

@@ -42,7 +42,7 @@ def _may_be_removed(state: ClusterState, event: e.NodeRemoved) -> bool:
 def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None:
     node = state.nodes[event.node]
     pool = state.pool_of(node)
-    pool.books.part_with(node)
+    pool.books.unregister(node)
     del state.nodes[node.id]
     pool.freed_nodes.discard(node.id)
     state.failing.pop(node.id, None)
@@ -71,7 +71,7 @@ def _refuse_job(state: ClusterState, event: e.JobRemoved) -> Refusal | None:
         return _conflict(f"job {job.id} is {job.state.value}: only a finished one can be removed")
     if any(attempt.freed is None for attempt in job.attempts):
         return _conflict(f"job {job.id} has ended, and it is not proven that its GPUs are free: try again later")
-    if job.id in state.set_aside:
+    if job.id in state.unreadable:
         return _conflict(f"job {job.id} is set aside, because its part of the journal is damaged")
     if job.lineage.again_as is not None and job.lineage.again_as in state.jobs:
         return _conflict(f"job {job.id} was submitted again as job {job.lineage.again_as}: remove that one first")

@@ -19,8 +19,8 @@ from ebbtide_core.model.types import HeldBy, JobState, StopCause, SuspendMode, g
 from ebbtide_core.nodes import node_health, strays
 from ebbtide_core.policies.draft import count_range
 from ebbtide_core.reconcile import stop
-from ebbtide_core.resources.infeasible import impossible
-from ebbtide_core.rule import Rule, about_job, only_told
+from ebbtide_core.resources.infeasible import infeasible_refusal
+from ebbtide_core.rule import Rule, about_job, change_nothing
 from ebbtide_core.state import ClusterState
 
 # --- hold and release, suspend and resume ---
@@ -75,7 +75,7 @@ def _refuse_resize(state: ClusterState, job: Job, event: e.ResizeRequested) -> R
         return Refusal(RefusalKind.INVALID, "--gpus: a job cannot change between GPUs and no GPUs")
     if job.spec.suspend is SuspendMode.SWAP:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} was submitted with --suspend swap: it keeps its size")
-    return impossible(state.pools[job.next.pool or job.pool], job.spec, event.gpus_min)
+    return infeasible_refusal(state.pools[job.next.pool or job.pool], job.spec, event.gpus_min)
 
 
 def _over_limits(job: Job, gpus_min: int) -> Refusal | None:
@@ -208,7 +208,7 @@ RULES: Final = (
     Rule(
         e.DrillRequested,
         refuse=of_unfinished(_refuse_drill),
-        apply=about_job(only_told),
+        apply=about_job(change_nothing),
         decide=_drill,
         say=lambda event: "user asked for a drill: to step aside and come back at once",
     ),

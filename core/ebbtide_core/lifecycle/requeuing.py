@@ -16,7 +16,7 @@ from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import JobState, StopCause, gpus
 from ebbtide_core.reconcile import stop
-from ebbtide_core.rule import Rule, about_job, only_told
+from ebbtide_core.rule import Rule, about_job, change_nothing
 from ebbtide_core.state import ClusterState
 
 # --- back to the queue ---
@@ -99,7 +99,7 @@ RULES: Final = (
     Rule(
         e.RequeueRequested,
         refuse=of_unfinished(_refuse),
-        apply=about_job(only_told),
+        apply=about_job(change_nothing),
         decide=_step_aside,
         say=lambda event: "user asked for it to go back to the queue",
     ),

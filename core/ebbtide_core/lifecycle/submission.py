@@ -6,7 +6,7 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.job.facets import CONSTRAINED, GpuMemory
 from ebbtide_core.job.job import ITS_TURN, Job
-from ebbtide_core.lifecycle import pool_membership, sweeps
+from ebbtide_core.lifecycle import halving_tasks, pool_membership
 from ebbtide_core.model import limits
 from ebbtide_core.model.constraints import NO_NEEDS
 from ebbtide_core.model.refusals import Refusal, RefusalKind
@@ -14,7 +14,7 @@ from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import HeldBy, gpus
 from ebbtide_core.policies.draft import count_range
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -27,7 +27,7 @@ def _refuse(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
         return refusal
     pool = event.spec.pool or DEFAULT_POOL
     unknown = pool_membership.refuse_unknown(pool, state.settings.pools)
-    return unknown or impossible(state.pools[pool], event.spec)
+    return unknown or infeasible_refusal(state.pools[pool], event.spec)
 
 
 def _over_limits(state: ClusterState, event: e.JobSubmitted) -> Refusal | None:
@@ -83,7 +83,7 @@ def _submitted(state: ClusterState, event: e.JobSubmitted, now: float) -> None:
     if event.again_of is not None:
         job.lineage = replace(job.lineage, again_of=event.again_of)
     if spec.asha is not None:
-        sweeps.entered(state, job)
+        halving_tasks.add(state, job)
     if event.operation_id:
         state.operations[event.operation_id] = job.id if task is None else task.array
         if event.request:

@@ -14,7 +14,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import ending
-from ebbtide_core.lifecycle.sweeps import halving_of
+from ebbtide_core.lifecycle.halving_tasks import halving_of
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import RungPlace, SuccessiveHalving, result_of
 from ebbtide_core.model.types import HeldBy, JobId, JobState, StopCause
@@ -27,27 +27,27 @@ from ebbtide_core.state import ClusterState
 
 def _is_next_rung(state: ClusterState, event: e.RungReached) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None else halving_of(state, job)
-    return sweep is not None and sweep.next_rung(event.job) == event.steps
+    halving = None if job is None else halving_of(state, job)
+    return halving is not None and halving.next_rung(event.job) == event.steps
 
 
 def _rung_reached(state: ClusterState, job: Job, event: e.RungReached, now: float) -> None:
-    if (sweep := halving_of(state, job)) is not None and job.lineage.task is not None:
-        sweep.reach(job.id, event.value)
+    if (halving := halving_of(state, job)) is not None and job.lineage.task is not None:
+        halving.reach(job.id, event.value)
         job.measured = replace(job.measured, rungs={**job.measured.rungs, event.steps: event.value})
         state.halvings_changed.add(job.lineage.task.array)
 
 
 def _waits_at_rung(state: ClusterState, event: e.TaskPromoted | e.TaskStopped) -> bool:
     job = state.jobs.get(event.job)
-    sweep = None if job is None or job.end is not None else halving_of(state, job)
-    return sweep is not None and sweep.tasks[event.job].waits
+    halving = None if job is None or job.end is not None else halving_of(state, job)
+    return halving is not None and halving.tasks[event.job].waits
 
 
 def _promoted(state: ClusterState, job: Job, event: e.TaskPromoted, now: float) -> None:
     """Promote a task; if it is held for another reason than the rung, it stays held."""
-    if (sweep := halving_of(state, job)) is not None:
-        sweep.promote(job.id)
+    if (halving := halving_of(state, job)) is not None:
+        halving.promote(job.id)
     if _is_paused(job):
         job.held_by, job.next = None, job.next.returning()
         job.reason = event.reason
@@ -71,11 +71,11 @@ def _stopped(state: ClusterState, job: Job, event: e.TaskStopped, now: float) ->
 def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     """Yield the task's result at its next rung, once a report at or beyond that rung has the metric."""
     job = state.jobs[event.job]
-    sweep = halving_of(state, job)
-    if sweep is None or not job.running or job.held_by is not None:
+    halving = halving_of(state, job)
+    if halving is None or not job.running or job.held_by is not None:
         return
-    steps = sweep.next_rung(job.id)
-    known, value = result_of(event.progress, sweep.asha.metric)
+    steps = halving.next_rung(job.id)
+    known, value = result_of(event.progress, halving.asha.metric)
     if known and steps is not None and event.progress.step >= steps:
         yield e.RungReached(job.id, event.attempt, steps, value)
 
@@ -83,14 +83,14 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
 def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
     """Promote a task that reaches a rung and is among the best there already; else pause it."""
     job = state.jobs[event.job]
-    sweep = halving_of(state, job)
-    if sweep is None or not job.running:
+    halving = halving_of(state, job)
+    if halving is None or not job.running:
         return
-    if job.id in sweep.promotable():
-        yield e.TaskPromoted(job.id, _goes_on(sweep, job.id))
+    if job.id in halving.promotable():
+        yield e.TaskPromoted(job.id, _goes_on(halving, job.id))
         return
-    place = sweep.place(job.id)
-    reason = f"paused at {_standing(sweep, job.id, place)} so far, and {place.best} of them go on"
+    place = halving.place(job.id)
+    reason = f"paused at {_standing(halving, job.id, place)} so far, and {place.best} of them go on"
     yield stop(job, StopCause.SUSPENDED, reason)
     yield e.JobHeld(job.id, HeldBy.SYSTEM, reason)
 
@@ -100,25 +100,25 @@ def review(state: ClusterState) -> Iterator[Event]:
     while state.halvings_changed:
         array = min(state.halvings_changed)
         state.halvings_changed.discard(array)
-        if (sweep := state.halvings.get(array)) is None:
+        if (halving := state.halvings.get(array)) is None:
             continue
-        for id in sweep.promotable():
-            yield e.TaskPromoted(id, _goes_on(sweep, id))
-        for id in sweep.hopeless():
+        for id in halving.promotable():
+            yield e.TaskPromoted(id, _goes_on(halving, id))
+        for id in halving.hopeless():
             job = state.jobs[id]
             if job.held_by is HeldBy.SYSTEM and job.live is None:
-                yield e.TaskStopped(id, f"stopped early at {_standing(sweep, id, sweep.place(id))}")
+                yield e.TaskStopped(id, f"stopped early at {_standing(halving, id, halving.place(id))}")
 
 
-def _goes_on(sweep: SuccessiveHalving, id: JobId) -> str:
-    return f"goes on from {_standing(sweep, id, sweep.place(id))}"
+def _goes_on(halving: SuccessiveHalving, id: JobId) -> str:
+    return f"goes on from {_standing(halving, id, halving.place(id))}"
 
 
-def _standing(sweep: SuccessiveHalving, id: JobId, place: RungPlace) -> str:
+def _standing(halving: SuccessiveHalving, id: JobId, place: RungPlace) -> str:
     """Return ``100 steps: loss 0.5 is number 3 of 5``."""
-    value = sweep.tasks[id].results[place.rung]
+    value = halving.tasks[id].results[place.rung]
     shown = "no number" if value is None else f"{value:.4g}"
-    return f"{sweep.rungs[place.rung]} steps: {sweep.asha.metric} {shown} is number {place.rank} of {place.of}"
+    return f"{halving.rungs[place.rung]} steps: {halving.asha.metric} {shown} is number {place.rank} of {place.of}"
 
 
 # --- in words ---

@@ -35,7 +35,7 @@ SWAPPED_FOR: Final = frozenset(
 """The causes for which a swappable attempt is swapped out; for any other cause it is ended."""
 
 
-def parts_of(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
+def split(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
     """Split an allocation into what a swapped attempt gives up when it steps aside, and what it keeps until it ends."""
     [piece] = allocation.nodes
     gives_up = Allocation((NodeAllocation(piece.node, piece.gpus),))
@@ -100,7 +100,7 @@ def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> Non
     suspension.exited = suspension.gpu_free = now
     order = job.attempts[-1].stop
     assert order is not None
-    restart_costs.note_took(job, order)
+    restart_costs.note_duration(job, order)
     add_note(suspension, f"{event.mem_bytes / 2**30:.1f} GiB moved to host memory in {event.seconds:.1f} s")
 
 
@@ -131,7 +131,7 @@ def is_back(state: ClusterState, job: Job, swap: Swap) -> None:
     job.retries = replace(job.retries, requeues_in_row=0)
 
 
-def let_go(state: ClusterState, job: Job, swap: Swap) -> None:
+def free_kept(state: ClusterState, job: Job, swap: Swap) -> None:
     """Free what the job's attempt kept until its end."""
     assert swap.kept is not None
     pool = state.pools[job.pool]

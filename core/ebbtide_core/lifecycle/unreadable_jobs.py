@@ -10,11 +10,11 @@ from ebbtide_core.model.types import HeldBy, JobId
 from ebbtide_core.state import ClusterState
 
 
-def set_aside(state: ClusterState, id: JobId, reason: str, now: float) -> None:
+def hold(state: ClusterState, id: JobId, reason: str, now: float) -> None:
     """Hold the job with that id, which was just submitted, for ``reason``."""
     job = state.jobs[id]
     job.held_by, job.reason = HeldBy.SYSTEM, reason
-    state.set_aside[id] = reason
+    state.unreadable[id] = reason
     state.refresh(job, now)
 
 
@@ -24,7 +24,7 @@ def count_unread(state: ClusterState, id: JobId, reason: str) -> None:
     Jobs that depend on it will be held, because it is not known what became of it.
     """
     state.submissions += 1
-    state.set_aside[id] = reason
+    state.unreadable[id] = reason
     array, dot, _ = id.partition(".")
     if dot:
         state.gates.tasks += 1
@@ -35,16 +35,16 @@ def hold_dependents(state: ClusterState, now: float) -> None:
     """Hold the jobs that would be cancelled because they depend on a job that was set aside."""
     for id in list(state.gates.doomed):
         job = state.jobs[id]
-        lost = [dependency.job for dependency in job.spec.after if dependency.job in state.set_aside]
+        lost = [dependency.job for dependency in job.spec.after if dependency.job in state.unreadable]
         if lost:
             del state.gates.doomed[id]
-            job.held_by, job.reason = HeldBy.SYSTEM, f"it was to wait for job {lost[0]}: {state.set_aside[lost[0]]}"
+            job.held_by, job.reason = HeldBy.SYSTEM, f"it was to wait for job {lost[0]}: {state.unreadable[lost[0]]}"
             state.refresh(job, now)
 
 
 def refusal(state: ClusterState, id: JobId) -> Refusal | None:
     """Return a refusal if the job was set aside, because it can only be cancelled, else None."""
-    if id not in state.set_aside:
+    if id not in state.unreadable:
         return None
-    words = f"job {id} was set aside ({state.set_aside[id]}): cancel it, and submit it again"
+    words = f"job {id} was set aside ({state.unreadable[id]}): cancel it, and submit it again"
     return Refusal(RefusalKind.CONFLICT, words)

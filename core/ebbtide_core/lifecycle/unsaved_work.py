@@ -20,7 +20,7 @@ _BEGINNING_S: Final = 10.0
 _CATCHES: Final = {Clue.CATCHES_TERM: "TERM", Clue.CATCHES_USR1: "USR1", Clue.CATCHES_USR2: "USR2"}
 
 
-def tell(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
+def find(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
     """Yield the event for ``attempt``, the newest, which has ended; nothing if all of its work is saved."""
     exit, stop, began = attempt.exit, attempt.stop, attempt.first_started
     if exit is None or stop is None or began is None or job.end is not None or not job.suspensions:

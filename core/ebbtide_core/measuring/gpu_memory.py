@@ -43,7 +43,7 @@ def gib(size: int) -> str:
 # --- what a script used before ---
 
 
-def learned(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
+def learned_request(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
     """Return the memory that a new job is given instead of its share of a GPU's memory.
 
     None if the job names an amount itself, or no run of its script was measured.

@@ -34,7 +34,7 @@ def _found(state: ClusterState, job: Job, event: e.InterferenceFound, now: float
     for id in event.others:
         if (other := state.jobs.get(id)) is not None:
             state.add_anti_affinity(job, other, now + APART_S)
-    state.aside[job.id] = False
+    state.displaced[job.id] = False
 
 
 def separated(state: ClusterState, job: Job) -> Iterator[Event]:
@@ -57,18 +57,18 @@ def separated(state: ClusterState, job: Job) -> Iterator[Event]:
 def _relative_speeds(state: ClusterState, job: Job) -> dict[JobId, float]:
     """Return the relative speeds of ``job`` and of all jobs on its GPU; empty if one of them is unknown."""
     meter = job.attempts[-1].meter
-    if meter is None or not meter.company or _is_disturbed(state, job):
+    if meter is None or not meter.neighbours or _is_disturbed(state, job):
         return {}
-    everybody = meter.company | {rates.ref(job)}
+    everybody = meter.neighbours | {rates.attempt_ref(job)}
     found: dict[JobId, float] = {}
     for each in everybody:
         other = state.jobs.get(each.job)
-        if other is None or not other.running or rates.ref(other) != each:
+        if other is None or not other.running or rates.attempt_ref(other) != each:
             return {}
         theirs = other.attempts[-1].meter
-        if theirs is None or theirs.company != everybody - {each}:
+        if theirs is None or theirs.neighbours != everybody - {each}:
             return {}
-        alone = rates.solo(state, other)
+        alone = rates.speed_alone(state, other)
         if theirs.together.count < TOGETHER or not alone:
             return {}
         found[each.job] = theirs.together.steps_per_s / alone
@@ -105,15 +105,15 @@ def _beside(others: tuple[JobId, ...]) -> str:
 
 def review(state: ClusterState, now: float) -> None:
     """Put a job suspended for interference into the queue while there is room for it, and take it out otherwise."""
-    for id, was_away in list(state.aside.items()):
+    for id, was_away in list(state.displaced.items()):
         job = state.jobs.get(id)
         if job is None or job.end is not None:
-            del state.aside[id]
+            del state.displaced[id]
             continue
         books = state.pools[job.pool].books
         is_away = job.waiting and job.planned is None and Trial(books).find(job, job.gpus_min) is None
         if is_away is not was_away:
-            state.aside[id] = is_away
+            state.displaced[id] = is_away
             state.refresh(job, now)
         if is_away:
             job.reason = f"suspended until there is room apart from {kept_from(job, books) or 'others'}"

@@ -12,7 +12,7 @@ from ebbtide_core import events as e
 from ebbtide_core.estimates.work import script_of
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.job.meter import NOBODY, SOLID, AttemptMeter, Company, MeasuredRate, Setting, Windows
+from ebbtide_core.job.meter import NO_NEIGHBOURS, SOLID, AttemptMeter, MeasuredRate, Neighbours, Setting, Windows
 from ebbtide_core.model.types import WHOLE, AttemptRef
 from ebbtide_core.policies.draft import count_text
 from ebbtide_core.rule import Rule, about_job
@@ -37,7 +37,7 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
         return
     if attempt.meter is None or attempt.meter.since != attempt.started:
         attempt.meter = AttemptMeter(attempt.started)
-    attempt.meter.note(event.progress.step, now, company(state, job))
+    attempt.meter.note(event.progress.step, now, neighbours(state, job))
 
 
 def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
@@ -57,25 +57,26 @@ def _measured(state: ClusterState, job: Job, event: e.RateMeasured, now: float) 
         state.rates.add(script, job.id, setting, rate)
 
 
-def ref(job: Job) -> AttemptRef:
+def attempt_ref(job: Job) -> AttemptRef:
     """Return the reference of the newest attempt of ``job``."""
     return AttemptRef(job.id, len(job.attempts))
 
 
-def company(state: ClusterState, job: Job) -> Company:
+def neighbours(state: ClusterState, job: Job) -> Neighbours:
     """Return the other attempts on the GPUs of the newest attempt of ``job``; whole GPUs are never shared."""
     allocation = job.attempts[-1].allocation
     if allocation.share % WHOLE == 0:
-        return NOBODY
+        return NO_NEIGHBOURS
     own, [piece] = set(allocation.gpu_ids), allocation.nodes
-    others = [other for other in state.jobs_on(state.nodes[piece.node]) if other is not job and not other.off_gpu]
-    return frozenset(ref(other) for other in others if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids))
+    here = [other for other in state.jobs_on(state.nodes[piece.node]) if other is not job and not other.off_gpu]
+    others = [other for other in here if not own.isdisjoint(other.attempts[-1].allocation.gpu_ids)]
+    return frozenset(map(attempt_ref, others))
 
 
 # --- what follows ---
 
 
-def news(state: ClusterState, job: Job) -> Iterator[Event]:
+def new_records(state: ClusterState, job: Job) -> Iterator[Event]:
     """Yield what is worth recording about a running attempt after a report that ended a window."""
     attempt = job.attempts[-1]
     meter = attempt.meter
@@ -88,7 +89,7 @@ def news(state: ClusterState, job: Job) -> Iterator[Event]:
             yield _record(state, job, attempt, alone, windows)
 
 
-def last_words(state: ClusterState, job: Job) -> Iterator[Event]:
+def final_records(state: ClusterState, job: Job) -> Iterator[Event]:
     """Yield what was measured of an attempt that has ended, if it differs from the record or rests on far more
     windows."""
     attempt = job.attempts[-1]
@@ -134,7 +135,7 @@ def speed_now(job: Job) -> float | None:
     return meter.together.steps_per_s if meter.together.count else None
 
 
-def solo(state: ClusterState, job: Job) -> float | None:
+def speed_alone(state: ClusterState, job: Job) -> float | None:
     """Return the steps per second of ``job`` alone on its GPU with its share, by itself or its script; None if
     unknown."""
     attempt = job.attempts[-1]

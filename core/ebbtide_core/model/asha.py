@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import JobId, Progress
+from ebbtide_core.model.types import JobId, ProgressFacts
 
 MAX_ETA: Final = 100
 MAX_STEPS: Final = 10**15
@@ -61,7 +61,7 @@ class Asha:
         return "" if self.metric else "metric: has no name"
 
 
-def result_of(progress: Progress, metric: str) -> tuple[bool, float | None]:
+def result_of(progress: ProgressFacts, metric: str) -> tuple[bool, float | None]:
     """Return whether ``progress`` has ``metric``, and its value; the value is None if it is not a number any more."""
     if metric in progress.diverged:
         return True, None

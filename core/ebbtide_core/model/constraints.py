@@ -77,7 +77,7 @@ def why_not(needs: Needs, node: NodeId, labels: Mapping[str, str], taints: tuple
     return ""
 
 
-def asked(needs: Needs) -> list[str]:
+def as_options(needs: Needs) -> list[str]:
     """Return the constraints as the options of ``ebb submit`` that ask for them."""
     return [
         *(f"--select {wanted}" for wanted in needs.select),

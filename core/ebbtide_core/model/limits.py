@@ -77,10 +77,10 @@ READS_PER_S: Final = 500.0
 """Questions per second of one user in the long run; one second of them is a tenth of what a small master answers."""
 READS_AT_ONCE: Final = 2000.0
 """Questions of one user at once after a pause: a script that looks at each of its jobs."""
-TOLD_PER_S: Final = 250.0
+WATCHED_PER_S: Final = 250.0
 """Changes of jobs per second that all streams of one user carry: a tenth of what a small master can send. A change that
 is sent later is sent in its newest form."""
-TOLD_AT_ONCE: Final = 1000.0
+WATCHED_AT_ONCE: Final = 1000.0
 """Changes of jobs that the streams of one user carry at once after a pause: every job that runs on a large cluster."""
 LISTED_COST: Final = 0.05
 """What a job in a listing costs of these changes: it is sent together with other jobs."""
@@ -168,7 +168,7 @@ DEFAULT_GRACE_S: Final = 180.0
 """Seconds of the default grace period: most checkpoints of one node's memory are written in that time."""
 
 MIN_IDLE_S: Final = 1.0
-"""Seconds. A shorter idle time could not be told from a pause between two keystrokes."""
+"""Seconds. A shorter idle time could not be distinguished from a pause between two keystrokes."""
 CHANNEL_FRAME_BYTES: Final = 64 * KIB
 """Bytes of one frame of a channel: a user's keystroke waits for one frame at most."""
 MAX_RUN_BYTES: Final = 64 * KIB

@@ -331,7 +331,7 @@ class Task:
 
 
 @frozen
-class Progress:
+class ProgressFacts:
     """How far a job has come, in its own steps.
 
     ``metrics`` are further numbers, the newest of each; ``diverged`` names the metrics, or the loss, that are not
@@ -346,7 +346,7 @@ class Progress:
 
 
 @frozen
-class Checkpoint:
+class CheckpointFacts:
     """A published checkpoint; ``step`` is None if the script that wrote it does not count steps."""
 
     step: int | None

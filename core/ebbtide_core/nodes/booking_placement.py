@@ -15,17 +15,17 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import GpuId, NodeId, StopCause
 from ebbtide_core.policies.draft import need_text
 from ebbtide_core.reconcile import start, stop
-from ebbtide_core.resources.booking_lines import BookingLines
 from ebbtide_core.resources.bookings import FREEING_S, lead_s, reserved_for
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
+from ebbtide_core.resources.waiting_index import WaitingIndex
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
 MOVED_AT_ONCE: Final = 5
 """Bookings that are moved in one pass; each one looks at all nodes."""
-LINED_UP_AT_ONCE: Final = 2000
+BLOCKED_AT_ONCE: Final = 2000
 """Jobs that are taken out of the queue or put back in one pass."""
 ASKED_AT_ONCE: Final = 1000
 """Groups of jobs that are tried in one pass, to see whether bookings keep them out."""
@@ -199,34 +199,34 @@ def review(state: ClusterState, now: float) -> Iterator[Event]:
             yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
 
 
-def shut_out(state: ClusterState, now: float) -> None:
+def update_blocked(state: ClusterState, now: float) -> None:
     """Take jobs out of the queue that bookings would keep out even of an empty cluster, and put the others back.
 
     If there are very many, some follow with the next passes.
     """
-    bookings, lines = state.bookings, state.booking_lines
+    bookings, index = state.bookings, state.waiting_index
     if not bookings:
-        for job in list(islice(state.shut_out.values(), LINED_UP_AT_ONCE)):
-            del state.shut_out[job.id]
+        for job in list(islice(state.blocked_by_bookings.values(), BLOCKED_AT_ONCE)):
+            del state.blocked_by_bookings[job.id]
             state.refresh(job, now)
-        bookings.more_to_line_up = bool(state.shut_out)
+        bookings.more_to_block = bool(state.blocked_by_bookings)
         return
-    if lines is None:
-        lines = state.booking_lines = BookingLines(state.unfinished.values())
-    lines.take_in(state.shut_out)
-    lines.ask(bookings, _known(state, lines), _asking(state), ASKED_AT_ONCE)
-    for job, reason in lines.moves(state.shut_out, LINED_UP_AT_ONCE):
-        _line_up(state, lines, job, reason, now)
-    bookings.more_to_line_up = lines.is_behind
+    if index is None:
+        index = state.waiting_index = WaitingIndex(state.unfinished.values())
+    index.take_in(state.blocked_by_bookings)
+    index.ask(bookings, _known(state, index), _why_blocked(state), ASKED_AT_ONCE)
+    for job, reason in index.moves(state.blocked_by_bookings, BLOCKED_AT_ONCE):
+        _block_or_unblock(state, index, job, reason, now)
+    bookings.more_to_block = index.is_behind
 
 
-def _known(state: ClusterState, lines: BookingLines) -> Hashable:
+def _known(state: ClusterState, index: WaitingIndex) -> Hashable:
     """Return what decides which jobs bookings keep out, jobs and time aside; with anti-affinity, placements count."""
     bookings, changes = state.bookings, tuple([pool.books.changes for pool in state.pools.values()])
-    return bookings.index, bookings.begun, changes, lines.rounds if state.has_anti_affinity else None
+    return bookings.index, bookings.begun, changes, index.rounds if state.has_anti_affinity else None
 
 
-def _asking(state: ClusterState) -> Callable[[Job], str]:
+def _why_blocked(state: ClusterState) -> Callable[[Job], str]:
     """Return a function that says why bookings alone keep out a waiting job, in words; empty if they do not."""
     trials: dict[str, tuple[Trial, Trial]] = {}
 
@@ -244,30 +244,30 @@ def _asking(state: ClusterState) -> Callable[[Job], str]:
     return why
 
 
-def _line_up(state: ClusterState, lines: BookingLines, job: Job, reason: str, now: float) -> None:
+def _block_or_unblock(state: ClusterState, index: WaitingIndex, job: Job, reason: str, now: float) -> None:
     """Take ``job`` out of the queue for ``reason``; put it back if that is empty."""
-    is_to_be_seen = job.id in lines.changed
+    is_to_be_seen = job.id in index.changed
     if reason:
-        state.shut_out[job.id], job.reason = job, reason
+        state.blocked_by_bookings[job.id], job.reason = job, reason
     else:
-        del state.shut_out[job.id]
+        del state.blocked_by_bookings[job.id]
     state.refresh(job, now)
     if not is_to_be_seen and (reason or job.queued is not None):
-        lines.changed.pop(job.id, None)  # nothing else about it has changed
+        index.changed.pop(job.id, None)  # nothing else about it has changed
 
 
 def admit(state: ClusterState, pool: PoolState) -> Iterator[Event]:
     """Start jobs on the GPUs that their users have booked, past the queue, which is only for GPUs of all users."""
-    booked, lines = pool.books.booked, state.booking_lines
-    if booked is None or lines is None or not (owners := booked.owners()):
+    booked, index = pool.books.booked, state.waiting_index
+    if booked is None or index is None or not (owners := booked.owners()):
         return
-    lines.take_in(state.shut_out)
-    theirs = [job for user in owners for job in lines.jobs_of(user, pool.name)]
+    index.take_in(state.blocked_by_bookings)
+    theirs = [job for user in owners for job in index.jobs_of(user, pool.name)]
     in_vain = set[Hashable]()  # keys of jobs for which there is no room: jobs that are alike find none either
     for job in sorted(
-        (job for job in theirs if job.queued is not None and job.pinned_allocation is None), key=_place_in_line
+        (job for job in theirs if job.queued is not None and job.pinned_allocation is None), key=_queue_key
     ):
-        if job.queued is None or (like := lines.alike(job)) in in_vain:
+        if job.queued is None or (like := index.alike(job)) in in_vain:
             continue
         own = booked.own(job)
         room = Trial(pool.books).find(job, job.gpus_min, sorted(own), free_now=True)
@@ -277,7 +277,7 @@ def admit(state: ClusterState, pool: PoolState) -> Iterator[Event]:
             in_vain.add(like)
 
 
-def _place_in_line(job: Job) -> QueueKey:
+def _queue_key(job: Job) -> QueueKey:
     assert job.queued is not None
     return job.queued
 
@@ -383,7 +383,7 @@ def _keep_books(state: ClusterState) -> None:
     for pool in state.pools.values():
         pool.books.booked = state.bookings or None
     if not state.bookings:
-        state.booking_lines = None
+        state.waiting_index = None
     state.look_again()
 
 

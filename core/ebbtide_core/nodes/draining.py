@@ -27,7 +27,7 @@ LEAVE_AT_ONCE: Final = 100
 """Jobs that are asked to leave in one batch; other work has its turn before the next batch."""
 
 
-class Fate(Enum):
+class DrainOutcome(Enum):
     """What becomes of a job on a node that is drained, or on one that is not."""
 
     LEAVING = "is leaving already"
@@ -39,33 +39,33 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """The ``fate`` of a job, and from which Unix time on; None if the job is not asked to do anything."""
+class DrainForecast:
+    """The ``outcome`` of a job, and from which Unix time on; None if the job is not asked to do anything."""
 
     job: Job
-    fate: Fate
+    outcome: DrainOutcome
     at: float | None
 
 
-def prospects(state: ClusterState, node: Node, now: float) -> Iterator[Prospect]:
+def drain_forecasts(state: ClusterState, node: Node, now: float) -> Iterator[DrainForecast]:
     """Yield what becomes of each job on ``node`` if it is drained."""
-    return (_prospect(state, job, node, now) for job in state.jobs_on(node))
+    return (_forecast(state, job, node, now) for job in state.jobs_on(node))
 
 
-def _prospect(state: ClusterState, job: Job, node: Node, now: float) -> Prospect:
+def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
     drain = node.drain
     if job.live is None or (not job.running and not job.off_gpu):
-        return Prospect(job, Fate.LEAVING, None)
+        return DrainForecast(job, DrainOutcome.LEAVING, None)
     if drain is None or drain.deadline is None:
-        return Prospect(job, Fate.RUNS_OUT, None)
+        return DrainForecast(job, DrainOutcome.RUNS_OUT, None)
     if not _can_leave(job):
-        return Prospect(job, Fate.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
-    elsewhere = could_run(job, state.pools[job.pool].books)
-    return Prospect(job, Fate.GOES_ON if elsewhere else Fate.WAITS, max(now, _leaves_at(job, drain)))
+        return DrainForecast(job, DrainOutcome.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
+    outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
+    return DrainForecast(job, outcome, max(now, _leaves_at(job, drain)))
 
 
-def _stays(job: Job) -> Prospect:
-    return Prospect(job, Fate.STAYS, None)
+def _stays(job: Job) -> DrainForecast:
+    return DrainForecast(job, DrainOutcome.STAYS, None)
 
 
 def _can_leave(job: Job) -> bool:

@@ -18,7 +18,7 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
     if (known := state.nodes.get(event.node)) is not None:
         foreign_use.count(state, known, now, goes_on=True)
         if known.facts.pool != event.pool:
-            _part_with(state, known)
+            _unregister(state, known)
     pool = state.pool(event.pool)
     node = pool.books.register(event, now)
     state.refresh_node(node)
@@ -35,13 +35,13 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
         launch_backoff.registered(state, node.id, now)
 
 
-def _part_with(state: ClusterState, node: Node) -> None:
+def _unregister(state: ClusterState, node: Node) -> None:
     """Take the node, which registers in another pool, out of its old pool."""
     if node.attempts or node.planned:
         jobs = ", ".join(sorted(node.attempts | node.planned))
         state.problems.append(f"node {node.id} leaves pool {node.facts.pool} while job {jobs} is there")
     pool = state.pool_of(node)
-    pool.books.part_with(node)
+    pool.books.unregister(node)
     pool.changed = True
 
 
@@ -80,7 +80,7 @@ def readmit(state: ClusterState, job: Job) -> None:
     state.left_out.discard(job.id)
 
 
-def lacks(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
+def exclude_refusing(state: ClusterState, event: e.AttemptRefused) -> Iterator[e.Event]:
     """Exclude a node from the job that it refused, if it lacks something that the job needs."""
     if event.cause in (RefusalCause.NO_PATH, RefusalCause.NO_ACCOUNT, RefusalCause.NO_STDIN):
         attempt = state.jobs[event.job].attempts[event.attempt - 1]

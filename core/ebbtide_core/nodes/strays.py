@@ -37,7 +37,7 @@ from ebbtide_core.state import ClusterState
 
 
 @frozen(kw_only=True)
-class Heard:
+class AttemptReport:
     """What a node reports of one attempt, which is ``over`` once nothing of it runs and its GPUs are free or dirty."""
 
     node: NodeId
@@ -55,41 +55,41 @@ class Heard:
         return AttemptRef(self.job, self.attempt)
 
 
-def news(state: ClusterState, heard: Heard) -> Iterator[Event]:
+def after_report(state: ClusterState, report: AttemptReport) -> Iterator[Event]:
     """Yield what follows from the report; nothing for attempts that are where the books have them, as most are."""
-    node, job = state.nodes[heard.node], state.jobs.get(heard.job)
-    attempt = job.attempts[heard.attempt - 1] if job is not None and 0 < heard.attempt <= len(job.attempts) else None
-    if node.strays and heard.ref in node.strays:
-        if heard.over:
-            yield _gone(node.strays[heard.ref], heard)
+    node, job = state.nodes[report.node], state.jobs.get(report.job)
+    attempt = job.attempts[report.attempt - 1] if job is not None and 0 < report.attempt <= len(job.attempts) else None
+    if node.strays and report.ref in node.strays:
+        if report.over:
+            yield _gone(node.strays[report.ref], report)
         return
-    kind = StrayKind.OVER if heard.job in state.removed else _kind(attempt, node.id)
+    kind = StrayKind.OVER if report.job in state.removed else _kind(attempt, node.id)
     if kind is None:
-        if heard.orphan and attempt is not None and not attempt.orphaned:
-            yield e.AttemptOrphaned(node.id, heard.job, heard.attempt)
+        if report.orphan and attempt is not None and not attempt.orphaned:
+            yield e.AttemptOrphaned(node.id, report.job, report.attempt)
         return
-    if not heard.over or (attempt is None and job is not None):
-        yield from _overtaken(state, job, heard)
-        gpus = () if heard.over else heard.gpus
+    if not report.over or (attempt is None and job is not None):
+        yield from _overtaken(state, job, report)
+        gpus = () if report.over else report.gpus
         yield e.StrayFound(
             node=node.id,
-            job=heard.job,
-            attempt=heard.attempt,
+            job=report.job,
+            attempt=report.attempt,
             kind=kind,
             gpus=gpus,
-            over=heard.over,
-            orphan=heard.orphan,
+            over=report.over,
+            orphan=report.orphan,
         )
 
 
-def _gone(stray: Stray, heard: Heard) -> Event:
+def _gone(stray: Stray, report: AttemptReport) -> Event:
     return e.StrayGone(
-        node=heard.node,
-        job=heard.job,
-        attempt=heard.attempt,
+        node=report.node,
+        job=report.job,
+        attempt=report.attempt,
         asked=stray.is_to_end,
-        dirty_gpus=heard.dirty_gpus,
-        dirty_reasons=heard.dirty_reasons,
+        dirty_gpus=report.dirty_gpus,
+        dirty_reasons=report.dirty_reasons,
     )
 
 
@@ -102,19 +102,19 @@ def _kind(attempt: Attempt | None, node: NodeId) -> StrayKind | None:
     return StrayKind.OVER if is_free else None
 
 
-def _overtaken(state: ClusterState, job: Job | None, heard: Heard) -> Iterator[Event]:
+def _overtaken(state: ClusterState, job: Job | None, report: AttemptReport) -> Iterator[Event]:
     """End the books' newest attempt if a newer one started: the older one was over then, whatever the journal says."""
     older = _not_free(job)
-    if job is None or older is None or heard.attempt <= older.number:
+    if job is None or older is None or report.attempt <= older.number:
         return
-    if any(node != heard.node and state.nodes[node].reachable for node in older.allocation.node_ids):
+    if any(node != report.node and state.nodes[node].reachable for node in older.allocation.node_ids):
         return  # both may run: a user has to look
-    if heard.orphan and heard.node in older.allocation.node_ids:
+    if report.orphan and report.node in older.allocation.node_ids:
         return  # the node knows only processes, and reports the older attempt itself
     if older.exited is not None:
         yield e.AttemptFreed(job.id, older.number)
     else:
-        why = f"attempt {heard.attempt} of it, which this journal does not know, is on node {heard.node}"
+        why = f"attempt {report.attempt} of it, which this journal does not know, is on node {report.node}"
         yield e.AttemptExited(job.id, older.number, ExitFacts(lost=True, lost_because=why), freed=True)
 
 

@@ -16,7 +16,7 @@ from heapq import merge
 from itertools import chain
 from typing import Final
 
-from ebbtide_core.admission.queues import Queue, ShapedQueue, shape_of
+from ebbtide_core.admission.queues import DemandQueue, Queue, demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
@@ -61,7 +61,7 @@ def admit_in_order(draft: Draft, leaving: ExpectedReleases, gives_way: GivesWay,
         return False
 
     queue = draft.snapshot.queue
-    assert isinstance(queue, ShapedQueue)
+    assert isinstance(queue, DemandQueue)
     queue.first_fit(offer, lambda: ALL if backfill is None else draft.trial.most)
     if backfill is None:
         grow(draft, resize_after_s)
@@ -74,7 +74,7 @@ def stands_behind(queue: Queue) -> GivesWay:
     return lambda job, head: queue.order(job) > queue.order(head)
 
 
-def shape_in_time(job: Job) -> Hashable:
+def demand_in_time(job: Job) -> Hashable:
     """Return what makes jobs alike for backfill: where they fit, and how long they may run.
 
     Times are rounded, because with exact times a pass would have to try every waiting job. If one of two jobs that are
@@ -87,7 +87,7 @@ def shape_in_time(job: Job) -> Hashable:
         limit = _rounded(spec.time_limit_s - job.times.ran_s + spec.grace_s)
     elif spec.work_s is not None and not spec.time_auto:
         limit = _rounded(spec.work_s - job.times.work_s)
-    return (shape_of(job), limit, asks_again)
+    return (demand_of(job), limit, asks_again)
 
 
 def _rounded(seconds: float) -> float:
@@ -140,19 +140,19 @@ class Backfill:
 
     def admit(self, job: Job) -> bool:
         """Start ``job`` in room that is free now if that does not delay the head; return whether it starts."""
-        draft, shape = self.draft, shape_of(job)
-        if shape in self._nowhere or job.gpus_min > draft.trial.most:
+        draft, demand = self.draft, demand_of(job)
+        if demand in self._nowhere or job.gpus_min > draft.trial.most:
             return False
-        if shape in self._not_beside and not self._leaves_in_time(job):
+        if demand in self._not_beside and not self._leaves_in_time(job):
             return False
         room = draft.trial.find(job, job.gpus_min, free_now=True)
         if room is None or (shadow := self.shadow()) is None:
-            self._nowhere.add(shape)
+            self._nowhere.add(demand)
             return False
         if not self._leaves_in_time(job):
             room = self._beside(job, room, shadow)
             if room is None:
-                self._not_beside.add(shape)
+                self._not_beside.add(demand)
                 return False
             shadow.future.take(room)
         draft.place(job, room, "starting")
@@ -295,17 +295,17 @@ class Backfill:
 
     def _tell(self) -> None:
         """Set the head's wait reason. The last one is reused while the job that it names runs, to save computing it."""
-        waits, head, told = self.draft.waits, self.head.id, self._leaving.told
+        waits, head, known = self.draft.waits, self.head.id, self._leaving.last_reason
         if head not in waits:
             return
-        if not self._known and told is not None and told.head == head and told.last in self._leaving:
-            waits[head] = told.text
+        if not self._known and known is not None and known.head == head and known.last in self._leaving:
+            waits[head] = known.text
             return
         shadow = self.shadow() if self._known or self.draft.trial.most else None
         if shadow is not None and shadow.last is not None:
             when, last = "at the latest" if shadow.certain else "about", shadow.last.job.id
             waits[head] += f"; starts {when} when the time of job {last} is up"
-            self._leaving.told = LastReason(head, last, waits[head])
+            self._leaving.last_reason = LastReason(head, last, waits[head])
 
 
 def _reservation(snapshot: Snapshot, job: Job) -> float | None:

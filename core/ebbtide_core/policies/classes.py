@@ -47,7 +47,7 @@ def admit_in_order(draft: Draft, preempt_for: Preempt, resize_after_s: float, *,
         if not admitted and not (moves and defragment(draft, job, resize_after_s)):
             draft.wait(job)
             if not holds_up(job, draft.snapshot.books):
-                turns.leave_out_alike()
+                turns.skip_demand()
                 continue
             if trial:
                 return

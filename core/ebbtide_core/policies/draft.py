@@ -7,7 +7,7 @@ from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.policies.staying import spared_until
 from ebbtide_core.resources.anti_affinity import kept_from
 from ebbtide_core.resources.books import Books
-from ebbtide_core.resources.checkpoint_location import keepers, reads_checkpoint
+from ebbtide_core.resources.checkpoint_location import nodes_with_checkpoint, reads_checkpoint
 from ebbtide_core.resources.eligibility import could_combine, could_spread, obstacle
 from ebbtide_core.resources.foreign_processes import on_gpu, users_text
 from ebbtide_core.resources.placing import Trial
@@ -190,7 +190,7 @@ class Draft:
         if len(reaching) == len(books.usable):
             return ""
         if not reaching:
-            away = ", ".join(node.id for node in keepers(job, books.everywhere))
+            away = ", ".join(node.id for node in nodes_with_checkpoint(job, books.everywhere))
             return f": its checkpoint is on node {away}, not connected" if away else ": no node has its checkpoint"
         failure = f" ({job.saved.move_failure})" if job.saved.move_failure else ""
         return f" of node {', '.join(reaching)}, where its checkpoint is{failure}"

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice, pairwise
 from typing import ClassVar, Final, Literal
 
-from ebbtide_core.admission.queues import ShapedQueue, by_arrival, shape_of
+from ebbtide_core.admission.queues import DemandQueue, by_arrival, demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.defragment import defragment
@@ -70,9 +70,9 @@ class FairShare(Policy):
         """Apply only the rules of the job itself; whether its group has more than its share is not decided here."""
         return stays_by_itself(job, self.min_run_s, now)
 
-    def queue(self) -> ShapedQueue:
+    def queue(self) -> DemandQueue:
         """Order waiting jobs by arrival."""
-        return ShapedQueue(by_arrival, _shape)
+        return DemandQueue(by_arrival, _demand)
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the jobs by group."""
@@ -236,11 +236,11 @@ class _Pass:
         """Return the claims of all groups; groups of one kind without room share one if past use is ignored."""
         groups = self.groups
         claims = [claim for group in groups.with_room.values() if (claim := self._claim(group)) is not None]
-        for line in groups.waiting.values():
+        for waiting in groups.waiting.values():
             if self.policy.half_life_s is not None:
-                claims += [claim for _, group in line if (claim := self._claim(group)) is not None]
-            elif (claim := self._claim(line[0][1])) is not None:
-                claim.count, claim.others = len(line), islice(line, 1, None)
+                claims += [claim for _, group in waiting if (claim := self._claim(group)) is not None]
+            elif (claim := self._claim(waiting[0][1])) is not None:
+                claim.count, claim.others = len(waiting), islice(waiting, 1, None)
                 claims.append(claim)
         return claims
 
@@ -518,7 +518,7 @@ class _Pass:
     def fill(self) -> None:
         """Start jobs that fit into what is left and could be preempted again."""
         queue = self.draft.snapshot.queue
-        assert isinstance(queue, ShapedQueue)
+        assert isinstance(queue, DemandQueue)
         elastic = self.draft.elastic()
         kept = sum([max(0, self.grants.get(job.id, 0) - _allotted(self.draft, job)) for job in elastic])
         queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
@@ -569,5 +569,5 @@ def _allotted(draft: Draft, job: Job) -> int:
     return allocation.share if allocation is not None else 0
 
 
-def _shape(job: Job) -> Hashable:
-    return (shape_of(job), job.preemptible)
+def _demand(job: Job) -> Hashable:
+    return (demand_of(job), job.preemptible)

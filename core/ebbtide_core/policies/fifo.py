@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ebbtide_core.admission.queues import Queue, ShapedQueue, by_arrival
-from ebbtide_core.policies.backfill import admit_in_order, shape_in_time, stands_behind
+from ebbtide_core.admission.queues import DemandQueue, Queue, by_arrival
+from ebbtide_core.policies.backfill import admit_in_order, demand_in_time, stands_behind
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
@@ -28,7 +28,7 @@ class Fifo(Policy):
 
     def queue(self) -> Queue:
         """Order waiting jobs by submission."""
-        return Queue(by_arrival) if self.backfill == "off" else ShapedQueue(by_arrival, shape_in_time)
+        return Queue(by_arrival) if self.backfill == "off" else DemandQueue(by_arrival, demand_in_time)
 
     def ranking(self, state: PoolState) -> Ranking | None:
         """Index the expected releases for backfill; None without it."""
@@ -51,6 +51,6 @@ class Fifo(Policy):
                 draft.wait(job)
                 if holds_up(job, snapshot.books):
                     break
-                turns.leave_out_alike()
+                turns.skip_demand()
         grow(draft, self.resize_after_s)
         return draft.plan()

@@ -135,9 +135,9 @@ class Groups:
         if group.kind is None:
             del self.with_room[group.key]
             return
-        line = self.waiting[group.kind]
-        del line[bisect_left(line, (group.number, group))]
-        if not line:
+        groups = self.waiting[group.kind]
+        del groups[bisect_left(groups, (group.number, group))]
+        if not groups:
             del self.waiting[group.kind]
 
     def _put_back(self, group: ShareGroup) -> None:

@@ -182,7 +182,7 @@ class _Pass:
             if not (self._admit(job, resize_after_s) or self._preempt_for(job)):
                 self.draft.wait(job)
                 if not holds_up(job, self.draft.snapshot.books):
-                    turns.leave_out_alike()
+                    turns.skip_demand()
                 elif job.gpus_min:
                     return
 
@@ -264,7 +264,7 @@ class _Pass:
             if priority <= job.priority:
                 return
             oldest_first = self.slots.regular[priority]
-            line = (
+            candidates = (
                 other
                 for proved in (True, False)
                 for _, _, other in reversed(oldest_first)
@@ -272,9 +272,9 @@ class _Pass:
             )
             if powerful:
                 nodes = self.draft.snapshot.nodes
-                yield from sorted(line, key=lambda other: -max(power(nodes[id]) for id in nodes_of(other)))
+                yield from sorted(candidates, key=lambda other: -max(power(nodes[id]) for id in nodes_of(other)))
             else:
-                yield from line
+                yield from candidates
 
 
 def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId:

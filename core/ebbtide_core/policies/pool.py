@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from ebbtide_core.admission.queues import QueueKey, ShapedQueue
+from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.estimates.work import estimated_at, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId
@@ -53,7 +53,7 @@ def typical(works: Iterable[float | None]) -> float:
     return fmean(known) if known else UNKNOWN_WORK_S
 
 
-class Arrivals(ShapedQueue):
+class Arrivals(DemandQueue):
     """The waiting jobs in order of arrival."""
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ebbtide_core.admission.queues import QueueKey, ShapedQueue, shape_of
+from ebbtide_core.admission.queues import DemandQueue, QueueKey, demand_of
 from ebbtide_core.job.job import Job
-from ebbtide_core.policies.backfill import ALL, Backfill, shape_in_time, stands_behind
+from ebbtide_core.policies.backfill import ALL, Backfill, demand_in_time, stands_behind
 from ebbtide_core.policies.classes import best_effort
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft
@@ -85,14 +85,14 @@ class Priority(Policy):
             return stays_by_itself(job, self.min_run_s, now)
         return stays_by_urgency(job, waiting, self.min_run_s, now)
 
-    def queue(self) -> ShapedQueue:
+    def queue(self) -> DemandQueue:
         """Order waiting jobs by urgency, then by submission."""
-        urgency, fits = self.urgency, shape_in_time if self.backfill == "easy" else shape_of
+        urgency, fits = self.urgency, demand_in_time if self.backfill == "easy" else demand_of
 
         def by_urgency(job: Job) -> QueueKey:  # the sizes are in the key because they may change while a job waits
             return (urgency(job), job.sequence, job.gpus_min, job.gpus_max)
 
-        return ShapedQueue(by_urgency, lambda job: (fits(job), urgency(job), job.preemptible))
+        return DemandQueue(by_urgency, lambda job: (fits(job), urgency(job), job.preemptible))
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the jobs with room by urgency and start; for EASY backfill, also by expected release."""
@@ -108,7 +108,7 @@ class Priority(Policy):
         draft = Draft(snapshot)
         fit_ranges(draft)
         queue = snapshot.queue
-        assert isinstance(queue, ShapedQueue)
+        assert isinstance(queue, DemandQueue)
         turns = _Turns(self, draft)
         turns.hand_out_sticky_slots()
         queue.first_fit(turns.offer, lambda: ALL)

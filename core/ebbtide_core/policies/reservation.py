@@ -13,10 +13,10 @@ only if it does not use that job's room; when it leaves can at best be estimated
 
 from dataclasses import dataclass
 
-from ebbtide_core.admission.queues import QueueKey, ShapedQueue
+from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import StopCause
-from ebbtide_core.policies.backfill import admit_in_order, shape_in_time
+from ebbtide_core.policies.backfill import admit_in_order, demand_in_time
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.elastic import fit_ranges
 from ebbtide_core.policies.policy import Policy
@@ -31,9 +31,9 @@ class Reservation(Policy):
 
     resize_after_s: float = 60.0
 
-    def queue(self) -> ShapedQueue:
+    def queue(self) -> DemandQueue:
         """Order waiting jobs by their last requests."""
-        return ShapedQueue(by_request, shape_in_time)
+        return DemandQueue(by_request, demand_in_time)
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the expected releases."""

@@ -8,7 +8,7 @@ open, but only with skipping are utilisations almost the same for all policies, 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ebbtide_core.admission.queues import QueueKey, ShapedQueue, by_arrival
+from ebbtide_core.admission.queues import DemandQueue, QueueKey, by_arrival
 from ebbtide_core.estimates.work import remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
@@ -27,14 +27,14 @@ class RigidFcfs(Policy):
 
     rigid: ClassVar[bool] = True
 
-    def queue(self) -> ShapedQueue:
+    def queue(self) -> DemandQueue:
         """Order waiting jobs by arrival."""
-        return ShapedQueue(by_arrival)
+        return DemandQueue(by_arrival)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Start all jobs that fit, in order of arrival."""
         queue = snapshot.queue
-        assert isinstance(queue, ShapedQueue)
+        assert isinstance(queue, DemandQueue)
         return _start_all_that_fit(snapshot, queue)
 
 
@@ -55,7 +55,7 @@ class RigidShortest(Policy):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Start all jobs that fit, the shortest first."""
         ranking: ByWork = snapshot.ranking
-        return _start_all_that_fit(snapshot, ranking.line)
+        return _start_all_that_fit(snapshot, ranking.waiting)
 
 
 class ByWork:
@@ -64,7 +64,7 @@ class ByWork:
     def __init__(self, state: PoolState) -> None:
         self._state = state
         self._keys: dict[JobId, QueueKey] = {}
-        self.line = ShapedQueue(self._key)
+        self.waiting = DemandQueue(self._key)
 
     def update(self, job: Job) -> None:
         """Add, update or remove ``job`` according to its state."""
@@ -73,10 +73,10 @@ class ByWork:
         if key == known:
             return
         if known is not None:
-            self.line.remove(known, job)
+            self.waiting.remove(known, job)
             del self._keys[job.id]
         if key is not None:
-            self.line.add(key, job)
+            self.waiting.add(key, job)
             self._keys[job.id] = key
 
     def _key(self, job: Job) -> QueueKey:
@@ -85,11 +85,11 @@ class ByWork:
         return (left is None, 0.0 if left is None else left.work_s, job.sequence, job.gpus_min, job.gpus_max)
 
 
-def _start_all_that_fit(snapshot: Snapshot, line: ShapedQueue) -> Plan:
+def _start_all_that_fit(snapshot: Snapshot, queue: DemandQueue) -> Plan:
     draft = Draft(snapshot)
     fit_ranges(draft)
-    line.first_fit(lambda job: _start(draft, job), lambda: draft.trial.most)
-    head = line.head()  # wording the reason for every waiting job would cost more than the pass
+    queue.first_fit(lambda job: _start(draft, job), lambda: draft.trial.most)
+    head = queue.head()  # wording the reason for every waiting job would cost more than the pass
     if head is not None and head.id not in draft.placements:
         draft.wait(head, _size(snapshot.books, head))
     return draft.plan()

@@ -59,13 +59,13 @@ class Slots:
             self.sticky_share += sign * slots
             return
         self.regular_share += sign * slots
-        line = self.regular.setdefault(urgency, [])
+        keys = self.regular.setdefault(urgency, [])
         key = (placed, job.sequence, job)
         if sign > 0:
-            insort(line, key)
+            insort(keys, key)
         else:
-            del line[bisect_left(line, key)]
-            if not line:
+            del keys[bisect_left(keys, key)]
+            if not keys:
                 del self.regular[urgency]
 
 

@@ -9,8 +9,6 @@ from typing import Final
 from ebbtide_core.reserving.cost import Checkpointing, CostModel, expected_cost
 from ebbtide_core.reserving.distribution import Distribution, ReservationError, deviation
 
-POINTS: Final = 1000
-"""Points of a discretised distribution (the paper's n)."""
 CANDIDATES: Final = 5000
 """First reservations that brute force tries."""
 TAIL: Final = 1e-7

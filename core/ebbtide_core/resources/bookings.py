@@ -17,7 +17,7 @@ from typing import Final
 from ebbtide_core.events.bookings import BookedGpu, BookingMade
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, GpuId, NodeId
-from ebbtide_core.resources.remembered import Remembered
+from ebbtide_core.resources.cache import Cache
 
 FREEING_S: Final = 10.0
 """Seconds from the end of an attempt's last process until its GPU is free; after that the GPU is quarantined."""
@@ -62,7 +62,7 @@ class Bookings:
         self.now = 0.0
         self.tried = set[str]()
         """Ids of bookings with lost GPUs that were tried to be moved in the present round over all such bookings."""
-        self.more_to_move = self.more_to_line_up = False
+        self.more_to_move = self.more_to_block = False
         """Whether bookings are still to be moved, and jobs to be taken out of the queue or put back."""
         self._index: _Index | None = None
 
@@ -192,11 +192,11 @@ class _Index:
                 if first is None or (second is None and first.user != booking.user):
                     gpus[booked.gpu] = (booking, None) if first is None else (first, booking)
         self.ends = sorted(booking.until for booking in bookings)
-        self._remembered = Remembered()
+        self._cache = Cache()
 
     def barred(self, user: str, before: float) -> Barred:
         """Return the GPUs that other users than ``user`` have booked from a time before ``before``."""
-        return self._remembered.get(
+        return self._cache.get(
             ("barred", self._whose(user), bisect_left(self.every.starts, before)),
             lambda: _some({node: self._barred_on(node, user, before) for node in self.next}),
         )
@@ -213,7 +213,7 @@ class _Index:
         if user not in self.every.starts_of:
             return {}
         count = bisect_right(self.every.starts, now)
-        return self._remembered.get(
+        return self._cache.get(
             ("own", user, count),
             lambda: _by_node([booking for booking in self.every.bookings[:count] if booking.user == user]),
         )
@@ -223,7 +223,7 @@ class _Index:
         row = self.every if node is None else self.on_node.get(node)
         if row is None or not (count := row.of_others(user, before)):
             return ""
-        return self._remembered.get(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
+        return self._cache.get(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
 
     def _whose(self, user: str) -> str | None:
         """Return ``user`` if they have a booking, else None, because the answers are alike for all other users."""

@@ -33,8 +33,8 @@ from ebbtide_core.model.types import (
     NodeId,
 )
 from ebbtide_core.resources.bookings import Bookings
+from ebbtide_core.resources.cache import Cache
 from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, NodeUse, Stray
-from ebbtide_core.resources.remembered import Remembered
 from ebbtide_core.resources.topology import Topology, together, topology_of
 
 
@@ -229,7 +229,7 @@ class Room:
 
 
 @frozen
-class Most:
+class NodeMaxima:
     """The most that any node of the pool, reachable or not, has for one job.
 
     ``gpus`` are the GPU counts of all nodes, the largest first; ``sums`` are the counts of the largest node, of the two
@@ -295,9 +295,9 @@ class Books:
         self.mixed: dict[NodeId, Node] = {}
         self.heterogeneous = False
         self.changes = 0
-        self.remembered = Remembered()
+        self.cache = Cache()
         """Results computed from all nodes; they are forgotten when a node comes, goes or changes."""
-        self._most: Most | None = None
+        self._most: NodeMaxima | None = None
 
     def register(self, event: NodeRegistered, now: float) -> Node:
         """Register a node's facts; a GPU that it no longer reports but that is held stays, as unusable.
@@ -324,7 +324,7 @@ class Books:
         node.link()
         return node
 
-    def part_with(self, node: Node) -> None:
+    def unregister(self, node: Node) -> None:
         """Remove ``node`` from the pool; nothing of it may be held or promised."""
         del self.nodes[node.id]
         node.connected = False
@@ -353,17 +353,17 @@ class Books:
         self.heterogeneous = (
             bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
         )
-        self.remembered.clear()
+        self.cache.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)
         self._most = None
 
     @property
-    def most(self) -> Most:
+    def most(self) -> NodeMaxima:
         """The most that any node has of each resource."""
         if self._most is None:
             nodes = self.nodes.values()
             gpus = tuple(sorted((node.together for node in nodes), reverse=True))
-            self._most = Most(
+            self._most = NodeMaxima(
                 gpus=gpus,
                 sums=tuple(accumulate(gpus)),
                 gpu_mem_bytes=max((gpu.mem_bytes for node in nodes for gpu in node.gpus.values()), default=0),

@@ -13,14 +13,14 @@ from ebbtide_core.model.types import NodeId
 from ebbtide_core.resources.books import Books, Node
 
 
-def moves(job: Job) -> bool:
+def may_copy(job: Job) -> bool:
     """Return whether the checkpoint of ``job`` may be copied, and no copy has failed since the job last ran."""
     return job.spec.move_checkpoints and not job.saved.move_failure
 
 
 def reads_checkpoint(job: Job, node: Node, books: Books) -> bool:
     """Return whether ``node`` sees what earlier attempts of ``job`` saved, or can get it from a reachable node."""
-    return sees_checkpoint(job, node) or (job.saved.root_id in books.roots and moves(job))
+    return sees_checkpoint(job, node) or (job.saved.root_id in books.roots and may_copy(job))
 
 
 def sees_checkpoint(job: Job, node: Node) -> bool:
@@ -28,16 +28,16 @@ def sees_checkpoint(job: Job, node: Node) -> bool:
     return not job.saved.root_id or node.facts.checkpoint_root_id == job.saved.root_id
 
 
-def keepers(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
+def nodes_with_checkpoint(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
     """Return the ``nodes``, reachable or not, that have the job's checkpoints, by name; none if it never ran."""
     root = job.saved.root_id
     found = [node for node in nodes.values() if root and node.facts.checkpoint_root_id == root]
     return sorted(found, key=lambda node: node.id)
 
 
-def source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | None:
+def copy_source(job: Job, node: NodeId, nodes: Mapping[NodeId, Node]) -> NodeId | None:
     """Return from which of ``nodes`` ``node`` has to copy the job's checkpoint before a start; None if it sees it."""
     if sees_checkpoint(job, nodes[node]):
         return None
-    found = sorted(keepers(job, nodes), key=lambda keeper: not keeper.reachable)
+    found = sorted(nodes_with_checkpoint(job, nodes), key=lambda keeper: not keeper.reachable)
     return found[0].id if found else None

@@ -142,7 +142,7 @@ def _span(job: Job, books: Books, share: int) -> Span:
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """Return the domains for the job's constraints, from the cache in the books if they are there."""
     key = (job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, span)
-    return books.remembered.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
+    return books.cache.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
 
 
 def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:

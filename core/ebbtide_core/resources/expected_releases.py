@@ -111,7 +111,7 @@ class ExpectedReleases:
     """The expected releases in order of time; they are kept up to date, so that a pass need not sort them.
 
     ``starting`` are the jobs that were placed and do not run yet. A running job whose release nothing predicts is in
-    neither. ``told`` is the last reason of the queue's head that named a job.
+    neither. ``last_reason`` is the last reason of the queue's head that named a job.
     """
 
     def __init__(self, state: PoolState) -> None:
@@ -119,7 +119,7 @@ class ExpectedReleases:
         self._known: dict[JobId, tuple[ExpectedRelease, ...]] = {}
         self.order: list[ExpectedRelease] = []
         self.starting: dict[JobId, Job] = {}
-        self.told: LastReason | None = None
+        self.last_reason: LastReason | None = None
 
     def __contains__(self, job: JobId) -> bool:
         """Return whether that job runs and its release is predicted."""

@@ -16,7 +16,7 @@ NAMED: Final = 6
 """Names that a refusal lists."""
 
 
-def impossible(pool: PoolState, spec: ResourceSpec, gpus_min: int | None = None) -> Refusal | None:
+def infeasible_refusal(pool: PoolState, spec: ResourceSpec, gpus_min: int | None = None) -> Refusal | None:
     """Return a refusal if no registered node of ``pool``, however idle, can run the job; without any node, it waits."""
     share = spec.gpus_min if gpus_min is None else gpus_min
     books, most = pool.books, pool.books.most
@@ -42,14 +42,14 @@ def impossible(pool: PoolState, spec: ResourceSpec, gpus_min: int | None = None)
         asked, largest = compared(spec.mem_bytes, most.mem_bytes)
         message = f"--mem: {asked} is more than any node's {largest}"
     elif not (most.alike and (spec.needs is NO_NEEDS or spec.needs == NO_NEEDS)):
-        message = _unmet(books, spec, share)
+        message = _why_infeasible_cached(books, spec, share)
     return Refusal(RefusalKind.INVALID, message + pool.where) if message else None
 
 
-def _unmet(books: Books, spec: ResourceSpec, share: int) -> str:
-    """Do as `unmet`, which looks at every GPU, but only once for each request until a node changes."""
+def _why_infeasible_cached(books: Books, spec: ResourceSpec, share: int) -> str:
+    """Do as `why_infeasible`, which looks at every GPU, but only once for each request until a node changes."""
     size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
-    return books.remembered.get((spec.needs, size), lambda: unmet(spec, share, books.nodes.values()))
+    return books.cache.get((spec.needs, size), lambda: why_infeasible(spec, share, books.nodes.values()))
 
 
 def _with_memory(books: Books, spec: ResourceSpec) -> int:
@@ -59,7 +59,7 @@ def _with_memory(books: Books, spec: ResourceSpec) -> int:
     return sum(counts[: spec.most_nodes])
 
 
-def unmet(spec: ResourceSpec, share: int, nodes: Iterable[Node]) -> str:
+def why_infeasible(spec: ResourceSpec, share: int, nodes: Iterable[Node]) -> str:
     """Return in a line why none of ``nodes`` can ever run the job with ``share`` parts of GPUs; empty if one can."""
     left, needs = list(nodes), spec.needs
     if unknown := [id for id in needs.on if all(node.id != id for node in left)]:

@@ -24,7 +24,7 @@ class Ranking(Protocol):
 
 
 @dataclass(slots=True)
-class Common:
+class SharedByPools:
     """What all pools share: every job, every node, and what is known of scripts. For ``roots`` see `Books`."""
 
     speedup: Speedup
@@ -54,18 +54,18 @@ class PoolState:
     something happened in the pool since its policy's last pass. A pass at Unix time ``recheck_at`` is due in any case.
     """
 
-    def __init__(self, name: str, settings: PoolSettings | None, queue: Queue, common: Common) -> None:
+    def __init__(self, name: str, settings: PoolSettings | None, queue: Queue, shared: SharedByPools) -> None:
         self.name = name
         self.settings = settings
-        self.jobs = common.jobs
-        self.speedup = common.speedup
-        self.history = common.history
-        self.rates = common.rates
-        self.anti_affinity = common.anti_affinity
-        self.curve = common.curve
+        self.jobs = shared.jobs
+        self.speedup = shared.speedup
+        self.history = shared.history
+        self.rates = shared.rates
+        self.anti_affinity = shared.anti_affinity
+        self.curve = shared.curve
         fitting = settings.fitting if settings is not None else Fitting.BEST
-        self.books = Books(common.nodes, common.roots, common.problems, fitting)
-        self.books.booked = common.bookings or None
+        self.books = Books(shared.nodes, shared.roots, shared.problems, fitting)
+        self.books.booked = shared.bookings or None
         self.queue = queue
         self.ranking: Ranking | None = None
         self.planned: dict[JobId, Job] = {}

@@ -18,7 +18,7 @@ from typing import Final
 from ebbtide_core.model.types import GpuFacts, GpuId, GpuSlice, LinkKind
 
 MOST_TRIED: Final = 256
-MOST_REMEMBERED: Final = 4096
+MOST_CACHED: Final = 4096
 NEAR: Final = (LinkKind.NVLINK, LinkKind.SWITCH, LinkKind.NUMA_NODE)
 """The kinds of link that make two GPUs a pair, the fastest first; a faster link counts for the slower kinds too."""
 
@@ -48,7 +48,7 @@ class Topology:
         key = (self._set(pool), count, self._set(free), self._set(beside))
         found = self._chosen.get(key)
         if found is None:
-            if len(self._chosen) >= MOST_REMEMBERED:
+            if len(self._chosen) >= MOST_CACHED:
                 self._chosen.clear()
             found = self._chosen[key] = self._best(*key)
         return frozenset(self.order[index] for index in _bits(found))

@@ -6,7 +6,7 @@ from typing import Final
 
 from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.constraints import NO_NEEDS, asked
+from ebbtide_core.model.constraints import NO_NEEDS, as_options
 from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.policies.draft import count_text, need_text
 from ebbtide_core.policies.policy import Policy
@@ -67,7 +67,7 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
     """
     pool = state.pools[job.pool]
     ahead = sum(1 for _ in takewhile(lambda other: other is not job, pool.queue)) if job.queued else None
-    if state.aside.get(job.id) or job.id in state.shut_out:
+    if state.displaced.get(job.id) or job.id in state.blocked_by_bookings:
         ahead = 0  # the job is in no queue, and starts wherever there is room
     room_at, basis = _room_at(pool, job, now) if ahead is not None else (None, "")
     if (
@@ -119,7 +119,7 @@ def _needs(job: Job) -> str:
     if job.gpu_memory.requested_bytes:
         parts.append(f"{job.gpu_memory.requested_bytes / 2**30:g} GiB of GPU memory")
     if spec.needs is not NO_NEEDS:
-        parts += asked(spec.needs)
+        parts += as_options(spec.needs)
     if spec.cpus:
         parts.append(f"{spec.cpus:g} CPUs")
     if spec.mem_bytes:

@@ -101,7 +101,7 @@ class _Ahead:
                 return self._found
             if not self._heap:
                 return self._found | {job: Forecast(None, self._why_never(job)) for job in self._sought}
-            for job, kept_out in self._cluster.state.shut_out.items():
+            for job, kept_out in self._cluster.state.blocked_by_bookings.items():
                 if job in self._sought:
                     self._booked[job] = self._cluster.state.bookings.obstacle(kept_out)
             self._now = max(self._now, self._heap[0][0])

@@ -123,9 +123,9 @@ def check(usage: Usage) -> tuple[str, ...]:
 
 def _check_gpus(usage: Usage) -> Iterator[str]:
     for (node, gpu), account in usage.gpus.items():
-        told = account.allocated + account.idle + account.foreign + account.unavailable
-        if abs(told - account.known) > ROUNDING_S:
-            yield f"GPU {gpu} of node {node}: {told:.1f} s are accounted for, of {account.known:.1f} s"
+        accounted_s = account.allocated + account.idle + account.foreign + account.unavailable
+        if abs(accounted_s - account.known) > ROUNDING_S:
+            yield f"GPU {gpu} of node {node}: {accounted_s:.1f} s are accounted for, of {account.known:.1f} s"
     allocated = sum(account.allocated for account in usage.gpus.values())
     if usage.whole and abs(allocated - usage.total.allocated) > ROUNDING_S:
         yield f"GPUs were allocated for {allocated:.1f} s, and jobs had {usage.total.allocated:.1f} s of them"

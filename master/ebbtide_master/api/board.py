@@ -1,6 +1,6 @@
 """Tells what everybody may see of the whole cluster, computed once for all who watch (`ebb dashboard`).
 
-Nothing is computed while nobody watches. What changed is gathered for `GATHER_S`, states are told ahead of progress and
+Nothing is computed while nobody watches. What changed is gathered for `GATHER_S`, states are sent ahead of progress and
 of readings, and whoever reads slowly gets the newest state of each row only.
 """
 
@@ -21,18 +21,18 @@ from ebbtide_master.api import board_rows as rows
 from ebbtide_master.api.context import Context
 from ebbtide_master.changes import Watcher
 from ebbtide_master.loop import Parts
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 
 GATHER_S: Final = 0.25
-"""Seconds for which changes are gathered before they are told."""
+"""Seconds for which changes are gathered before they are sent."""
 PROGRESS_S: Final = 2.0
 """Seconds between two tellings of progress, and of readings of GPUs."""
 QUIET_S: Final = 5.0
 """Seconds after which an update without any news says that the master is there."""
 NODES_AT_ONCE: Final = 250
-"""Nodes whose readings are told at a time; the others have their turn the next times."""
+"""Nodes whose readings are sent at a time; the others have their turn the next times."""
 MOST_FINISHED: Final = 200
-"""Finished jobs that are told, the last ones to end."""
+"""Finished jobs that are sent, the last ones to end."""
 MOST_GONE: Final = 2000
 """Rows that went away which are remembered for those who read slowly."""
 ROWS_OF_A_MESSAGE: Final = 200
@@ -63,7 +63,7 @@ class BoardService:
 
 
 class ClusterBoard:
-    """What is told of the cluster now. A task keeps it up to date for as long as somebody watches."""
+    """What watchers are sent of the cluster now. A task keeps it up to date for as long as somebody watches."""
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
@@ -154,7 +154,7 @@ class ClusterBoard:
     # --- keeping up ---
 
     async def _keep_up(self) -> None:
-        stand_in("board")
+        use_queue("board")
         clock = asyncio.get_running_loop().time
         with self._changes.watch() as watcher:
             await self._loop.ask_in_parts(self._look_at_all)
@@ -206,7 +206,7 @@ class ClusterBoard:
         self._look_at_singles(cluster)
 
     def _look(self, cluster: Cluster, changed: set[JobId], tick: bool) -> Parts[bool]:
-        """Take in what changed, and at each ``tick`` what may wait; return whether something is to be told."""
+        """Take in what changed, and at each ``tick`` what may wait; return whether something is to be sent."""
         state, now = cluster.state, self._clock.now()
         news, touched = False, set[NodeId]()
         for number, id in enumerate(changed):

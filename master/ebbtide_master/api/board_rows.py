@@ -16,18 +16,18 @@ from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.api.views import GPU_STATE_NUMBERS, STATES, jobs_by_gpu, node_state, reason_of
-from ebbtide_master.identity.sight import public_reason
+from ebbtide_master.identity.visibility import public_reason
 
 MOST_QUEUED: Final = 200
-"""Jobs at the head of each queue whose places are told."""
+"""Jobs at the head of each queue whose places are sent."""
 MOST_NODES_NAMED: Final = 4
-"""Nodes of a job that are named; of the others only the number is told."""
+"""Nodes of a job that are named; of the others only the number is sent."""
 
 _CLASSES: Final = {one: job_pb2.JobClass.Value(f"JOB_CLASS_{one.name}") for one in JobClass}
 
 
 def job_key(job: Job) -> tuple[object, ...]:
-    """Return what has to be told at once when it changes; the rest of a row, such as progress, may wait a moment."""
+    """Return what has to be sent at once when it changes; the rest of a row, such as progress, may wait a moment."""
     allocation = job.live.allocation if job.live is not None and not job.live.off_gpu else None
     return (
         job.state, job.held_by, job.reason, len(job.attempts), job.priority, job.gpus_min, job.gpus_max, job.pool,
@@ -88,7 +88,7 @@ def node_row(node: Node) -> client_pb2.BoardNode:
 
 
 def node_key(node: Node) -> tuple[object, ...]:
-    """Return what has to be told at once when it changes about a node, as cheaply as it can be had."""
+    """Return what has to be sent at once when it changes about a node, as cheaply as it can be had."""
     return (
         node.connected, node.dead, node.drain, len(node.attempts), len(node.on_gpus), id(node.gpus),
         tuple(node.quarantine), tuple(node.foreign),

@@ -62,6 +62,6 @@ class ClusterService:
         return len(held), len(held - silent)
 
 
-def about(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
+def cluster_facts(store: Store, epoch: int, version: str, policy_name: str) -> client_pb2.ClusterInfo:
     """Return what does not change about a cluster while its master runs."""
     return client_pb2.ClusterInfo(cluster_id=store.cluster_id, epoch=epoch, version=version, policy=policy_name)

@@ -7,7 +7,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
-from ebbtide_master.config.limits import Bounds
+from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes.sessions import Sessions
@@ -18,7 +18,7 @@ from ebbtide_master.store.journal import Store
 from ebbtide_master.throttle.throttle import Throttle
 
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Front
+    from ebbtide_master.tls.listeners import PublicEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Context:
     environments: Environments
     identities: Identities
     notifier: Notifier
-    bounds: Bounds
+    bounds: UserBounds
     throttle: Throttle
-    front: "Front | None"
+    front: "PublicEndpoint | None"
     """Where other machines reach the master; None without an authority, when it serves its own machine only."""

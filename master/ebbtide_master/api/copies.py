@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from ebbtide_master.throttle.places import OneEach
+from ebbtide_master.throttle.concurrency import OnePerUser
 
 AT_ONCE: Final = 2
 """Copies that exist at a time, for all users."""
@@ -27,12 +27,12 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 
 
-class Copies:
+class ForkedCopies:
     """Makes copies; ``turn`` lets the users have them in turn."""
 
     def __init__(self, longest_s: float = LONGEST_S) -> None:
         self._longest_s = longest_s
-        self.turn = OneEach(AT_ONCE).turn
+        self.turn = OnePerUser(AT_ONCE).turn
 
     def compute(self, work: Callable[[], bytes]) -> asyncio.Future[bytes | None]:
         """Return the future result of ``work`` in a copy made now; the result is None if it takes too long or fails."""

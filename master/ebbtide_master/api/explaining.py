@@ -16,13 +16,13 @@ from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
-from ebbtide_master.api.copies import LONGEST_S, Copies
+from ebbtide_master.api.copies import LONGEST_S, ForkedCopies
 from ebbtide_master.api.named_jobs import job_named
 from ebbtide_master.api.views import reason_of
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.identity.sight import public_words
+from ebbtide_master.identity.visibility import public_words
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.throttle.fair_queue import stand_in
+from ebbtide_master.throttle.fair_queue import use_queue
 
 SHARED_S: Final = 10.0
 """Seconds for which a forecast of a queue is shared by all who ask."""
@@ -40,7 +40,7 @@ class ExplanationService:
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
         self._clock = master.clock
-        self._copies = Copies()
+        self._copies = ForkedCopies()
         self._looks: dict[str, tuple[float, asyncio.Task[client_pb2.ForecastQueueReply]]] = {}
 
     async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
@@ -50,11 +50,11 @@ class ExplanationService:
             message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
             if seen is None:
                 return message
-            told = await seen
-        if told is None:
+            found = await seen
+        if found is None:
             message.forecast.basis = f"not foreseen: that took longer than {LONGEST_S:g} s"
         else:
-            message.MergeFrom(client_pb2.Explanation.FromString(told))
+            message.MergeFrom(client_pb2.Explanation.FromString(found))
         return message
 
     async def ForecastQueue(
@@ -70,15 +70,15 @@ class ExplanationService:
         return await asyncio.shield(look)
 
     async def _look(self, pool: str) -> client_pb2.ForecastQueueReply:
-        stand_in(FORECASTS)
+        use_queue(FORECASTS)
         now = self._clock.now()
         async with self._copies.turn(FORECASTS):
             why_not, seen = await self._loop.ask(lambda cluster: _foreseen_queue(cluster, pool, now, self._copies))
-            told = None if seen is None else await seen
-        if told is None:
+            found = None if seen is None else await seen
+        if found is None:
             late = f"not foreseen: that took longer than {LONGEST_S:g} s"
             return client_pb2.ForecastQueueReply(at=now, why_not=why_not or late)
-        return client_pb2.ForecastQueueReply.FromString(told)
+        return client_pb2.ForecastQueueReply.FromString(found)
 
 
 def _pool_named(cluster: Cluster, name: str) -> str:
@@ -90,7 +90,7 @@ def _pool_named(cluster: Cluster, name: str) -> str:
 
 
 def _foreseen_queue(
-    cluster: Cluster, pool: str, now: float, copies: Copies
+    cluster: Cluster, pool: str, now: float, copies: ForkedCopies
 ) -> tuple[str, asyncio.Future[bytes | None] | None]:
     """Return why nothing can be foreseen, or a future for the forecast of a copy."""
     if (count := len(cluster.state.unfinished)) > MOST_JOBS:
@@ -115,7 +115,7 @@ def _foreseen_queue(
 
 
 def _explained(
-    cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: Copies
+    cluster: Cluster, request: client_pb2.ExplainRequest, now: float, copies: ForkedCopies
 ) -> tuple[client_pb2.Explanation, asyncio.Future[bytes | None] | None]:
     """Return what is known at once, and a future for the forecast of a copy, or None if none is possible."""
     job = job_named(cluster, request.job_id)

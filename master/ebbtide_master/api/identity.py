@@ -54,8 +54,8 @@ class IdentityService:
         who, now = caller(), self._clock.now()
         user = self._identities.user(who.user) or User(who.user, who.role)
         token = self._identities.token(who.token)
-        told = None if token is None else _token_message(token)
-        return user_pb2.Identity(user=self._message(user), token=told, now=now)
+        message = None if token is None else _token_message(token)
+        return user_pb2.Identity(user=self._message(user), token=message, now=now)
 
     async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
         """List all users by name."""

@@ -45,7 +45,7 @@ class JobChangeService:
 
     async def Resume(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Let a suspended job go on."""
-        return await self._wish(request.job_id, e.ResumeRequested)
+        return await self._request(request.job_id, e.ResumeRequested)
 
     async def Hold(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Keep a job from starting (again)."""
@@ -53,17 +53,17 @@ class JobChangeService:
 
     async def Release(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """End a hold."""
-        return await self._wish(request.job_id, e.ReleaseRequested)
+        return await self._request(request.job_id, e.ReleaseRequested)
 
     async def Resize(self, request: client_pb2.ResizeRequest, context: Any) -> client_pb2.Job:
         """Give a job another range of GPUs."""
         low = share_to_parts("--gpus", request.gpus_min)
         high = share_to_parts("--gpus", request.gpus_max) if request.HasField("gpus_max") else low
-        return await self._wish(request.job_id, lambda id: e.ResizeRequested(id, low, high))
+        return await self._request(request.job_id, lambda id: e.ResizeRequested(id, low, high))
 
     async def Drill(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
         """Suspend a running job and resume it at once, as a test of its checkpoints."""
-        return await self._wish(request.job_id, e.DrillRequested)
+        return await self._request(request.job_id, e.DrillRequested)
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
         """Give a job another priority, weight or pool; a job that has them already is no error."""
@@ -154,8 +154,8 @@ class JobChangeService:
 
         return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, id))
 
-    async def _wish(self, id: str, wish: Callable[[JobId], Event]) -> client_pb2.Job:
-        return await self._loop.tell_in_parts(lambda c: events_for_each(c, id, wish), lambda c: self._show(c, id))
+    async def _request(self, id: str, make_event: Callable[[JobId], Event]) -> client_pb2.Job:
+        return await self._loop.tell_in_parts(lambda c: events_for_each(c, id, make_event), lambda c: self._show(c, id))
 
     def _show(self, cluster: Cluster, id: str) -> Parts[client_pb2.Job]:
         return show(cluster, id, self._clock.now())

@@ -17,7 +17,7 @@ from ebbtide_master.api.views import event_message
 from ebbtide_master.loop import Parts
 from ebbtide_master.store.journal import Store, StoredEvent
 
-TOLD_FROM_S: Final = 1.0
+WAITED_FROM_S: Final = 1.0
 """Shortest wait in seconds that a story mentions."""
 LINES_OF_A_PART: Final = 20
 """Lines that are put into words without a break, in about a millisecond."""
@@ -73,14 +73,14 @@ class _Story:
         for number, line in enumerate(lines):
             if not number % LINES_OF_A_PART:
                 yield
-            reply.events.append(self._told(line))
+            reply.events.append(self._message(line))
 
-    def _told(self, line: StoredEvent) -> client_pb2.Event:
+    def _message(self, line: StoredEvent) -> client_pb2.Event:
         message = event_message(line)
         match line.event:
             case e.JobSubmitted() | e.ReleaseRequested() | e.ResumeRequested() | e.AttemptExited() | e.AttemptFreed():
                 self._since = line.time
-            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= TOLD_FROM_S:
+            case e.AttemptPlaced(waited="") if self._since is not None and line.time - self._since >= WAITED_FROM_S:
                 message.text += f" (until then: {ITS_TURN})"
             case _:
                 pass

@@ -15,7 +15,7 @@ from ebbtide_core.model.types import JobId, JobState
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
-from ebbtide_master.api.named_jobs import array_of, breadth, is_changed, is_over, jobs_named, resolve_id, show
+from ebbtide_master.api.named_jobs import array_of, is_changed, is_over, jobs_named, resolve_id, show, tasks_to_check
 from ebbtide_master.api.views import PAGE, STATES, job_message
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts
@@ -46,7 +46,7 @@ class ListingService:
         reply = client_pb2.ListJobsReply()
         for page in pages(names):
             async with self._throttle.page(caller(), limits.LISTED_COST * len(page)):
-                reply.jobs.extend(await self._loop.ask_in_parts(partial(shown_of, names=page, now=self._clock.now())))
+                reply.jobs.extend(await self._loop.ask_in_parts(partial(shown_jobs, names=page, now=self._clock.now())))
         return reply
 
     async def ShowJob(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
@@ -63,7 +63,7 @@ class ListingService:
         check_ids(request.job_ids)
         wanted, ends = list(dict.fromkeys(request.job_ids)), set[str]()
         with self._changes.watch() as watcher:
-            due, over = await self._loop.ask_in_parts(lambda cluster: to_be_shown(cluster, wanted, None, ends))
+            due, over = await self._loop.ask_in_parts(lambda cluster: ids_to_show(cluster, wanted, None, ends))
             while True:
                 for page in pages(due, PAGE_OF_STREAM):
                     async with self._throttle.page(caller(), len(page)):
@@ -73,7 +73,7 @@ class ListingService:
                 if over:
                     return
                 changed = await watcher.wait_changed()
-                ask_on = partial(to_be_shown, wanted=wanted, changed=changed, ends=ends)
+                ask_on = partial(ids_to_show, wanted=wanted, changed=changed, ends=ends)
                 due, over = await self._loop.ask_in_parts(ask_on)
 
 
@@ -114,12 +114,12 @@ def _check_work(cluster: Cluster, ids: Iterable[str]) -> Parts[None]:
     for number, id in enumerate(dict.fromkeys(ids)):
         if not number % NAMES_OF_A_PART:
             yield
-        work += breadth(cluster, id)
+        work += tasks_to_check(cluster, id)
         if work > max(limits.MAX_UNFINISHED_JOBS, len(cluster.state.jobs)):
             raise SpecError("job_ids", f"they stand for more than {limits.MAX_UNFINISHED_JOBS} jobs")
 
 
-def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list[client_pb2.Job]]:
+def shown_jobs(cluster: Cluster, names: Collection[str], now: float) -> Parts[list[client_pb2.Job]]:
     """Return the jobs and arrays of these ``names``, without those that were forgotten since."""
     found = list[client_pb2.Job]()
     for name in names:
@@ -129,7 +129,7 @@ def shown_of(cluster: Cluster, names: Collection[str], now: float) -> Parts[list
     return found
 
 
-def to_be_shown(
+def ids_to_show(
     cluster: Cluster, wanted: list[str], changed: set[JobId] | None, ends: set[str]
 ) -> Parts[tuple[list[str], bool]]:
     """Return the ids to show to a watcher, and whether nothing can follow because all ``wanted`` jobs are finished.

@@ -13,7 +13,7 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import RefusedError
 
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
-    from ebbtide_master.tls.listeners import Front
+    from ebbtide_master.tls.listeners import PublicEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class MembershipService:
         self._sessions.end_stream(NodeId(request.node))
         return client_pb2.RevokeNodeReply()
 
-    def _reached(self) -> "Front":
+    def _reached(self) -> "PublicEndpoint":
         if self._front is None:
             why = "this master serves its own machine only: 'ebb master init' lets others join"
             raise RefusedError(Refusal(RefusalKind.CONFLICT, why))

@@ -46,7 +46,7 @@ def array_of(cluster: Cluster, id: str) -> Array | None:
     return cluster.state.gates.arrays.get(JobId(number))
 
 
-def breadth(cluster: Cluster, id: str) -> int:
+def tasks_to_check(cluster: Cluster, id: str) -> int:
     """Return how many tasks have to be looked at to find those that ``id`` names."""
     array = array_of(cluster, id) if cluster.job(JobId(id)) is None else None
     if array is None:
@@ -67,24 +67,24 @@ def job_named(cluster: Cluster, id: str) -> Job:
     return job
 
 
-def events_for_each(cluster: Cluster, id: str, wish: Callable[[JobId], Event]) -> Iterator[Event | None]:
-    """Yield the event ``wish`` for each job that ``id`` names; of several, for those that can accept it.
+def events_for_each(cluster: Cluster, id: str, make_event: Callable[[JobId], Event]) -> Iterator[Event | None]:
+    """Yield the event ``make_event`` for each job that ``id`` names; of several, for those that can accept it.
 
     If none of them can, the event of the first one is yielded, and its refusal is the answer.
     """
     jobs = jobs_named(cluster, id)
     if len(jobs) <= 1:
-        yield wish(jobs[0].id if jobs else JobId(id))
+        yield make_event(jobs[0].id if jobs else JobId(id))
         return
     granted = False
     for job in jobs:
-        event = wish(job.id)
+        event = make_event(job.id)
         if cluster.refusal(event) is None:
             granted = True
             yield event
         yield PAUSE
     if not granted:
-        yield wish(jobs[0].id)
+        yield make_event(jobs[0].id)
 
 
 def is_changed(cluster: Cluster, id: str, changed: set[JobId], arrays: set[str]) -> bool:

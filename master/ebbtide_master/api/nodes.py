@@ -10,7 +10,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.nodes.draining import prospects
+from ebbtide_core.nodes.draining import drain_forecasts
 from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.resources.books import Node
 from ebbtide_protos.v1 import client_pb2
@@ -71,13 +71,13 @@ class NodeService:
 
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
         """Send a node now, and whenever its jobs change, until it has none or is in service again."""
-        node, told = NodeId(request.node), None
+        node, sent = NodeId(request.node), None
         with self._changes.watch() as watcher:
             while True:
                 reply = await self._loop.ask_in_parts(lambda cluster: self._show_node(cluster, node))
                 here = [job.job_id for job in reply.jobs]
-                if told != here or not reply.node.HasField("drain"):
-                    told = here
+                if sent != here or not reply.node.HasField("drain"):
+                    sent = here
                     yield reply
                 if not reply.jobs or not reply.node.HasField("drain"):
                     return
@@ -142,7 +142,7 @@ class NodeService:
         if node is None:
             raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"node {id} does not exist"))
         reply = client_pb2.NodeReply(node=self._message(node, cluster, now))
-        for found in prospects(cluster.state, node, now):
+        for found in drain_forecasts(cluster.state, node, now):
             reply.jobs.append(node_job_message(found))
             yield  # to find whether one job could run elsewhere may take some milliseconds
         return reply

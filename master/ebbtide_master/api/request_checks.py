@@ -6,7 +6,7 @@ from ebbtide_core.cluster import Refusal, RefusalKind
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 
-from ebbtide_master.config.limits import Bounds
+from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.identity.caller import Role, caller
 from ebbtide_master.loop import RefusedError
 
@@ -25,7 +25,7 @@ def check_words(field: str, text: str, limit: int) -> None:
         raise SpecError(field, f"is not a text of at most {limit} printable characters")
 
 
-def check_rank(bounds: Bounds, priority: int | None, weight: float | None) -> None:
+def check_rank(bounds: UserBounds, priority: int | None, weight: float | None) -> None:
     """Raise `RefusedError` for a priority or weight beyond what a user may give to their own jobs."""
     if caller().role >= Role.OPERATOR:
         return

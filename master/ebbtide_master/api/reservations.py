@@ -132,7 +132,7 @@ def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float)
     if len(bookings.by_id) >= MAX_BOOKINGS:
         return Refusal(RefusalKind.LIMIT, f"the limit of {MAX_BOOKINGS} reservations is reached")
     since, until = max(request.start, now), request.end
-    wish = BookingRequest(
+    wanted = BookingRequest(
         user=request.user,
         count=request.gpus,
         since=since,
@@ -141,7 +141,7 @@ def _book(cluster: Cluster, request: booking_pb2.ReserveGpusRequest, now: float)
         gpu_type=request.gpu_type,
     )
     try:
-        gpus = choose(cluster.state, wish, now)
+        gpus = choose(cluster.state, wanted, now)
     except ImpossibleError as error:
         return Refusal(RefusalKind.CONFLICT if error.clash else RefusalKind.INVALID, str(error))
     return BookingMade(

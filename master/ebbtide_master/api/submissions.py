@@ -242,7 +242,7 @@ def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec)
         raise RefusedError(refusal)
     job = Job(JobId(""), spec, request.user, 0.0, 0, spec.gpus_min, spec.gpus_max, pool=spec.pool)
     job.gpu_memory = GpuMemory(spec.gpu_mem_bytes)
-    needs = gpu_memory.learned(cluster.state, job)
+    needs = gpu_memory.learned_request(cluster.state, job)
     return client_pb2.SubmitReply(
         gpu_mem_bytes=0 if needs is None else needs.mem_bytes, gpu_mem_from="" if needs is None else needs.reason
     )
@@ -315,7 +315,7 @@ def submission_events(
         old = again[number].id if again else None
         operation_id, digest = ("", "") if number else operation
         yield e.JobSubmitted(own, spec, user, hold, operation_id, task, old, digest)
-        if (needs := gpu_memory.learned(cluster.state, cluster.state.jobs[own])) is not None:
+        if (needs := gpu_memory.learned_request(cluster.state, cluster.state.jobs[own])) is not None:
             yield needs
         if old is not None:
             yield e.JobRequeued(old, own)

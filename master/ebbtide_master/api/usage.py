@@ -11,7 +11,7 @@ from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_master.api.context import Context
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.throttle.places import OneEach
+from ebbtide_master.throttle.concurrency import OnePerUser
 
 EVENTS_AT_ONCE: Final = 500
 """Events that are read without a break, so that the loop gets its turn in between."""
@@ -28,7 +28,7 @@ class UsageService:
     def __init__(self, master: Context) -> None:
         self._clock = master.clock
         self._store = master.store
-        self._ledgers = OneEach(LEDGERS)
+        self._ledgers = OnePerUser(LEDGERS)
 
     async def Usage(self, request: usage_pb2.UsageRequest, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
         """Send the progress, and then the summed GPU time. Events that come meanwhile are left out."""

@@ -15,7 +15,7 @@ from ebbtide_core.measuring.rates import speed_now
 from ebbtide_core.model import limits
 from ebbtide_core.model.notice_rules import public
 from ebbtide_core.model.types import Allocation, AttemptRef, Drain, GpuId, JobId, JobState
-from ebbtide_core.nodes.draining import Prospect
+from ebbtide_core.nodes.draining import DrainForecast
 from ebbtide_core.resources.bookings import reserved_for
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.foreign_processes import on_gpu
@@ -300,7 +300,7 @@ def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:
     )
 
 
-def node_job_message(found: Prospect) -> client_pb2.NodeJob:
+def node_job_message(found: DrainForecast) -> client_pb2.NodeJob:
     """Return the message for what becomes of a job on a node that is drained."""
     job = found.job
     return client_pb2.NodeJob(
@@ -308,8 +308,8 @@ def node_job_message(found: Prospect) -> client_pb2.NodeJob:
         name=job.spec.name,
         user=job.user,
         state=STATES[job.state],
-        fate=found.fate.name.lower(),
-        text=found.fate.value,
+        fate=found.outcome.name.lower(),
+        text=found.outcome.value,
         at=found.at,
     )
 

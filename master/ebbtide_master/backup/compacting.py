@@ -90,8 +90,8 @@ def _rewrite(draft: Path, journal: SqliteJournal, state: ClusterState, before: f
                 db.execute("DELETE FROM events WHERE sequence = ?", (line,))
                 removed += 1
             else:
-                told = (type(event).__name__, _body(event), line)
-                db.execute("UPDATE events SET kind = ?, job = '', node = '', body = ? WHERE sequence = ?", told)
+                record = (type(event).__name__, _body(event), line)
+                db.execute("UPDATE events SET kind = ?, job = '', node = '', body = ? WHERE sequence = ?", record)
         said = JournalCompacted(before, len(gone))
         insert = "INSERT INTO events SELECT max(sequence) + 1, max(time), ?, '', '', ? FROM events"
         db.execute(insert, (type(said).__name__, _body(said)))

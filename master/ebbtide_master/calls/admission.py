@@ -12,8 +12,8 @@ from ebbtide_master.calls.gate import Gate
 from ebbtide_master.identity.access import ACCESS, Access
 from ebbtide_master.identity.caller import Caller, set_caller
 from ebbtide_master.identity.standing import Standing
-from ebbtide_master.throttle.fair_queue import stand_in
-from ebbtide_master.throttle.throttle import Kind, Throttle
+from ebbtide_master.throttle.fair_queue import use_queue
+from ebbtide_master.throttle.throttle import CallKind, Throttle
 
 Allow = Callable[[Any], None]
 """Lets a message pass, or raises an error that says why its sender may not send it."""
@@ -49,8 +49,10 @@ class Admission:
         set_caller(caller)
         agent = ACCESS.get(method) is Access.AGENT
         # Each agent has a queue of its own, so that nodes' reports do not wait behind users' requests.
-        stand_in(f"agent {next(self._agents)}" if agent else f"user {caller.user}")
-        with self._throttle.open(Kind.AGENT if agent else Kind.STREAM if streams else Kind.CALL, caller.user):
+        use_queue(f"agent {next(self._agents)}" if agent else f"user {caller.user}")
+        with self._throttle.open(
+            CallKind.AGENT if agent else CallKind.STREAM if streams else CallKind.CALL, caller.user
+        ):
             yield Admitted(
                 partial(self._gate.allow, method, caller=caller) if agent else self._metered(method, caller, streams),
                 partial(self._gate.show, method, caller=caller),

@@ -11,8 +11,8 @@ from ebbtide_master.api.named_jobs import array_of
 from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
 from ebbtide_master.identity.identities import WHAT_TO_DO, Identities
-from ebbtide_master.identity.sight import seen
 from ebbtide_master.identity.standing import Standing
+from ebbtide_master.identity.visibility import redact
 
 _AT_LEAST: Final = {
     Access.USER: Role.USER,
@@ -89,7 +89,7 @@ class TokenGate:
     def show(self, method: str, reply: Any, caller: Caller) -> Any:
         """Return what ``caller`` may see of ``reply``; operators may see all."""
         if ACCESS[method] is Access.SEEN and caller.role < Role.OPERATOR:
-            return seen(reply, caller.user, self._owner)
+            return redact(reply, caller.user, self._owner)
         return reply
 
     def standing(self, caller: Caller) -> AbstractContextManager[Standing]:

@@ -14,7 +14,7 @@ from ebbtide_master.config.database import check_kept_secret
 from ebbtide_master.config.fencing import FencingSettings, read_fencing
 from ebbtide_master.config.idle import read_idle
 from ebbtide_master.config.journal import JournalSettings, read_journal
-from ebbtide_master.config.limits import Bounds, read_limits
+from ebbtide_master.config.limits import UserBounds, read_limits
 from ebbtide_master.config.log_rules import read_log_rules
 from ebbtide_master.config.metrics import read_metrics_port
 from ebbtide_master.config.notify import NotifySettings, read_notify
@@ -41,7 +41,7 @@ class Config:
     fencing: FencingSettings = field(default_factory=FencingSettings)
     names_default_pool: bool = False
     metrics_port: int | None = None
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: UserBounds = field(default_factory=UserBounds)
 
 
 def read_config(path: Path) -> Config:

@@ -19,7 +19,7 @@ _SHARES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class UserBounds:
     """Limits per user, except ``log_bytes``, which is per attempt and node.
 
     The last four apply to the role ``user`` only: the most ``reserved_gpu_hours``, in reservations that end at most
@@ -37,9 +37,9 @@ class Bounds:
     weight: float = limits.HEAVY_WEIGHT
 
 
-def read_limits(file: Table) -> Bounds:
+def read_limits(file: Table) -> UserBounds:
     """Return the limits of the file, with defaults for those that it does not name."""
-    table, defaults = file.table("limits"), Bounds()
+    table, defaults = file.table("limits"), UserBounds()
     rates = UserLimits(
         calls=_rate(table, "calls_per_s", defaults.rates.calls, 1.0),
         jobs=_rate(table, "jobs_per_s", defaults.rates.jobs, limits.MAX_ARRAY_TASKS),
@@ -61,7 +61,7 @@ def read_limits(file: Table) -> Bounds:
     if not limits.MIN_LOG_BYTES <= log_bytes <= limits.MAX_LOG_BYTES:
         least, most = limits.MIN_LOG_BYTES // limits.MIB, limits.MAX_LOG_BYTES // 2**40
         raise table.error("log_bytes", f"{log_bytes} bytes are not between {least}MiB and {most}TiB")
-    return Bounds(
+    return UserBounds(
         rates=rates,
         queued=queued,
         log_bytes=log_bytes,

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ebbtide_master.loop import MasterLoop
-from ebbtide_master.metrics.meter import Counts
+from ebbtide_master.metrics.meter import EventCounters
 from ebbtide_master.metrics.states import ClusterCounts, families, look
 from ebbtide_master.store.journal import Store
 
@@ -55,7 +55,7 @@ async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None"
     def ask() -> ClusterCounts:
         return asyncio.run_coroutine_threadsafe(loop.ask(seen), running).result(ANSWER_S)
 
-    loop.observe(await loop.ask(lambda cluster: Counts(cluster, registry)))
+    loop.observe(await loop.ask(lambda cluster: EventCounters(cluster, registry)))
     registry.register(_States(ask))
     try:
         server, thread = start_http_server(port, HOST, registry)

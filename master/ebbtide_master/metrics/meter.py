@@ -14,7 +14,7 @@ COMMITS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 PASSES_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
-class Counts:
+class EventCounters:
     """Counters in ``registry``, fed by the master's loop."""
 
     def __init__(self, cluster: Cluster, registry: CollectorRegistry) -> None:

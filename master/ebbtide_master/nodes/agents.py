@@ -23,8 +23,8 @@ from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
     foreign_from_messages,
-    heard_of,
     registration_from_hello,
+    report_of,
 )
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
@@ -214,7 +214,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self._loop.tell(lambda cluster: _told(status, node, session, cluster), lambda _: None)
+                await self._loop.tell(lambda cluster: _status_events(status, node, session, cluster), lambda _: None)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
                 if message.heartbeat.beat:
@@ -308,7 +308,9 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
     yield from pool_membership.change_of_node(cluster.state, registration)
 
 
-def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
+def _status_events(
+    status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster
+) -> Iterator[Event]:
     """Yield the facts of a status. Once no attempt runs there any more, the node joins the pool that it named."""
     yield from _facts(status, node, cluster)
     if session.registration is not None:
@@ -318,7 +320,7 @@ def _told(status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, 
 def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
     """Yield the facts of a status for an attempt that the core has, and for a stray."""
     yield from facts_of_status(status, node, cluster)
-    yield from strays.news(cluster.state, heard_of(status, node))
+    yield from strays.after_report(cluster.state, report_of(status, node))
 
 
 def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:

@@ -11,8 +11,8 @@ from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.throttle.fair_queue import own_line
-from ebbtide_master.throttle.places import may_take
+from ebbtide_master.throttle.concurrency import may_take
+from ebbtide_master.throttle.fair_queue import current_queue
 
 WINDOW: Final = limits.CHANNEL_WINDOW_BYTES
 
@@ -106,11 +106,11 @@ class Channels:
             raise _full(f"job {job}", limits.MAX_CHANNELS_PER_JOB)
         if len(users) >= limits.MAX_CHANNELS_PER_NODE:
             raise _full(f"node {node}", limits.MAX_CHANNELS_PER_NODE)
-        own = users.count(own_line())
+        own = users.count(current_queue())
         if not may_take(own, len(users), limits.MAX_CHANNELS_PER_NODE):
             words = f"you have {own} of the {len(users)} open channels of node {node}: the rest is for others"
             raise RefusedError(Refusal(RefusalKind.LIMIT, words))
-        channel = Channel(next(self._ids), stream, job, node, own_line())
+        channel = Channel(next(self._ids), stream, job, node, current_queue())
         self._open[channel.id] = channel
         stream.send_frame(channel_pb2.ChannelInput(channel=channel.id, open=want))
         return channel

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.resources.checkpoint_location import source
+from ebbtide_core.resources.checkpoint_location import copy_source
 from ebbtide_core.state import ClusterState
 from ebbtide_protos.v1 import agent_pb2
 
@@ -79,4 +79,4 @@ def source_of_launch(state: ClusterState, id: JobId, attempt: int, node: NodeId)
     live = job.live if job is not None else None
     if job is None or live is None or live.number != attempt or live.started is not None:
         return None
-    return source(job, node, state.nodes) if live.allocation.node_ids[0] == node else None
+    return copy_source(job, node, state.nodes) if live.allocation.node_ids[0] == node else None

@@ -20,8 +20,8 @@ from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.nodes.channels import Channels
 from ebbtide_master.nodes.outbox import AgentOutbox
 from ebbtide_master.store.environments import Environments
-from ebbtide_master.throttle.fair_queue import own_line
-from ebbtide_master.throttle.places import may_take
+from ebbtide_master.throttle.concurrency import may_take
+from ebbtide_master.throttle.fair_queue import current_queue
 
 LOG_ANSWER_TIMEOUT_S: Final = 30.0
 _NO_STDIN: Final = "the node's agent is of a version that gives jobs no standard input: upgrade it"
@@ -202,7 +202,7 @@ class Sessions:
         session = self._by_node.get(node)
         if session is None:
             raise LogUnavailableError(f"node {node} is not connected")
-        user = own_line()
+        user = current_queue()
         if order.wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
             await asyncio.sleep(LOG_PAUSE_S)
             order.wait = False

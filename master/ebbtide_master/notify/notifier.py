@@ -6,10 +6,8 @@ from the journal behind it. So a notice may come twice, with the same key, and o
 
 import asyncio
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -19,6 +17,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.notice_rules import Moment, shown
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.notices import moment_of
+from ebbtide_protos.threads import on_daemon_thread
 
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.notify.delivery import UndeliveredError, deliver
@@ -46,15 +45,15 @@ class _Target:
 
 
 class Notifier:
-    """Sends notices about jobs to targets. ``_told`` has the last line of the journal of which each was notified."""
+    """Sends notices about jobs to targets. ``_notified`` has the last line of the journal that each was notified of."""
 
     def __init__(self, cluster: Cluster, store: Store, settings: NotifySettings) -> None:
         self._cluster = cluster
         self._store = store
         self.settings = settings
         self._targets: dict[str, _Target] = {}
-        self._told: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
-        self._seen = self._told[_ALL]
+        self._notified: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
+        self._seen = self._notified[_ALL]
         self._saving: asyncio.TimerHandle | None = None
         self._moment = 0.0  # time of the newest line; ``_said`` has the moments of all lines with this time
         self._said: set[tuple[JobId, Moment, str]] = set()
@@ -67,7 +66,7 @@ class Notifier:
 
     def replayed(self, sequence: int, time: float, event: Event) -> None:
         """Take in a line of the journal that the starting master has just applied again."""
-        if sequence > min(self._told.values()):
+        if sequence > min(self._notified.values()):
             self._consider(sequence, time, event)
             self._seen = max(self._seen, sequence)
 
@@ -98,7 +97,7 @@ class Notifier:
         if not self._is_news(job.id, moment, detail, time):
             return
         for target in dict.fromkeys(rule.target for rule in rules if rule.wants(moment)):
-            if sequence > self._told.get(target, self._told[_ALL]):
+            if sequence > self._notified.get(target, self._notified[_ALL]):
                 notice = notice_of(self._store.cluster_id, sequence, time, job, moment, detail)
                 self._enqueue(target, notice)
 
@@ -136,7 +135,7 @@ class Notifier:
 
     async def send(self, target: str, notice: Notice) -> str:
         """Try once to deliver ``notice``, and return the answer. Raises `UndeliveredError`, ValueError."""
-        return await _apart(partial(deliver, self.settings.address(target), notice, self.settings))
+        return await on_daemon_thread(partial(deliver, self.settings.address(target), notice, self.settings), "notice")
 
     def _start(self) -> None:
         for name, target in self._targets.items():
@@ -185,32 +184,6 @@ class Notifier:
 
     def _save(self) -> None:
         self._saving = None
-        if (told := self._cursors()) != self._told:
-            self._told = told
-            self._store.note_notified(told)
-
-
-def _apart(call: Callable[[], str]) -> asyncio.Future[str]:
-    """Return the future result of ``call`` on a daemon thread, so that a stopping master waits for no mail server."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[str] = loop.create_future()
-
-    def settle(value: str, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    def run() -> None:
-        value, failure = "", None
-        try:
-            value = call()
-        except Exception as error:  # noqa: BLE001 (the caller gets it)
-            failure = error
-        with suppress(RuntimeError):  # raised if the loop is closed
-            loop.call_soon_threadsafe(settle, value, failure)
-
-    threading.Thread(target=run, name="notice", daemon=True).start()
-    return result
+        if (notified := self._cursors()) != self._notified:
+            self._notified = notified
+            self._store.note_notified(notified)

@@ -104,7 +104,7 @@ class Store(Journal, Protocol):
     def notified(self) -> dict[str, int]:
         """Return the last line of the journal up to which each target was notified; empty if none was noted."""
 
-    def note_notified(self, told: Mapping[str, int]) -> Future[None]:
+    def note_notified(self, cursors: Mapping[str, int]) -> Future[None]:
         """Make durable up to which line of the journal each target was notified."""
 
     def close(self) -> None:

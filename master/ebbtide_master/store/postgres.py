@@ -105,9 +105,9 @@ class PostgresStore:
             row = db.execute("SELECT value FROM ebbtide.meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(line) for key, line in json.loads(row[0]).items()}
 
-    def note_notified(self, told: Mapping[str, int]) -> Future[None]:
+    def note_notified(self, cursors: Mapping[str, int]) -> Future[None]:
         """Make durable up to which line of the journal each target was notified."""
-        value = json.dumps(dict(told))
+        value = json.dumps(dict(cursors))
         return self._writer.submit(self._write, lambda db: db.execute(_NOTE, (value,)))
 
     def set_damage_aside(self) -> None:

@@ -50,7 +50,7 @@ def fold(cluster: Cluster, store: Journal, seen: Callable[[StoredEvent], None] |
             what = f"line {line.sequence} of the journal, {type(line.event).__name__}"
             raise StoreError(f"{what}, does not follow from those before it: {error}") from error
         if reason is not None and isinstance(line.event, e.JobSubmitted):
-            unreadable_jobs.set_aside(cluster.state, line.event.job, reason, line.time)
+            unreadable_jobs.hold(cluster.state, line.event.job, reason, line.time)
         if seen is not None:
             seen(line)
     _settle_damage(cluster, store, now)

@@ -10,7 +10,7 @@ RESERVE_BYTES: Final = 8 * MIB
 """Bytes that are enough for a thousand commits."""
 
 
-class Reserve:
+class DiskReserve:
     """A file at ``path`` that holds the room. It is removed when the disk is full, and made again later."""
 
     def __init__(self, path: Path) -> None:

@@ -20,7 +20,7 @@ from ebbtide_core.model.limits import MIB
 from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import DamagedLine, StoreError, StoreInUseError, columns
 from ebbtide_master.store.place import check_place
-from ebbtide_master.store.reserve import Reserve, free_bytes
+from ebbtide_master.store.reserve import DiskReserve, free_bytes
 from ebbtide_master.store.sqlite_file import DAMAGE_SCHEMA, open_journal, transaction
 from ebbtide_master.store.sqlite_file import SCHEMA_VERSION as SCHEMA_VERSION
 from ebbtide_master.store.sqlite_journal import SqliteJournal
@@ -44,7 +44,7 @@ class SqliteStore(SqliteJournal):
         self._path = path.absolute()
         self.lost: Future[None] = Future()  # never fails: the kernel holds the lock until the process ends
         self._lock = lock(self._path.with_name(LOCK_NAME))
-        self._reserve = Reserve(self._path.with_name(RESERVE_NAME))
+        self._reserve = DiskReserve(self._path.with_name(RESERVE_NAME))
         self._writer = ThreadPoolExecutor(1, "journal")
         try:
             check_place(self._path.parent)
@@ -89,15 +89,15 @@ class SqliteStore(SqliteJournal):
             row = db.execute("SELECT value FROM meta WHERE key = 'notified'").fetchone()
         return {} if row is None else {str(key): int(value) for key, value in json.loads(row[0]).items()}
 
-    def note_notified(self, told: Mapping[str, int]) -> Future[None]:
+    def note_notified(self, cursors: Mapping[str, int]) -> Future[None]:
         """Make durable up to which line of the journal each target was notified."""
-        return self._writer.submit(self._note_notified, json.dumps(dict(told)))
+        return self._writer.submit(self._note_notified, json.dumps(dict(cursors)))
 
-    def _note_notified(self, told: str) -> None:
+    def _note_notified(self, cursors: str) -> None:
         with sqlite_errors():
             transaction(
                 self._db,
-                lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (told,)),
+                lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', ?)", (cursors,)),
                 self._reserve,
             )
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from ebbtide_master.store.fatal import sqlite_errors
 from ebbtide_master.store.journal import StoreError
-from ebbtide_master.store.reserve import Reserve
+from ebbtide_master.store.reserve import DiskReserve
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def reading(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 
-def transaction(db: sqlite3.Connection, change: Callable[[sqlite3.Connection], T], reserve: Reserve) -> T:
+def transaction(db: sqlite3.Connection, change: Callable[[sqlite3.Connection], T], reserve: DiskReserve) -> T:
     """Make ``change`` in one durable transaction; on a full disk, give up the ``reserve`` and try once more."""
     try:
         return _attempt(db, change)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_master.store.fatal import sqlite_errors
-from ebbtide_master.store.reserve import Reserve
+from ebbtide_master.store.reserve import DiskReserve
 from ebbtide_master.store.sqlite_file import connect, reading, transaction
 from ebbtide_master.store.vault import EntryKind
 
@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS entries (
 class SqliteVault:
     """The vault at ``path``, created if there is none; ``writer`` is the journal's only writing thread."""
 
-    def __init__(self, path: Path, writer: Executor, reserve: Reserve) -> None:
+    def __init__(self, path: Path, writer: Executor, reserve: DiskReserve) -> None:
         self._path = path
         self._reserve = reserve
         self._writer = writer

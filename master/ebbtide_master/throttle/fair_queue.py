@@ -10,20 +10,20 @@ Work = TypeVar("Work")
 OURS: Final = ""
 """Name of the queue for what the master does by itself."""
 
-_LINE: ContextVar[str] = ContextVar("line", default=OURS)
+_QUEUE: ContextVar[str] = ContextVar("queue", default=OURS)
 
 
-def stand_in(line: str) -> None:
-    """Let the work that this task, and tasks that it starts, bring from now on wait in the queue ``line``."""
-    _LINE.set(line)
+def use_queue(queue: str) -> None:
+    """Let the work that this task, and tasks that it starts, bring from now on wait in the queue ``queue``."""
+    _QUEUE.set(queue)
 
 
-def own_line() -> str:
+def current_queue() -> str:
     """Return the name of the queue in which this task's work waits."""
-    return _LINE.get()
+    return _QUEUE.get()
 
 
-class _Line(Generic[Work]):
+class _UserQueue(Generic[Work]):
     __slots__ = ("back", "coming", "room", "works")
 
     def __init__(self, most: int) -> None:
@@ -38,7 +38,7 @@ class FairQueue(Generic[Work]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lines: dict[str, _Line[Work]] = {}
+        self._queues: dict[str, _UserQueue[Work]] = {}
         self._next: deque[str] = deque()  # names of the queues in which work waits
 
     def __bool__(self) -> bool:
@@ -46,51 +46,51 @@ class FairQueue(Generic[Work]):
 
     async def put(self, work: Work) -> None:
         """Add ``work`` to the end of the calling task's queue, as soon as there is room in it."""
-        name = own_line()
-        line = self._lines.setdefault(name, _Line(self._most))
-        line.coming += 1
+        name = current_queue()
+        queue = self._queues.setdefault(name, _UserQueue(self._most))
+        queue.coming += 1
         try:
-            await line.room.acquire()
+            await queue.room.acquire()
         except asyncio.CancelledError:
-            self._leave(name, line)
+            self._leave(name, queue)
             raise
-        self._add(name, line, work)
+        self._add(name, queue, work)
 
     def put_now(self, work: Work) -> None:
         """Add work of the master itself, for which there is always room."""
-        line = self._lines.setdefault(OURS, _Line(self._most))
-        line.coming += 1
-        self._add(OURS, line, work)
+        queue = self._queues.setdefault(OURS, _UserQueue(self._most))
+        queue.coming += 1
+        self._add(OURS, queue, work)
 
     def put_back(self, name: str, work: Work) -> None:
         """Put partly done work back as the first of the queue ``name``, which waits for its next turn."""
-        line = self._lines.setdefault(name, _Line(self._most))
-        line.coming += 1
-        line.back += 1
-        if not line.works:
+        queue = self._queues.setdefault(name, _UserQueue(self._most))
+        queue.coming += 1
+        queue.back += 1
+        if not queue.works:
             self._next.append(name)
-        line.works.appendleft(work)
+        queue.works.appendleft(work)
 
-    def _add(self, name: str, line: _Line[Work], work: Work) -> None:
-        if not line.works:
+    def _add(self, name: str, queue: _UserQueue[Work], work: Work) -> None:
+        if not queue.works:
             self._next.append(name)
-        line.works.append(work)
+        queue.works.append(work)
 
     def take(self) -> Work:
         """Remove and return the first work of the queue whose turn it is. There must be some."""
         name = self._next.popleft()
-        line = self._lines[name]
-        work = line.works.popleft()
-        if line.works:
+        queue = self._queues[name]
+        work = queue.works.popleft()
+        if queue.works:
             self._next.append(name)
-        if line.back:
-            line.back -= 1
+        if queue.back:
+            queue.back -= 1
         else:
-            line.room.release()
-        self._leave(name, line)
+            queue.room.release()
+        self._leave(name, queue)
         return work
 
-    def _leave(self, name: str, line: _Line[Work]) -> None:
-        line.coming -= 1
-        if not line.coming:
-            del self._lines[name]
+    def _leave(self, name: str, queue: _UserQueue[Work]) -> None:
+        queue.coming -= 1
+        if not queue.coming:
+            del self._queues[name]

@@ -37,18 +37,18 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """Rates of one user: ``calls`` that change something, submitted ``jobs``, ``reads``, and job states ``told``."""
+    """Rates of one user: ``calls`` that change something, submitted ``jobs``, ``reads``, and job states ``watched``."""
 
     calls: RateLimit = RateLimit(limits.CALLS_PER_S, limits.CALLS_AT_ONCE)
     jobs: RateLimit = RateLimit(limits.JOBS_PER_S, limits.JOBS_AT_ONCE)
     reads: RateLimit = RateLimit(limits.READS_PER_S, limits.READS_AT_ONCE)
-    told: RateLimit = RateLimit(limits.TOLD_PER_S, limits.TOLD_AT_ONCE)
+    watched: RateLimit = RateLimit(limits.WATCHED_PER_S, limits.WATCHED_AT_ONCE)
 
     def of(self, role: Role) -> "UserLimits":
         """Return the limits of a user in ``role``."""
         if role < Role.OPERATOR:
             return self
-        return UserLimits(*(rate.times(STAFF) for rate in (self.calls, self.jobs, self.reads, self.told)))
+        return UserLimits(*(rate.times(STAFF) for rate in (self.calls, self.jobs, self.reads, self.watched)))
 
 
 class Bucket:

@@ -13,7 +13,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.spec.program import ProgramSpec, text_size
 
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.places import JobTexts, OpenCalls, Places, UnfinishedJobs
+from ebbtide_master.throttle.concurrency import JobTexts, OpenCalls, UnfinishedJobs, UserSlots
 from ebbtide_master.throttle.rates import Bucket, TooFastError, UserLimits
 
 REMEMBERED: Final = 4096
@@ -24,7 +24,7 @@ TURN_S: Final = 0.1
 """Longest time in seconds for which a slow reader keeps a turn."""
 
 
-class Kind(Enum):
+class CallKind(Enum):
     """Kind of an open call."""
 
     CALL = auto()  # a call with one answer
@@ -33,13 +33,13 @@ class Kind(Enum):
 
 
 class _Buckets:
-    __slots__ = ("calls", "jobs", "reads", "told")
+    __slots__ = ("calls", "jobs", "reads", "watched")
 
     def __init__(self, rates: UserLimits, now: float) -> None:
         self.calls = Bucket(rates.calls, now)
         self.jobs = Bucket(rates.jobs, now)
         self.reads = Bucket(rates.reads, now)
-        self.told = Bucket(rates.told, now)
+        self.watched = Bucket(rates.watched, now)
 
 
 class _Turn:
@@ -70,17 +70,17 @@ class Throttle:
         self._now = now
         self._buckets: OrderedDict[tuple[str, Role], _Buckets] = OrderedDict()
         self._open = {
-            Kind.CALL: OpenCalls("calls", limits.MAX_CALLS_PER_USER, limits.MAX_CALLS),
-            Kind.STREAM: OpenCalls("streams", limits.MAX_STREAMS_PER_USER, limits.MAX_STREAMS),
-            Kind.AGENT: OpenCalls("agents' streams", limits.MAX_NODES, limits.MAX_NODES),
+            CallKind.CALL: OpenCalls("calls", limits.MAX_CALLS_PER_USER, limits.MAX_CALLS),
+            CallKind.STREAM: OpenCalls("streams", limits.MAX_STREAMS_PER_USER, limits.MAX_STREAMS),
+            CallKind.AGENT: OpenCalls("agents' streams", limits.MAX_NODES, limits.MAX_NODES),
         }
-        self._work = Places(limits.CALLS_AT_A_TIME)
-        self._next_page = Places(1)
-        self._pages = Places(PAGES_AT_ONCE)
+        self._work = UserSlots(limits.CALLS_AT_A_TIME)
+        self._next_page = UserSlots(1)
+        self._pages = UserSlots(PAGES_AT_ONCE)
         self._unfinished = UnfinishedJobs(unfinished, now)
         self._texts = JobTexts(limits.MAX_TEXT_BYTES_PER_USER, now)
 
-    def open(self, kind: Kind, user: str) -> AbstractContextManager[None]:
+    def open(self, kind: CallKind, user: str) -> AbstractContextManager[None]:
         """Count one more open call of ``user`` for as long as the block lasts. Raises `FullError`."""
         return self._open[kind].one_more(user)
 
@@ -113,7 +113,7 @@ class Throttle:
 
     def tell(self, caller: Caller, changes: float) -> float:
         """Return the seconds to wait before so many ``changes`` may be sent; 0.0 counts them, and they may go now."""
-        return self._of(caller).told.take(changes, self._now())
+        return self._of(caller).watched.take(changes, self._now())
 
     @asynccontextmanager
     async def page(self, caller: Caller, changes: float) -> AsyncIterator[None]:

@@ -88,7 +88,7 @@ class TlsFolder:
         with _named(self.server_file):
             return read(self.server_file.read_text())
 
-    def cover(self, hosts: Iterable[str], now: float, left_s: float = 0.0) -> bool:
+    def ensure_covers(self, hosts: Iterable[str], now: float, left_s: float = 0.0) -> bool:
         """Make a new certificate of the master unless the present one covers ``hosts`` for longer than ``left_s``.
 
         Returns whether one was made; it also covers the old one's hosts. Raises `CertificateError`, OSError.

@@ -38,7 +38,7 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class PublicEndpoint:
     """The address at which other machines reach this master, and the nodes that may join there."""
 
     listeners: Listeners
@@ -70,7 +70,7 @@ def open_listeners(
     """
     folder = TlsFolder.of(home)
     named = () if host in ANY_HOSTS else (host,)
-    folder.cover((*named, *(own_hosts() if folder.server() is None else ())), now(), RENEWED_S)
+    folder.ensure_covers((*named, *(own_hosts() if folder.server() is None else ())), now(), RENEWED_S)
     port = folder.port if port is None else port
     if agent_port is None:
         agent_port = port + 1 if port else 0

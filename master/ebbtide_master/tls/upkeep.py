@@ -34,7 +34,7 @@ async def keep_up(listeners: Listeners, now: Callable[[], float]) -> NoReturn:
 def renew(listeners: Listeners, now: float) -> None:
     """Replace the master's certificate if it ends soon; open connections stay open."""
     try:
-        if listeners.folder.cover((), now, RENEWED_S):
+        if listeners.folder.ensure_covers((), now, RENEWED_S):
             log.info("certificate=renewed file=%s", listeners.folder.server_file)
     except (CertificateError, OSError) as error:
         log.error("certificate=not-renewed %s", error)

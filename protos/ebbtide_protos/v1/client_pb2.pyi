@@ -3,7 +3,7 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
-Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the request is for all of them that can grant
 it, at once, and the job that is replied stands for them (see Job.tasks).
 
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state

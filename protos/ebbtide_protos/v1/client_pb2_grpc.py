@@ -366,7 +366,7 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Suspend(self, request, context):
-        """Each replies with the job once the wish is on disk; a wish that is already true succeeds.
+        """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,7 +3,7 @@
 isort:skip_file
 Between `ebb` (or any client) and the master.
 
-Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the wish is for all of them that can grant
+Where a job is named, an array may be, too (17), or some of its tasks (17.2-5): the request is for all of them that can grant
 it, at once, and the job that is replied stands for them (see Job.tasks).
 
 Status codes: INVALID_ARGUMENT wrong or impossible input; NOT_FOUND unknown id; FAILED_PRECONDITION the job's state
@@ -60,7 +60,7 @@ class ClientServiceStub:
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]
     Suspend: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
-    """Each replies with the job once the wish is on disk; a wish that is already true succeeds."""
+    """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
     Resume: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     Resize: _grpc.UnaryUnaryMultiCallable[_client_pb2.ResizeRequest, _client_pb2.Job]
     Drill: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
@@ -150,7 +150,7 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]  # type: ignore[assignment]
     Suspend: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
-    """Each replies with the job once the wish is on disk; a wish that is already true succeeds."""
+    """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
     Resume: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     Resize: _aio.UnaryUnaryMultiCallable[_client_pb2.ResizeRequest, _client_pb2.Job]  # type: ignore[assignment]
     Drill: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
@@ -303,7 +303,7 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.JobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]:
-        """Each replies with the job once the wish is on disk; a wish that is already true succeeds."""
+        """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
 
     @_abc_1.abstractmethod
     def Resume(

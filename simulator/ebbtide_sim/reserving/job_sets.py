@@ -28,7 +28,7 @@ SAVE_S: Final = 0.01 * MEAN_S
 SCRIPT: Final = "train"
 
 
-class Asks(Enum):
+class RequestModel(Enum):
     """What a job asks for, and what happens to it if that is too short."""
 
     NOTHING = "nothing"
@@ -44,23 +44,23 @@ class Regime:
 
     name: str
     policy: str
-    asks: Asks
+    asks: RequestModel
     strategy: str = ""
 
 
 HISTORY: Final = "history"
 """The live cluster's own strategy: the sequence that would have cost least for the last runs of the script."""
 
-ON_THE_FLY: Final = Regime("on the fly", "fifo", Asks.NOTHING)
+ON_THE_FLY: Final = Regime("on the fly", "fifo", RequestModel.NOTHING)
 REGIMES: Final = (
     ON_THE_FLY,
-    Regime("known run times", "reservation", Asks.KNOWN),
-    Regime("the longest run time", "reservation", Asks.LONGEST),
-    Regime("killed", "reservation", Asks.KILLED, HISTORY),
-    Regime("killed", "reservation", Asks.KILLED, "equal-probability"),
-    Regime("killed", "reservation", Asks.KILLED, "mean-doubling"),
-    Regime("checkpoint", "fifo", Asks.SAVED, HISTORY),
-    Regime("checkpoint", "reservation", Asks.SAVED, HISTORY),
+    Regime("known run times", "reservation", RequestModel.KNOWN),
+    Regime("the longest run time", "reservation", RequestModel.LONGEST),
+    Regime("killed", "reservation", RequestModel.KILLED, HISTORY),
+    Regime("killed", "reservation", RequestModel.KILLED, "equal-probability"),
+    Regime("killed", "reservation", RequestModel.KILLED, "mean-doubling"),
+    Regime("checkpoint", "fifo", RequestModel.SAVED, HISTORY),
+    Regime("checkpoint", "reservation", RequestModel.SAVED, HISTORY),
 )
 
 
@@ -100,7 +100,7 @@ class JobSetOutcome:
 
 
 @dataclass(slots=True)
-class Counted(Metrics):
+class CountingMetrics(Metrics):
     """Metrics that also count how often jobs started since ``began``."""
 
     began: float = 0.0
@@ -118,15 +118,15 @@ def play(jobs: JobSet, regime: Regime, nodes: Sequence[SimNode]) -> JobSetOutcom
     began = sum(jobs.earlier) + 1.0  # all earlier runs have ended by then
     earlier = [_job(f"earlier {n}", 0.0, run, 1) for n, run in enumerate(jobs.earlier)]
     own = [_job(str(n), began, run, size) for n, (run, size) in enumerate(zip(jobs.runs, jobs.gpus, strict=True))]
-    metrics = Counted(began=began)
-    killed = regime.asks is Asks.KILLED
+    metrics = CountingMetrics(began=began)
+    killed = regime.asks is RequestModel.KILLED
     world = SimulatedWorld(restart_cost_s=0.0 if killed else SAVE_S, resumable=not killed, requested=True)
     source = _source(jobs, regime, earlier, own)
     Simulation(nodes, source, create_policy(regime.policy, {}), [metrics], world).run()
     return _outcome(metrics, own)
 
 
-def _outcome(metrics: Counted, own: Sequence[SimJob]) -> JobSetOutcome:
+def _outcome(metrics: CountingMetrics, own: Sequence[SimJob]) -> JobSetOutcome:
     """Sum up the measures; all reservations of a job count as one job."""
     mine = [tally for tally in metrics.tallies.values() if tally.job.submit_s >= metrics.began]
     ends = [tally.ended - metrics.began for tally in mine if tally.ended is not None]
@@ -150,17 +150,17 @@ def _job(id: str, at: float, run: float, gpus: int) -> SimJob:
 
 def _source(jobs: JobSet, regime: Regime, earlier: Sequence[SimJob], own: Sequence[SimJob]) -> JobSource:
     match regime.asks:
-        case Asks.NOTHING:
+        case RequestModel.NOTHING:
             return Recorded([*earlier, *own])
-        case Asks.KNOWN:
+        case RequestModel.KNOWN:
             return Recorded([*earlier, *(replace(job, time_limit_s=job.runtime_s, grace_s=0.0) for job in own)])
-        case Asks.LONGEST:
+        case RequestModel.LONGEST:
             longest = max(jobs.runs)
             return Recorded([*earlier, *(replace(job, time_limit_s=longest, grace_s=0.0) for job in own)])
-        case Asks.SAVED:
+        case RequestModel.SAVED:
             return Recorded([*earlier, *(replace(job, time_auto=True) for job in own)])
-        case Asks.KILLED:
-            return AskingAgain(earlier, own, sequence(jobs, regime.strategy))
+        case RequestModel.KILLED:
+            return Resubmissions(earlier, own, sequence(jobs, regime.strategy))
 
 
 def sequence(jobs: JobSet, strategy: str) -> list[float]:
@@ -185,7 +185,7 @@ def _reservations(jobs: JobSet, strategy: str) -> Iterator[float]:
         yield reserved
 
 
-class AskingAgain:
+class Resubmissions:
     """Jobs that are killed at the end of a reservation; their user then requests the next one, for all the work."""
 
     def __init__(self, earlier: Iterable[SimJob], jobs: Iterable[SimJob], reservations: Sequence[float]) -> None:

@@ -1,6 +1,5 @@
-"""Reads and writes our own CSV of jobs, for workloads written by hand or by other programs."""
+"""Reads our own CSV of jobs, for workloads written by hand or by other programs."""
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -8,8 +7,8 @@ from typing import Final
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import WHOLE, JobClass, gpus
 
-from ebbtide_sim.workload import SimJob, Workload, WorkloadError
-from ebbtide_sim.workloads.table import GIB, Row, read_rows
+from ebbtide_sim.workload import SimJob, Workload
+from ebbtide_sim.workloads.table import Row, read_rows
 
 REQUIRED: Final = ("id", "submit_s", "runtime_s")
 OPTIONAL: Final = (
@@ -31,17 +30,6 @@ def read_plain(path: Path) -> Workload:
     """
     jobs = sorted(_jobs(path), key=lambda job: job.submit_s)
     return Workload(path.name, jobs)
-
-
-def write_csv(workload: Workload, path: Path) -> None:
-    """Write a workload as our CSV; `read_plain` reads the same jobs from it."""
-    try:
-        with path.open("w", encoding="utf-8", newline="") as text:
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(REQUIRED + OPTIONAL)
-            writer.writerows(_cells(job) for job in workload.jobs)
-    except OSError as error:
-        raise WorkloadError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _jobs(path: Path) -> Iterator[SimJob]:
@@ -81,15 +69,3 @@ def _range(row: Row) -> tuple[int, int]:
     if low == 0 < high:
         raise row.fault("gpus_min", "an elastic job needs more than 0 GPUs at least")
     return low, high
-
-
-def _cells(job: SimJob) -> tuple[object, ...]:
-    for field, text in (("id", job.id), ("user", job.user), ("bag", job.bag)):
-        if not text.isprintable() or len(text) > limits.MAX_NAME_LENGTH:
-            problem = f"{text[:40]!r} is not up to {limits.MAX_NAME_LENGTH} printable characters"
-            raise WorkloadError(f"{field}: {problem}, as a file needs it")
-    return (
-        job.id, repr(job.submit_s), repr(job.runtime_s), job.job_class.value, job.user, job.bag, gpus(job.gpus_min),
-        gpus(job.gpus_max), job.gpu_mem_bytes / GIB, job.cpus, job.mem_bytes / GIB, job.grace_s, job.priority,
-        job.weight, str(job.preemptible).lower(), "" if job.requested_s is None else repr(job.requested_s),
-    )  # fmt: skip

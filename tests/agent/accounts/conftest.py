@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ebbtide import trees
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.contract.attempt_dir import doors_dir
+from ebbtide_agent.contract.attempt_dir import socket_dirs
 
 from tests.agent.supervision.conftest import agent
 from tests.agent.supervision.node import Node
@@ -36,7 +36,7 @@ def disk() -> Iterator[Path]:
     for process in left:
         process.signal(signal.SIGKILL)
     trees.remove(path)
-    shutil.rmtree(doors_dir(path / "node"), ignore_errors=True)
+    shutil.rmtree(socket_dirs(path / "node"), ignore_errors=True)
     assert left == []
 
 

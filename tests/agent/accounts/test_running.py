@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.accounts.accounts import MIN_UID, Account
-from ebbtide_agent.contract.attempt_dir import doors_dir
+from ebbtide_agent.contract.attempt_dir import socket_dirs
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.agent.channels.end import End
@@ -226,10 +226,10 @@ async def test_what_is_left_when_its_supervisor_is_killed_is_found_and_ended(
 async def test_forgotten_nothing_but_its_log_is_left(agent: MakeNode) -> None:
     async with agent() as node:
         await run(node, "nobody", "print(1)", env={"KEY": "canary"})
-        door = node.place().door
-        assert door.is_dir()
+        socket_dir = node.place().socket_dir
+        assert socket_dir.is_dir()
         await node.prove_free()
         assert node.status().phase == FREED
         await node.attempts.forget("1", 1)
         assert sorted(path.name for path in node.place().path.iterdir()) == ["forgotten", "output.log"]
-        assert list(doors_dir(node.dir.resolve()).iterdir()) == []
+        assert list(socket_dirs(node.dir.resolve()).iterdir()) == []

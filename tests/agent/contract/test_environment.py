@@ -11,7 +11,7 @@ from ebbtide_agent.contract.environment import (
     rank_environment,
     shutdown_timeout_s,
 )
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, StopSignalTarget
 from ebbtide_agent.network import Network
 
 PLAIN = Intent(
@@ -26,7 +26,7 @@ PLAIN = Intent(
     cpus=0.0,
     grace_s=180.0,
     signal="",
-    signal_target=SignalTarget.AUTO,
+    signal_target=StopSignalTarget.AUTO,
     ddp=False,
     needs_checkpoint=False,
     node_rank=0,

@@ -8,7 +8,7 @@ from ebbtide_agent.doctor.finding import Level
 from ebbtide_agent.doctor.probes import GROUPS
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.gpu.nvml import open_nvml
-from ebbtide_agent.observing.sight import look
+from ebbtide_agent.observing.observation import look
 
 from tests.agent.gpu.cuda_process import SUCCESS, CudaProcess
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.files import required
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 
 
 async def test_the_first_path_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -14,8 +14,8 @@ async def test_the_first_path_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_mount_that_does_not_answer_is_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody(*_: object, **__: object) -> Unknown:
-        return Unknown("no answer in time")
+    async def nobody(*_: object, **__: object) -> NoAnswer:
+        return NoAnswer("no answer in time")
 
     monkeypatch.setattr(required, "ask", nobody)
     assert await required.missing(["/nfs"]) == "/nfs does not answer (--require-path)"

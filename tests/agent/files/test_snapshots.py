@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 from ebbtide_agent.files import snapshots
-from ebbtide_agent.files.exchange import Away, Exchange
+from ebbtide_agent.files.exchange import Exchange, Unanswered
 from ebbtide_agent.files.snapshots import CACHED_S, WORKDIR_S, NotPlaced, SnapshotCache
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -202,7 +202,7 @@ async def test_one_whose_snapshot_is_gone_is_not_started(agent):  # noqa: F811
 async def test_while_the_master_is_away_it_waits(here, monkeypatch):
     monkeypatch.setattr(snapshots, "_PAUSE_S", 0.01)
     here._exchange.detach()
-    with pytest.raises(Away):
+    with pytest.raises(Unanswered):
         await here._exchange.ask(agent_pb2.ReadCheckpoint())
     placing = asyncio.create_task(here.place("1", 1, DIGEST))
     await asyncio.sleep(0)

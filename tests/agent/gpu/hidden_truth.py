@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading
 from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES
 from ebbtide_agent.processes.procfs import ProcessStat
@@ -20,8 +21,6 @@ TOTAL = 24 * GIB
 UUIDS = ("GPU-0", "GPU-1", "GPU-2")
 _PIDS = range(2**22 + 1, 2**22 + 61)  # none that this machine has, and so few that they are used again
 NEVER = float("inf")
-
-AttemptKey = tuple[str, int]
 
 
 class _FastSelector(selectors.DefaultSelector):

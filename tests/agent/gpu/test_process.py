@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ebbtide_agent import agent_log, gpu
 from ebbtide_agent.gpu import process, serving
-from ebbtide_agent.gpu.backend import Driver, GpuSettings, LinkKind, NoGpus
+from ebbtide_agent.gpu.backend import DeviceLinkKind, Driver, GpuSettings, NoGpus
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
@@ -63,7 +63,7 @@ def test_it_says_what_the_backend_says(opened):
     node.start({node.uuids[0]: 2 * GIB})
     assert (apart.kind, apart.gpus()) == ("fake", node.backend.gpus())
     assert apart.links() == node.backend.links()
-    assert apart.links()[0].kind is LinkKind.NVLINK
+    assert apart.links()[0].kind is DeviceLinkKind.NVLINK
     assert apart.driver() == Driver("580.65.06", "13.0")
     assert apart.settings(node.uuids[0]) == node.backend.settings(node.uuids[0]) != GpuSettings()
     assert [apart.read(uuid) for uuid in node.uuids] == [node.backend.read(uuid) for uuid in node.uuids]
@@ -76,7 +76,7 @@ def test_a_call_that_hangs_costs_the_process_its_life_and_nothing_else(opened):
     began = time.monotonic()
     assert [apart.read(uuid).unhealthy_reason for uuid in node.uuids] == [SILENT] * 2
     assert time.monotonic() - began < HANGS_S
-    assert read_stat(first) is None  # killed and buried
+    assert read_stat(first) is None  # killed and reaped
     node.faults()
     _wait_until(lambda: apart.read(node.uuids[0]).healthy)
     assert apart.pid not in (None, first)

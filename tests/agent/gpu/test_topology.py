@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ebbtide_agent.gpu.backend import Driver, GpuSettings, LinkKind
+from ebbtide_agent.gpu.backend import DeviceLinkKind, Driver, GpuSettings
 from ebbtide_agent.gpu.nvml import NvmlBackend, numa_node_of
 from ebbtide_agent.processes import procfs
 
@@ -21,13 +21,13 @@ def _kinds(backend):
 def test_gpus_behind_nvlink_switches_reach_each_other_by_nvlink(fake_node):
     kinds = _kinds(fake_node("dgx-h100").backend)
     assert len(kinds) == 28
-    assert set(kinds.values()) == {LinkKind.NVLINK}
+    assert set(kinds.values()) == {DeviceLinkKind.NVLINK}
 
 
 def test_bridged_pairs_are_told_from_the_rest(fake_node):
     kinds = _kinds(fake_node("4xRTX3090-nvlink").backend)
-    assert kinds[0, 1] == kinds[2, 3] == LinkKind.NVLINK
-    assert kinds[1, 2] == LinkKind.HOST_BRIDGE
+    assert kinds[0, 1] == kinds[2, 3] == DeviceLinkKind.NVLINK
+    assert kinds[1, 2] == DeviceLinkKind.HOST_BRIDGE
 
 
 def test_switches_and_numa_nodes_order_the_rest(tmp_path, fake_node):
@@ -36,7 +36,11 @@ def test_switches_and_numa_nodes_order_the_rest(tmp_path, fake_node):
     profile.write_text("switches = [[0, 1]]\n" + halves)
     node = fake_node(str(profile))
     kinds = _kinds(node.backend)
-    assert (kinds[0, 1], kinds[2, 3], kinds[1, 2]) == (LinkKind.SWITCH, LinkKind.HOST_BRIDGE, LinkKind.SYSTEM)
+    assert (kinds[0, 1], kinds[2, 3], kinds[1, 2]) == (
+        DeviceLinkKind.SWITCH,
+        DeviceLinkKind.HOST_BRIDGE,
+        DeviceLinkKind.SYSTEM,
+    )
     found = node.library
     assert [found.numa_node(gpu.pci_bus_id) for gpu in node.backend.gpus()] == [0, 0, 1, 1]
 

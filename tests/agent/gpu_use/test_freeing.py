@@ -13,7 +13,7 @@ from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.freeing import Freeing
-from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, Idle
+from ebbtide_agent.gpu_use.idle_use import TOLERANCE_BYTES, IdleMemory
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 
 from tests.agent.gpu import hand_nvml
@@ -62,7 +62,7 @@ class Bench:
         self.silent = False
         self.reader = GpuReader(backend)
         self.attribution = Attribution(self.attempts.pids)
-        self.idle = Idle()
+        self.idle = IdleMemory()
         shown = (idle_bytes or {}).items()
         self.idle.learn({uuid: GpuReading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
         self.freeing = Freeing(self.attempts.is_over, self.reader, self.attribution, self.idle, patience_s)

@@ -2,7 +2,7 @@
 
 import pytest
 from ebbtide_agent.gpu.backend import GpuProcess, GpuReading
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 
 GIB = 1 << 30
 
@@ -21,22 +21,22 @@ def seen(used, processes=(), uuid="GPU-0"):
     ],
 )
 def test_a_gpu_that_is_used_or_held_or_silent_does_not_show_what_idle_means(reading, held):
-    idle = Idle()
+    idle = IdleMemory()
     idle.learn({"GPU-0": reading}, held)
     assert idle.of("GPU-0") is None
 
 
 def test_what_idle_means_follows_the_display_up_and_down():
-    idle = Idle()
+    idle = IdleMemory()
     for used in (GIB, 2 * GIB, GIB // 2):
         idle.learn(seen(used), held=())
         assert idle.of("GPU-0") == used
 
 
 def test_what_a_job_left_is_never_taken_for_idle():
-    idle = Idle()
+    idle = IdleMemory()
     idle.learn(seen(GIB), held=())
-    idle.set_aside({"GPU-0"})
+    idle.mark_stuck({"GPU-0"})
     idle.learn(seen(4 * GIB), held=())
     assert idle.of("GPU-0") == GIB
     idle.learn(seen(GIB + 1), held=())
@@ -45,10 +45,10 @@ def test_what_a_job_left_is_never_taken_for_idle():
 
 
 def test_the_next_agent_knows_it(tmp_path):
-    first = Idle(tmp_path / "idle.json")
+    first = IdleMemory(tmp_path / "idle.json")
     first.learn(seen(GIB), held=())
-    first.set_aside({"GPU-0"})
-    second = Idle(tmp_path / "idle.json")
+    first.mark_stuck({"GPU-0"})
+    second = IdleMemory(tmp_path / "idle.json")
     second.learn(seen(4 * GIB), held=())
     assert second.of("GPU-0") == GIB
 
@@ -56,4 +56,4 @@ def test_the_next_agent_knows_it(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"boot_id": "of before"}', '{"idle_bytes": 7}'])
 def test_a_record_that_is_damaged_or_old_says_nothing(tmp_path, content):
     (tmp_path / "idle.json").write_text(content)
-    assert Idle(tmp_path / "idle.json").of("GPU-0") is None
+    assert IdleMemory(tmp_path / "idle.json").of("GPU-0") is None

@@ -17,7 +17,7 @@ from ebbtide_agent.gpu_use import attribution as attribution_module
 from ebbtide_agent.gpu_use import telemetry as telemetry_module
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.freeing import Freeing
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.gpu_use.telemetry import Telemetry
 from ebbtide_master.nodes.quarantine import is_released
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
@@ -146,7 +146,7 @@ class Story:
         self.attribution = attribution = Attribution(
             self.node.tree, self.node.stat, environments=self.node.environments
         )
-        idle = Idle(self.path)
+        idle = IdleMemory(self.path)
         self.freeing = Freeing(self.cluster.is_over, self.reader, attribution, idle)
         self.releases = {}
         self.telemetry = Telemetry(self.reader, attribution, idle, self.cluster.held)

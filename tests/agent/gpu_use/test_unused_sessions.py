@@ -3,7 +3,7 @@
 import os
 
 from ebbtide_agent.gpu.backend import GpuReading
-from ebbtide_agent.gpu_use.unused_sessions import Unused
+from ebbtide_agent.gpu_use.unused_sessions import UnusedSessions
 
 KEY = ("7", 1)
 
@@ -15,7 +15,7 @@ class World:
         self.now, self.bytes, self.limit_s = 1000.0, 0, limit_s
         self.told, self.warnings = [], []
         self.pids = ()
-        self.unused = Unused(self, self, lambda: self.now)
+        self.unused = UnusedSessions(self, self, lambda: self.now)
         self.look(0.0)
 
     def idle_limits(self):

@@ -6,7 +6,7 @@ import pytest
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
-from ebbtide_agent.gpu_use.idle_use import Idle
+from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.gpu_use.watchdog import SAMPLES, GpuMemoryUse, Watchdog, use_of
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
@@ -72,7 +72,7 @@ def attempts():
 def watchdog(attempts, monkeypatch):
     """One that sees what a test shows it, and nothing else."""
     monkeypatch.setattr("ebbtide_agent.gpu_use.watchdog._HURRY_S", 1000.0)
-    return Watchdog(attempts, GpuReader(Script(reading())), Attribution(dict), Idle())
+    return Watchdog(attempts, GpuReader(Script(reading())), Attribution(dict), IdleMemory())
 
 
 def look(dog, *seen, times=1):
@@ -186,7 +186,7 @@ async def test_an_attempt_that_is_over_is_not_remembered(attempts, watchdog):
 async def test_who_uses_too_much_is_looked_at_more_often_than_at_heartbeats(attempts, monkeypatch):
     monkeypatch.setattr("ebbtide_agent.gpu_use.watchdog._HURRY_S", 0.001)
     attribution = Attribution(lambda: {ONE: (11, 12), TWO: (21,)}, {}.get)
-    dog = Watchdog(attempts, GpuReader(Script(reading((11, 9 * GIB)))), attribution, Idle())
+    dog = Watchdog(attempts, GpuReader(Script(reading((11, 9 * GIB)))), attribution, IdleMemory())
     look(dog, reading((11, 9 * GIB)))
     async with asyncio.timeout(10):
         while not overrun(attempts)[0]:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import asking
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask, ask_and_wait
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import LARGEST, Worker
 from ebbtide_protos.process import Identity
 
@@ -56,11 +56,11 @@ class TestAsked:
 
     def test_any_other_error_means_that_nobody_knows(self) -> None:
         found = ask_and_wait(os.strerror, "no number", account=None, within_s=LONG_S)
-        assert isinstance(found, Unknown)
+        assert isinstance(found, NoAnswer)
         assert "TypeError" in found.reason
 
     def test_one_that_hangs_is_killed_and_the_answer_is_unknown(self, pipe: str) -> None:
-        assert isinstance(ask_and_wait(os.open, pipe, os.O_RDONLY, account=None, within_s=0.2), Unknown)
+        assert isinstance(ask_and_wait(os.open, pipe, os.O_RDONLY, account=None, within_s=0.2), NoAnswer)
 
     async def test_an_event_loop_goes_on_while_one_hangs(self, pipe: str) -> None:
         hanging = ask(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S)
@@ -104,7 +104,7 @@ class TestAsked:
 
     def test_an_answer_of_any_length_is_bounded(self) -> None:
         found = ask_and_wait(subprocess.getoutput, "yes | head -c 20000000", account=None, within_s=LONG_S)
-        assert isinstance(found, Unknown)
+        assert isinstance(found, NoAnswer)
 
     @pytest.mark.root
     def test_it_has_the_rights_of_the_account(self, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ class TestAsked:
 class TestErrand:
     def test_it_inherits_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EBB_SECRET", "of the agent")
-        found = Errand(facts, account=None, within_s=LONG_S).wait()
+        found = HelperTask(facts, account=None, within_s=LONG_S).wait()
         assert isinstance(found, dict)
         assert "EBB_SECRET" not in found["environment"]
         assert found["privileges"] is True
@@ -128,30 +128,32 @@ class TestErrand:
     @pytest.mark.root
     def test_it_has_the_rights_of_the_account(self) -> None:
         somebody = Account.of(pwd.getpwnam("nobody"))
-        found = Errand(facts, account=somebody, within_s=LONG_S).wait()
+        found = HelperTask(facts, account=somebody, within_s=LONG_S).wait()
         assert isinstance(found, dict)
         assert found["ids"] == [[somebody.uid] * 3, [somebody.gid] * 3, list(somebody.groups)]
         assert found["umask"] == 0o077
 
     def test_one_that_hangs_is_killed_and_the_answer_is_unknown(self, pipe: str) -> None:
-        errand = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=0.1)
-        process = Identity.of(errand.pid)
+        helper_task = HelperTask(os.open, pipe, os.O_RDONLY, account=None, within_s=0.1)
+        process = Identity.of(helper_task.pid)
         assert process is not None
-        assert errand.wait() == Unknown("no answer in time")
+        assert helper_task.wait() == NoAnswer("no answer in time")
         until = time.monotonic() + LONG_S
         while process.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
         assert not process.is_alive()
 
     def test_one_that_is_killed_by_its_user_answers_nothing(self, pipe: str) -> None:
-        errand = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S)
-        os.kill(errand.pid, signal.SIGKILL)
-        assert errand.wait() == Unknown("its process ended without an answer")
+        helper_task = HelperTask(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S)
+        os.kill(helper_task.pid, signal.SIGKILL)
+        assert helper_task.wait() == NoAnswer("its process ended without an answer")
 
     def test_what_went_wrong_is_told(self, tmp_path: Path) -> None:
-        assert Errand(fail_with_many_words, account=None, within_s=LONG_S).wait() == Unknown("RuntimeError: so it is")
+        assert HelperTask(fail_with_many_words, account=None, within_s=LONG_S).wait() == NoAnswer(
+            "RuntimeError: so it is"
+        )
         with pytest.raises(FileNotFoundError):
-            Errand(os.listdir, str(tmp_path / "none"), account=None, within_s=LONG_S).wait()
+            HelperTask(os.listdir, str(tmp_path / "none"), account=None, within_s=LONG_S).wait()
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def worker() -> Iterator[Worker]:
 
 
 def asked(worker: Worker, task: Callable[..., object], *arguments: object, within_s: float = LONG_S) -> object:
-    return Errand(task, *arguments, account=worker.account, within_s=within_s, worker=worker).wait()
+    return HelperTask(task, *arguments, account=worker.account, within_s=within_s, worker=worker).wait()
 
 
 def pid_of(worker: Worker) -> int:
@@ -176,7 +178,7 @@ class TestWorker:
         first = pid_of(worker)
         with pytest.raises(FileNotFoundError):
             asked(worker, os.listdir, "/none")
-        assert asked(worker, fail_with_many_words) == Unknown("RuntimeError: so it is")
+        assert asked(worker, fail_with_many_words) == NoAnswer("RuntimeError: so it is")
         assert first == pid_of(worker) != os.getpid()
 
     def test_it_inherits_nothing_and_keeps_nothing_of_a_question(
@@ -200,7 +202,7 @@ class TestWorker:
         self, worker: Worker, pipe: str
     ) -> None:
         first = pid_of(worker)
-        hanging = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
+        hanging = HelperTask(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
         with ThreadPoolExecutor(1) as other:
@@ -216,13 +218,13 @@ class TestWorker:
 
     def test_one_that_hangs_is_killed_and_replaced(self, worker: Worker, pipe: str) -> None:
         first = pid_of(worker)
-        assert asked(worker, os.open, pipe, os.O_RDONLY, within_s=0.1) == Unknown("no answer in time")
+        assert asked(worker, os.open, pipe, os.O_RDONLY, within_s=0.1) == NoAnswer("no answer in time")
         assert os.waitpid(first, 0) == (first, signal.SIGKILL)
         assert pid_of(worker) != first
 
     def test_while_it_is_busy_others_are_asked(self, worker: Worker, pipe: str) -> None:
         first = pid_of(worker)
-        hanging = Errand(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
+        hanging = HelperTask(os.open, pipe, os.O_RDONLY, account=None, within_s=LONG_S, worker=worker)
         assert pid_of(worker) != first
         os.close(os.open(pipe, os.O_WRONLY))
         assert isinstance(hanging.wait(), int)

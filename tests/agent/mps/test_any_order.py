@@ -41,7 +41,7 @@ class Lab:
 
     def go(self, job):
         del self.there[job]
-        self.sharing.left((job, 1))
+        self.sharing.forget((job, 1))
 
     async def step(self):
         match self.random.randrange(5):
@@ -73,7 +73,7 @@ class Lab:
 async def test_shares_go_one_way_and_leave_nothing_behind(binary, place, seed, monkeypatch):
     monkeypatch.setattr("ebbtide_agent.mps.daemon._QUIT_S", 0.2)
     sharing = GpuSharing(place / "node", binary, look_s=0.02)
-    await sharing.know(tuple(Gpu(uuid, 0, "A", 24 * GIB) for uuid in GPUS), lambda _: GpuSettings(), fake=False)
+    await sharing.set_gpus(tuple(Gpu(uuid, 0, "A", 24 * GIB) for uuid in GPUS), lambda _: GpuSettings(), fake=False)
     lab = Lab(sharing, seed)
     await sharing.start(lambda key, reason: lab.failed.append(key))
     for _ in range(40):
@@ -83,6 +83,6 @@ async def test_shares_go_one_way_and_leave_nothing_behind(binary, place, seed, m
     async with asyncio.timeout(20):
         while any(gpu.daemon for gpu in sharing._gpus.values()):
             await asyncio.sleep(0.01)
-    assert all(sharing.seen(GpuReading(uuid)).healthy for uuid in GPUS)
+    assert all(sharing.without_server(GpuReading(uuid)).healthy for uuid in GPUS)
     assert not list((place / "node" / "mps").glob("*.json"))
     await sharing.close()

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from ebbtide_agent.contract.intent import AllocatedGpu, Intent, SignalTarget
+from ebbtide_agent.contract.intent import AllocatedGpu, Intent, StopSignalTarget
 from ebbtide_agent.mps.control import MpsControl
 from ebbtide_agent.mps.environment import allocator_environment, mps_environment, torch_version
 
@@ -28,7 +28,7 @@ def venv(place):
 def intent(env, command=("python", "train.py")):
     return Intent(
         job_id="1", attempt=1, cluster_id="c", command=command, workdir="/", env=env, gpus=(QUARTER,),
-        gpu_mem_bytes=0, cpus=0, grace_s=30.0, signal="", signal_target=SignalTarget.AUTO, ddp=False,
+        gpu_mem_bytes=0, cpus=0, grace_s=30.0, signal="", signal_target=StopSignalTarget.AUTO, ddp=False,
         needs_checkpoint=False, node_rank=0, num_nodes=1, world_size=1, master_addr="", node_dir="/n",
         job_checkpoint_dir="/c", fake_gpu_dir="",
     )  # fmt: skip

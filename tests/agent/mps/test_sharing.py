@@ -72,7 +72,7 @@ class World:
         await self.node.until(lambda: self.daemon is None)
 
     def reading(self):
-        return self.sharing.seen(GpuReading(UUID, processes=()))
+        return self.sharing.without_server(GpuReading(UUID, processes=()))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def world(place, binary, monkeypatch):
         found = World(place, binary)
         try:
             await found.node.attempts.start()
-            await found.sharing.know((Gpu(UUID, 0, "A", 24 * GIB),), lambda _: GpuSettings(), fake=False)
+            await found.sharing.set_gpus((Gpu(UUID, 0, "A", 24 * GIB),), lambda _: GpuSettings(), fake=False)
             yield found
         finally:
             if not leave:

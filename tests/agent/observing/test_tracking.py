@@ -1,6 +1,6 @@
 """What is taken for one job, of what was seen look by look."""
 
-from ebbtide_agent.observing.sight import Key, NodeLook, Seen
+from ebbtide_agent.observing.observation import Key, NodeObservation, ObservedProcess
 from ebbtide_agent.observing.tracking import ObservedRun, Tracker
 
 GIB = 2**30
@@ -13,16 +13,18 @@ def seen(
     started: float = 1000.0,
     above: tuple[Key, ...] = (),
     user: str = "ada",
-) -> Seen:
+) -> ObservedProcess:
     held = {"GPU-a": GIB} if gpus is None else gpus
-    return Seen((pid, round(started * TICKS)), held, above, user, "python")
+    return ObservedProcess((pid, round(started * TICKS)), held, above, user, "python")
 
 
-def look(at: float, *processes: Seen, busy: float | None = None, blind: frozenset[str] = frozenset()) -> NodeLook:
-    return NodeLook(at, processes, {"GPU-a": busy, "GPU-b": busy}, blind)
+def look(
+    at: float, *processes: ObservedProcess, busy: float | None = None, blind: frozenset[str] = frozenset()
+) -> NodeObservation:
+    return NodeObservation(at, processes, {"GPU-a": busy, "GPU-b": busy}, blind)
 
 
-def runs_of(*looks: NodeLook) -> list[ObservedRun]:
+def runs_of(*looks: NodeObservation) -> list[ObservedRun]:
     """All runs, over or not, in the order in which they were first seen."""
     tracker = Tracker()
     over = [run for each in looks for run in tracker.take(each)]
@@ -93,7 +95,7 @@ def test_a_parent_that_comes_to_the_gpu_after_its_child_belongs_to_the_same_job(
 
 
 def test_a_process_that_this_machine_does_not_show_is_a_job_of_nobody_known() -> None:
-    hidden = Seen((7, 0), {"GPU-a": GIB})
+    hidden = ObservedProcess((7, 0), {"GPU-a": GIB})
     (run,) = runs_of(look(0.0, hidden), look(15.0, hidden))
     assert (run.user, run.seconds) == ("", 15.0)
 

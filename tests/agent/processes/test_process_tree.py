@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from ebbtide_agent.processes import process_tree
-from ebbtide_agent.processes.asking import Reaction
 from ebbtide_agent.processes.launchers import ProcessKind
+from ebbtide_agent.processes.stop_propagation import Reaction
 from ebbtide_protos.process import Identity
 
 

@@ -263,7 +263,7 @@ async def test_a_file_that_was_being_written_when_its_supervisor_was_killed_is_n
         status = await node.end()
         assert (status.lost, status.exit.checkpointed) == (True, job_pb2.CHECKPOINTED_NO)
         assert not status.HasField("checkpoint")
-        assert not checkpoints.any_published(node.checkpoints / "1")
+        assert not list(checkpoints._candidates(node.checkpoints / "1"))
 
 
 async def test_a_save_that_was_cut_short_by_the_end_of_its_supervisor_is_known_as_such(agent):

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from ebbtide_agent.processes.asking import LiveProcess, Reaction, StopStep
 from ebbtide_agent.processes.launchers import ProcessKind
-from ebbtide_agent.supervisor.clues import Clue, of_killing, of_request
+from ebbtide_agent.processes.stop_propagation import LiveProcess, Reaction, StopStep
+from ebbtide_agent.supervisor.clues import WireClue, of_killing, of_request
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 CATCHES = """
@@ -59,14 +59,14 @@ def test_who_is_asked_below_a_launcher_is_hidden_by_it():
         2: LiveProcess(2, 1, reaction=HANDLER),
         3: LiveProcess(3, 0, reaction=HANDLER),
     }
-    assert list(of_request(tree, StopStep(signal=(2,), handlers=(2,)), 15)) == [Clue.LAUNCHER]
+    assert list(of_request(tree, StopStep(signal=(2,), handlers=(2,)), 15)) == [WireClue.LAUNCHER]
     assert list(of_request(tree, StopStep(signal=(3,), handlers=(3,)), 15)) == []
     assert list(of_request(tree, StopStep(tell=(2,), handlers=(2,)), 15)) == []
 
 
 def test_data_loaders_that_are_signalled_below_who_could_save_are_seen():
     tree = {1: LiveProcess(1, 0, reaction=HANDLER), 2: LiveProcess(2, 1, kind=ProcessKind.WORKER)}
-    assert list(of_request(tree, StopStep(signal=(1, 2), handlers=(1,)), 15)) == [Clue.WORKERS_SIGNALLED]
+    assert list(of_request(tree, StopStep(signal=(1, 2), handlers=(1,)), 15)) == [WireClue.WORKERS_SIGNALLED]
     assert list(of_request(tree, StopStep(signal=(1,), handlers=(1,)), 15)) == []
 
 
@@ -74,4 +74,4 @@ def test_a_copy_of_who_was_asked_was_not_left_out():
     asked, copy = LiveProcess(1, 0, reaction=HANDLER, image=(7,)), LiveProcess(2, 1, reaction=HANDLER, image=(7,))
     other = LiveProcess(3, 1, reaction=HANDLER, image=(8,))
     assert list(of_killing({1: asked, 2: copy}, [1])) == []
-    assert list(of_killing({1: asked, 3: other}, [1])) == [Clue.NOT_ASKED]
+    assert list(of_killing({1: asked, 3: other}, [1])) == [WireClue.NOT_ASKED]

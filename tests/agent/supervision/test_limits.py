@@ -94,7 +94,7 @@ class TestWatch:
         with _running(INHERIT) as process:
             pids = [process.pid, *procfs.children(process.pid)]
             assert sum(map(procfs.memory_bytes, pids)) > 4 * 48 * MIB
-            assert 48 * MIB < limits.weigh(pids) < 96 * MIB
+            assert 48 * MIB < limits.total_memory_bytes(pids) < 96 * MIB
             assert not _watch(128 * MIB, pids)
             assert _watch(40 * MIB, pids)
 
@@ -107,12 +107,12 @@ class TestWatch:
         code += "print(sum(whole[i] for i in range(0, len(whole), 4096)), flush=True)\ntime.sleep(600)\n"
         with _running(code, str(data)) as process:
             assert procfs.memory_bytes(process.pid) < 64 * MIB
-            assert limits.weigh([process.pid]) < 64 * MIB
+            assert limits.total_memory_bytes([process.pid]) < 64 * MIB
 
     def test_memory_that_is_shared_without_a_file_counts(self):
         code = "import mmap, time\nwhole = mmap.mmap(-1, 64 << 20)\nwhole[:] = b'x' * (64 << 20)\n"
         with _running(code + "print('up', flush=True)\ntime.sleep(600)\n") as process:
-            assert limits.weigh([process.pid]) >= 64 * MIB
+            assert limits.total_memory_bytes([process.pid]) >= 64 * MIB
 
     def test_of_who_is_gone_nothing_counts(self):
         with subprocess.Popen(["true"]) as process:

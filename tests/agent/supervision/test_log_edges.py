@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from ebbtide_agent.logs.log_edges import BLOCK, Begin, LogEdge, edge_of, times_path
+from ebbtide_agent.logs.log_edges import BLOCK, LogEdge, LogOffset, edge_of, times_path
 from ebbtide_agent.processes.linux import punch_hole
 from ebbtide_agent.supervisor.log_times import APART_S, LogTimes
 
@@ -23,7 +23,7 @@ from ebbtide_agent.supervisor.log_times import APART_S, LogTimes
 def test_the_last_lines_are_found(tmp_path, text, lines, end):
     log = tmp_path / "output.log"
     log.write_bytes(text)
-    assert edge_of(log, LogEdge(tail=lines)) == Begin(len(text) - len(end), min(lines, len(end.splitlines())))
+    assert edge_of(log, LogEdge(tail=lines)) == LogOffset(len(text) - len(end), min(lines, len(end.splitlines())))
 
 
 def test_lines_that_are_not_kept_are_not_looked_for(tmp_path):
@@ -37,7 +37,7 @@ def test_lines_that_are_not_kept_are_not_looked_for(tmp_path):
 
 
 def test_of_a_log_that_does_not_exist_the_end_is_its_begin(tmp_path):
-    assert edge_of(tmp_path / "output.log", LogEdge(tail=3)) == Begin(0)
+    assert edge_of(tmp_path / "output.log", LogEdge(tail=3)) == LogOffset(0)
 
 
 def test_what_was_printed_since_begins_with_a_whole_line_and_never_too_late(tmp_path):

@@ -1,7 +1,7 @@
 """What an attempt prints is looked through while it runs, and its job never waits for that."""
 
 import pytest
-from ebbtide_agent.contract.intent import LogRule
+from ebbtide_agent.contract.intent import LogPattern
 from ebbtide_agent.supervisor import log_rules
 from ebbtide_agent.supervisor.log_rules import LogRules
 from ebbtide_protos.v1 import job_pb2
@@ -19,7 +19,7 @@ def printed(tmp_path):
         path = tmp_path / "output.log"
 
         def rules(self, *rules):
-            self.looking = LogRules([LogRule(*rule) for rule in rules], [(self.path, ("GPU-0",))])
+            self.looking = LogRules([LogPattern(*rule) for rule in rules], [(self.path, ("GPU-0",))])
 
         def says(self, text):
             with self.path.open("ab") as file:

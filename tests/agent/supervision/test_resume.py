@@ -92,7 +92,7 @@ async def test_two_clusters_on_one_disk_do_not_see_each_others_checkpoints(agent
 async def test_a_script_that_wrote_nothing_leaves_nothing_to_resume(agent):
     async with agent() as node:
         assert not (await node.run(python("pass"))).HasField("checkpoint")
-        assert not checkpoints.any_published(node.checkpoints / "1")
+        assert not list(checkpoints._candidates(node.checkpoints / "1"))
 
 
 async def test_resume_arguments_are_appended_once_there_is_a_checkpoint_that_they_can_name(agent):

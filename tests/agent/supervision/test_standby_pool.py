@@ -68,7 +68,7 @@ async def pool(tmp_path, size=2, idle_s=300.0, available_bytes=1 << 40):
     """A pool, its spawner, and what prepares it for an attempt whose last one has told something."""
     spawner = Spawner()
     standbys = Standbys(spawner, size, idle_s, lambda: available_bytes)
-    AttemptDir(tmp_path).record_told({"pid": 1, "modules": ["numpy"], "changed": {}})
+    AttemptDir(tmp_path).record_imports({"pid": 1, "modules": ["numpy"], "changed": {}})
 
     async def prepare(attempt: Attempt) -> None:
         standbys.prepare(attempt)

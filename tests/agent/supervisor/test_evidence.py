@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 from ebbtide import checkpoints
-from ebbtide_agent.supervisor.evidence import Conduct, Contents, being_written, judge
-from ebbtide_agent.supervisor.status import Checkpointed
+from ebbtide_agent.supervisor.evidence import CheckpointContents, StopConduct, being_written, judge
+from ebbtide_agent.supervisor.status import WireCheckpointed
 
 NOTHING = frozenset[str]()
 
@@ -34,47 +34,47 @@ def test_a_process_that_is_gone_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("cut_short", "handled", "verdict"),
     [
-        ({"state"}, True, Checkpointed.NO),
-        (set(), True, Checkpointed.UNKNOWN),
-        (set(), False, Checkpointed.NO),
+        ({"state"}, True, WireCheckpointed.NO),
+        (set(), True, WireCheckpointed.UNKNOWN),
+        (set(), False, WireCheckpointed.NO),
     ],
 )
 def test_without_a_sealed_checkpoint_what_was_cut_short_and_who_had_no_handler_saved_nothing(
     tmp_path, cut_short, handled, verdict
 ):
-    before = Contents.of(tmp_path)
+    before = CheckpointContents.of(tmp_path)
     (tmp_path / "state").write_text("1")
-    found = judge(tmp_path, before, None, Conduct(handled), cut_short=frozenset(cut_short))
+    found = judge(tmp_path, before, None, StopConduct(handled), cut_short=frozenset(cut_short))
     assert found is verdict
 
 
 @pytest.mark.parametrize(
     ("conduct", "verdict"),
     [
-        (Conduct(handled=True), Checkpointed.UNKNOWN),
-        (Conduct(handled=True, publishes=True), Checkpointed.NO),
-        (Conduct(handled=True, failed=True), Checkpointed.NO),
-        (Conduct(handled=True, publishes=True, vouches=True), Checkpointed.YES),
-        (Conduct(handled=False), Checkpointed.NO),
+        (StopConduct(handled=True), WireCheckpointed.UNKNOWN),
+        (StopConduct(handled=True, publishes=True), WireCheckpointed.NO),
+        (StopConduct(handled=True, failed=True), WireCheckpointed.NO),
+        (StopConduct(handled=True, publishes=True, vouches=True), WireCheckpointed.YES),
+        (StopConduct(handled=False), WireCheckpointed.NO),
     ],
-    ids=lambda value: None if isinstance(value, Checkpointed) else str(value),
+    ids=lambda value: None if isinstance(value, WireCheckpointed) else str(value),
 )
 def test_where_nothing_new_lies_in_the_directory_the_conduct_of_the_job_says_what_is_certain(
     tmp_path, conduct, verdict
 ):
-    assert judge(tmp_path, Contents.of(tmp_path), None, conduct) is verdict
+    assert judge(tmp_path, CheckpointContents.of(tmp_path), None, conduct) is verdict
 
 
 @pytest.mark.parametrize(
     ("complete", "passed_over", "verdict"),
     [
-        (True, False, Checkpointed.YES),
-        (False, False, Checkpointed.UNKNOWN),
-        (False, True, Checkpointed.NO),
+        (True, False, WireCheckpointed.YES),
+        (False, False, WireCheckpointed.UNKNOWN),
+        (False, True, WireCheckpointed.NO),
     ],
 )
 def test_what_was_written_counts_for_what_the_next_attempt_will_make_of_it(tmp_path, complete, passed_over, verdict):
-    before = Contents.of(tmp_path)
+    before = CheckpointContents.of(tmp_path)
     (tmp_path / "state").write_text("1")
     sealed = checkpoints.seal(tmp_path, job_id="1", attempt=1, complete=complete, cut_short=not complete)
-    assert judge(tmp_path, before, sealed, Conduct(handled=True, failed=True), passed_over=passed_over) is verdict
+    assert judge(tmp_path, before, sealed, StopConduct(handled=True, failed=True), passed_over=passed_over) is verdict

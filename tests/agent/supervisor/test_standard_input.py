@@ -28,10 +28,10 @@ class Attempt:
         self._listener.bind(self._path)
         self._listener.listen()
         self._selector = selector
-        pipe, known = InputPipe(None), forking.on_their_way()
+        pipe, known = InputPipe(None), forking.unreaped()
         self.reader = os.dup(pipe.reader)
         pipe.handed_over()
-        [self.guard] = forking.on_their_way() - known
+        [self.guard] = forking.unreaped() - known
         while (stat := procfs.read_stat(self.guard)) is None or stat.command != HELPER:
             time.sleep(0.001)  # until then it has the reader open, too, which no supervisor has
         self.input = StandardInput(selector, self._listener, pipe, LOST_S)
@@ -76,7 +76,7 @@ def an_attempt(path: Path) -> Iterator[Attempt]:
             if attempt.reader >= 0:
                 os.close(attempt.reader)
             os.waitpid(attempt.guard, 0)
-            forking.buried(attempt.guard)
+            forking.note_reaped(attempt.guard)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.swap.gpus import open_gpus
 from ebbtide_agent.swap.operation import carry_out
-from ebbtide_agent.swap.sequence import Do, SwapOrder, SwapOutcome, Swapped, SwapResult
+from ebbtide_agent.swap.sequence import SwapAction, SwapOrder, SwapOutcome, Swapped, SwapResult
 
 pytestmark = pytest.mark.gpu
 
@@ -61,7 +61,7 @@ class Job:
                 return pynvml.nvmlDeviceGetUUID(handle)
         raise AssertionError("NVML does not list the process: is this another pid namespace than the driver's?")
 
-    def carry_out(self, do: Do, swapped: Swapped | None = None) -> SwapResult:
+    def carry_out(self, do: SwapAction, swapped: Swapped | None = None) -> SwapResult:
         order = SwapOrder(do, self.process.pid, self.gpu, "", str(self.directory), swapped=swapped or Swapped())
         return carry_out(order, 180)
 
@@ -86,12 +86,12 @@ def job(tmp_path):
 def test_memory_leaves_the_gpu_and_comes_back_as_it_was(job):
     assert job.is_intact()
     before = job.gpus.look(job.gpu)
-    out = job.carry_out(Do.SUSPEND)
+    out = job.carry_out(SwapAction.SUSPEND)
     assert (out.ending, out.reason) == (SwapOutcome.DONE, "")
     meanwhile = job.gpus.look(job.gpu)
     assert job.pid not in meanwhile.processes
     assert meanwhile.free_bytes - before.free_bytes >= 2048 * MIB
-    back = job.carry_out(Do.RESUME, out.swapped)
+    back = job.carry_out(SwapAction.RESUME, out.swapped)
     assert (back.ending, back.reason) == (SwapOutcome.DONE, "")
     assert job.pid in job.gpus.look(job.gpu).processes
     assert job.is_intact()
@@ -100,19 +100,19 @@ def test_memory_leaves_the_gpu_and_comes_back_as_it_was(job):
 
 def test_ten_times_change_nothing(job):
     for _ in range(10):
-        out = job.carry_out(Do.SUSPEND)
+        out = job.carry_out(SwapAction.SUSPEND)
         assert out.ending is SwapOutcome.DONE, out.reason
-        assert job.carry_out(Do.RESUME, out.swapped).ending is SwapOutcome.DONE
+        assert job.carry_out(SwapAction.RESUME, out.swapped).ending is SwapOutcome.DONE
     assert job.is_intact()
 
 
 def test_a_second_suspend_is_refused_while_the_job_is_out(job):
-    out = job.carry_out(Do.SUSPEND)
+    out = job.carry_out(SwapAction.SUSPEND)
     assert out.ending is SwapOutcome.DONE, out.reason
-    again = job.carry_out(Do.SUSPEND)
+    again = job.carry_out(SwapAction.SUSPEND)
     # It is on no GPU, so there is nothing to move, and it is frozen as before.
     assert (again.ending, again.swapped.process) == (SwapOutcome.DONE, None)
-    assert job.carry_out(Do.RESUME, out.swapped).ending is SwapOutcome.DONE
+    assert job.carry_out(SwapAction.RESUME, out.swapped).ending is SwapOutcome.DONE
     assert job.is_intact()
 
 
@@ -120,9 +120,9 @@ def test_the_speed_of_ten_gigabytes_is_told(tmp_path):
     job = Job(tmp_path, 10 * 1024)
     try:
         started = time.monotonic()
-        out = job.carry_out(Do.SUSPEND)
+        out = job.carry_out(SwapAction.SUSPEND)
         between = time.monotonic()
-        back = job.carry_out(Do.RESUME, out.swapped)
+        back = job.carry_out(SwapAction.RESUME, out.swapped)
         print(
             f"10 GiB out {between - started:.2f} s, back {time.monotonic() - between:.2f} s", out.parts_s, back.parts_s
         )

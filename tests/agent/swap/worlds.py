@@ -15,7 +15,7 @@ from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap.fake import FakeDriver
 from ebbtide_agent.swap.operation import carry_out
-from ebbtide_agent.swap.sequence import Do, SwapOrder, Swapped, SwapResult
+from ebbtide_agent.swap.sequence import SwapAction, SwapOrder, Swapped, SwapResult
 
 GIB = 1 << 30
 # Small enough for the host memory of any machine that runs these tests: the real driver asks for it.
@@ -92,10 +92,10 @@ class Job:
         self.pids = pids
 
     def suspend(self, deadline_s: float = 30, **changes: object) -> SwapResult:
-        return self._carry_out(deadline_s, do=Do.SUSPEND, **changes)
+        return self._carry_out(deadline_s, do=SwapAction.SUSPEND, **changes)
 
     def resume(self, swapped: Swapped, deadline_s: float = 30) -> SwapResult:
-        return self._carry_out(deadline_s, do=Do.RESUME, swapped=swapped)
+        return self._carry_out(deadline_s, do=SwapAction.RESUME, swapped=swapped)
 
     def frozen(self) -> bool:
         return all(procfs.read_stat(pid).stopped for pid in self.pids)

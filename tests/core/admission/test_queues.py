@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.admission.queues import Queue, ShapedQueue, by_arrival
+from ebbtide_core.admission.queues import DemandQueue, Queue, by_arrival
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
 from ebbtide_core.policies.draft import Draft
@@ -11,7 +11,7 @@ from hypothesis import given
 
 from tests.core.lab import Lab
 
-QUEUES = {"plain": Queue, "in lines": ShapedQueue}
+QUEUES = {"plain": Queue, "by demand": DemandQueue}
 SIZES = st.integers(1, 4)
 
 
@@ -27,7 +27,7 @@ def offered(queue: Queue, left_out: set[int]) -> list[Job]:
     for job in turns:
         seen.append(job)
         if job.gpus_min in left_out:
-            turns.leave_out_alike()
+            turns.skip_demand()
     return seen
 
 

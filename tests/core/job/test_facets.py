@@ -2,7 +2,7 @@
 
 from ebbtide_core import events as e
 from ebbtide_core.job.facets import ANYWHERE, NOTHING_MEASURED, Eligibility, Measured
-from ebbtide_core.model.types import GpuId, NodeId, Progress
+from ebbtide_core.model.types import GpuId, NodeId, ProgressFacts
 
 from tests.core.lab import Lab
 
@@ -11,9 +11,9 @@ def test_what_happens_to_one_job_changes_nothing_that_another_shares_with_it() -
     lab = Lab(gpus=2)
     one, other = lab.running(), lab.submit()
     before = other.next, other.times, other.saved, other.measured, other.retries, other.eligibility, other.gpu_memory
-    lab.cluster.handle(e.ProgressReported(one.id, 1, Progress(5, 10)), lab.now)
+    lab.cluster.handle(e.ProgressReported(one.id, 1, ProgressFacts(5, 10)), lab.now)
     lab.tell(e.NodeExcluded(one.id, one.attempts[-1].allocation.node_ids[0], "its log says 'Xid 79'"))
-    assert one.measured.progress == Progress(5, 10)
+    assert one.measured.progress == ProgressFacts(5, 10)
     assert one.eligibility.excluded == set(one.eligibility.excluded_because)
     after = other.next, other.times, other.saved, other.measured, other.retries, other.eligibility, other.gpu_memory
     assert all(new is old for new, old in zip(after, before, strict=True))

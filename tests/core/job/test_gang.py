@@ -10,8 +10,8 @@ from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.types import (
     WHOLE,
     AttemptRef,
-    Checkpoint,
     Checkpointed,
+    CheckpointFacts,
     ExitFacts,
     GpuId,
     HeldBy,
@@ -382,7 +382,7 @@ def test_dirty_gpus_of_one_node_are_quarantined(lab: Gangs) -> None:
 
 def test_a_suspend_reaches_all_nodes_and_is_over_when_all_are_free(lab: Gangs) -> None:
     job = lab.gang()
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(7, 1, "/c/7", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(7, 1, "/c/7", True)))
     lab.tell(e.SuspendRequested(job.id))
     assert lab.asked(Stop) == [("a", "b")]
     lab.ends_on(job, "b", stepped_aside())

@@ -5,7 +5,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.commands import Launch, Resume, Stop
 from ebbtide_core.estimates.work import Assumptions
-from ebbtide_core.model.types import Checkpointed, ExitFacts, HeldBy, JobState, Progress, SuspendMode
+from ebbtide_core.model.types import Checkpointed, ExitFacts, HeldBy, JobState, ProgressFacts, SuspendMode
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
 
@@ -139,7 +139,7 @@ def test_the_first_step_after_a_suspension_is_a_fact_of_its_own_once(lab):
     job = lab.running()
     lab.progress(job, 7)
     lab.tell(e.DrillRequested(job.id))
-    lab.tell(e.AttemptExited(job.id, 1, SAVED, Progress(8, 100), freed=True))
+    lab.tell(e.AttemptExited(job.id, 1, SAVED, ProgressFacts(8, 100), freed=True))
     lab.start(job)
     for step in (9, 10):
         lab.progress(job, step)
@@ -153,7 +153,7 @@ def test_what_was_measured_survives_a_restart_of_the_master(lab):
     job = lab.running()
     lab.progress(job, 7)
     lab.tell(e.DrillRequested(job.id))
-    lab.tell(e.AttemptExited(job.id, 1, SAVED, Progress(8, 100), freed=True))
+    lab.tell(e.AttemptExited(job.id, 1, SAVED, ProgressFacts(8, 100), freed=True))
     lab.start(job)
     lab.progress(job, 9)
     again = Cluster(create_policy("fitgpp", {}))

@@ -3,7 +3,7 @@
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Forget, Launch
-from ebbtide_core.model.types import Checkpoint, ExitFacts, HeldBy, JobId, JobState, NodeId, RefusalCause
+from ebbtide_core.model.types import CheckpointFacts, ExitFacts, HeldBy, JobId, JobState, NodeId, RefusalCause
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stepped_aside
 
@@ -82,7 +82,7 @@ class TestRefusals:
 
     def test_a_job_that_had_a_checkpoint_asks_for_one(self, lab: Lab) -> None:
         job = lab.running()
-        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(5, 10, "/c", True)))
+        lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(5, 10, "/c", True)))
         lab.tell(e.SuspendRequested(job.id))
         lab.tell(e.ResumeRequested(job.id))
         lab.end(job)

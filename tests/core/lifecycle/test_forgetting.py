@@ -44,7 +44,7 @@ def summary(state: ClusterState) -> list[object]:
     facts = [digest(state), state.submissions, state.gates.next_id(state.submissions), state.history.runs, state.peaks]
     nodes = {id: (node.quarantine, node.gpus, node.drain, encode(node.facts)) for id, node in state.nodes.items()}
     queues = {name: [job.id for job in pool.queue] for name, pool in state.pools.items()}
-    return [*facts, curves, known, nodes, queues, sorted(state.unfinished), state.aside, state.problems]
+    return [*facts, curves, known, nodes, queues, sorted(state.unfinished), state.displaced, state.problems]
 
 
 class ForgettingWorld(WatchedWorld):

@@ -8,7 +8,7 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.idling import facts
 from ebbtide_core.model.settings import IdleAction, IdleSettings
-from ebbtide_core.model.types import Checkpoint, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
+from ebbtide_core.model.types import CheckpointFacts, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
 from ebbtide_core.views.gpu_time import Periods, check
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.narrate import narrate
@@ -149,7 +149,7 @@ def test_events_survive_the_journal_and_are_told_in_words(lab: Lab) -> None:
 def test_idle_time_is_waste_and_nothing_of_it_is_lost(lab: Lab) -> None:
     job = lab.running(2)
     lab.wait(99)
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(1, 1, "/c", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(1, 1, "/c", True)))
     lab.wait(99)
     lab.progress(job, 7)
     lab.wait(2000)
@@ -176,19 +176,19 @@ def test_who_is_busy_again_still_says_that_its_script_was_edited(lab: Lab) -> No
 
 
 def test_a_task_that_was_suspended_for_being_idle_is_not_sent_on_when_it_is_among_the_best() -> None:
-    sweep = Sweep([1.0, 2.0, 3.0, 4.0], gpus=1)
-    first = sweep.tasks[0]
-    sweep.report(0, 100)
-    sweep.settle()
-    sweep.tell(e.ReleaseRequested(first.id))  # it goes on, though nobody knows yet how good it is
-    sweep.report(1, 100)
-    sweep.settle()
+    halving = Sweep([1.0, 2.0, 3.0, 4.0], gpus=1)
+    first = halving.tasks[0]
+    halving.report(0, 100)
+    halving.settle()
+    halving.tell(e.ReleaseRequested(first.id))  # it goes on, though nobody knows yet how good it is
+    halving.report(1, 100)
+    halving.settle()
     assert first.state is JobState.RUNNING
-    sweep.wait(1800)
-    look(sweep, first, quiet=["a0"], how=SUSPEND)
-    sweep.wait(700)
+    halving.wait(1800)
+    look(halving, first, quiet=["a0"], how=SUSPEND)
+    halving.wait(700)
     for index in (2, 3):
-        sweep.settle()
-        sweep.report(index, 100)
-    assert not sweep.cluster.state.halvings["1"].tasks[first.id].waits
+        halving.settle()
+        halving.report(index, 100)
+    assert not halving.cluster.state.halvings["1"].tasks[first.id].waits
     assert (first.held_by, first.reason[:4]) == (HeldBy.SYSTEM, "idle")

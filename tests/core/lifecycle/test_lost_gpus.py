@@ -7,7 +7,7 @@ from ebbtide_core import events as e
 from ebbtide_core.commands import Stop
 from ebbtide_core.job.outcome import Ending, read_exit
 from ebbtide_core.model.types import (
-    Checkpoint,
+    CheckpointFacts,
     ExitFacts,
     GpuId,
     HeldBy,
@@ -38,7 +38,7 @@ def lab():
 def test_the_job_on_a_lost_gpu_ends_with_a_short_grace_and_goes_on_elsewhere_and_others_do_not_notice(lab):
     job, other = lab.running(retries=0), lab.running()
     assert (gpus_of(job), gpus_of(other)) == ({"a0"}, {"a1"})
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(7, 1, "/c/7", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(7, 1, "/c/7", True)))
     [stop] = [command for command in loses(lab, "a0") if isinstance(command, Stop)]
     assert (stop.job, stop.grace_s) == (job.id, 30.0)
     assert (job.state, job.reason) == (JobState.SUSPENDING, f"GPU a0 of node a is lost: {LOST}")

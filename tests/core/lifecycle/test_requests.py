@@ -6,8 +6,8 @@ from ebbtide_core.cluster import RefusalKind
 from ebbtide_core.commands import Stop
 from ebbtide_core.model.types import (
     WHOLE,
-    Checkpoint,
     Checkpointed,
+    CheckpointFacts,
     ExitFacts,
     HeldBy,
     JobState,
@@ -69,7 +69,7 @@ class TestSuspendAndResume:
     ) -> None:
         job = lab.running()
         lab.tell(e.SuspendRequested(job.id))
-        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(5, 10, "/c", True)))
+        lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(5, 10, "/c", True)))
         lab.exit(job, stepped_aside(checkpointed=checkpointed, checkpoint_s=1.5))
         assert (job.suspensions[0].checkpoint_s, job.suspensions[0].checkpoint_bytes) == (1.5, size)
 
@@ -96,7 +96,7 @@ class TestSuspendAndResume:
     def test_a_checkpoint_in_between_keeps_it_from_being_held(self, lab: Lab) -> None:
         job = lab.running()
         for number in range(1, 6):
-            lab.tell(e.CheckpointPublished(job.id, number, Checkpoint(number, 10, "/c", True)))
+            lab.tell(e.CheckpointPublished(job.id, number, CheckpointFacts(number, 10, "/c", True)))
             lab.tell(e.SuspendRequested(job.id))
             lab.tell(e.ResumeRequested(job.id))
             lab.end(job, KILLED)

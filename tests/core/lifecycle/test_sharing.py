@@ -2,7 +2,7 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.types import Checkpoint, ExitFacts, JobState, Sharing
+from ebbtide_core.model.types import CheckpointFacts, ExitFacts, JobState, Sharing
 from ebbtide_core.views.narrate import narrate
 
 from tests.core.lab import Lab
@@ -40,7 +40,7 @@ def test_who_was_cancelled_just_then_stays_cancelled(lab):
 def test_failures_of_the_server_do_not_hold_a_job_that_makes_checkpoints(lab):
     job = lab.running("1/4")
     for attempt in range(1, 6):
-        lab.tell(e.CheckpointPublished(job.id, attempt, Checkpoint(attempt, 1, "/c", True)))
+        lab.tell(e.CheckpointPublished(job.id, attempt, CheckpointFacts(attempt, 1, "/c", True)))
         lab.end(job, FAILED)
         lab.start(job)
     assert (job.state, job.retries.restarts) == (JobState.RUNNING, 5)

@@ -7,7 +7,7 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.model.asha import Asha, Mode
 from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
-from ebbtide_core.model.types import ExitFacts, HeldBy, JobId, JobState, Progress, SuspendMode, Task
+from ebbtide_core.model.types import ExitFacts, HeldBy, JobId, JobState, ProgressFacts, SuspendMode, Task
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.narrate import narrate
 
@@ -44,7 +44,7 @@ class Sweep(Lab):
         progress = progress or {"loss": self.losses[index]}
         if progress == {"loss": None}:
             progress = {"diverged": ("loss",)}
-        return self.tell(e.ProgressReported(job.id, len(job.attempts), Progress(step, 1600, **progress)))
+        return self.tell(e.ProgressReported(job.id, len(job.attempts), ProgressFacts(step, 1600, **progress)))
 
     def turn(self):
         """Whoever runs comes to its next rung, or its end; False if nobody runs."""
@@ -52,8 +52,8 @@ class Sweep(Lab):
         for job in running:
             if job.state is not JobState.RUNNING:
                 continue
-            sweep = self.cluster.state.halvings["1"]
-            steps = sweep.next_rung(job.id)
+            halving = self.cluster.state.halvings["1"]
+            steps = halving.next_rung(job.id)
             self.report(self.tasks.index(job), steps or 1600)
             if steps is None:
                 self.end(job, DONE)

@@ -7,7 +7,16 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.notice_rules import Moment
-from ebbtide_core.model.types import Checkpoint, Checkpointed, Clue, ExitFacts, JobState, NodeId, Progress, SignalTarget
+from ebbtide_core.model.types import (
+    Checkpointed,
+    CheckpointFacts,
+    Clue,
+    ExitFacts,
+    JobState,
+    NodeId,
+    ProgressFacts,
+    SignalTarget,
+)
 from ebbtide_core.views.narrate import narrate
 from ebbtide_core.views.notices import moment_of
 
@@ -27,9 +36,9 @@ def left(
     job = lab.running(**spec)
     lab.now += age_s
     if kept is not None:
-        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(kept, 1, "/c", True)))
+        lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(kept, 1, "/c", True)))
     lab.tell(e.SuspendRequested(job.id))
-    progress = None if step is None else Progress(step)
+    progress = None if step is None else ProgressFacts(step)
     lab.tell(e.AttemptExited(job.id, 1, exit, progress=progress, freed=True))
     return lab, job
 

@@ -43,7 +43,7 @@ def learned(lab: Lab, user: str = "ann", **spec: Any) -> e.GpuMemoryChanged | No
     asked = JobSpec(**fields)
     job = Job(JobId("9"), asked, user, 0.0, 0, asked.gpus_min, asked.gpus_max)
     job.gpu_memory = GpuMemory(asked.gpu_mem_bytes)
-    return gpu_memory.learned(lab.cluster.state, job)
+    return gpu_memory.learned_request(lab.cluster.state, job)
 
 
 def run(lab: Lab, peak: float, gpus: float | str = "1/4", exit_code: int = 0, seconds: float = 60) -> None:
@@ -175,7 +175,7 @@ def test_more_jobs_fit_on_a_gpu_by_memory_once_it_is_known_what_they_need() -> N
     run(lab, 20)
     jobs = [lab.submit("1/4", hold=True) for _ in range(2)]
     for job in jobs:
-        needs = gpu_memory.learned(lab.cluster.state, job)
+        needs = gpu_memory.learned_request(lab.cluster.state, job)
         assert needs is not None
         lab.tell(needs)
         lab.tell(e.ReleaseRequested(job.id))

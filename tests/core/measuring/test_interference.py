@@ -7,7 +7,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.job.job import Job
 from ebbtide_core.job.meter import TOGETHER, WINDOW_S
-from ebbtide_core.model.types import JobState, Progress, StopCause, SuspendMode
+from ebbtide_core.model.types import JobState, ProgressFacts, StopCause, SuspendMode
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.resources.anti_affinity import APART_S
 from ebbtide_core.views.explain import explain
@@ -25,7 +25,7 @@ def train(lab: Lab, seconds: float, *speeds: tuple[Job, float]) -> None:
         for job, per_s in speeds:
             if job.running:
                 step = (job.measured.progress.step if job.measured.progress else 0) + per_s
-                report = e.ProgressReported(job.id, len(job.attempts), Progress(int(step), 10**6))
+                report = e.ProgressReported(job.id, len(job.attempts), ProgressFacts(int(step), 10**6))
                 commands = lab.cluster.handle(report, lab.now)
                 lab.journal += [(lab.now, command.event) for command in commands if hasattr(command, "event")]
     lab.wait(0)
@@ -206,7 +206,7 @@ def test_a_new_master_keeps_them_apart() -> None:
         again.replay(event, now)
     again.handle(e.SchedulingDue(), lab.now)
     assert again.state.jobs[two.id].state is JobState.SUSPENDED
-    assert again.state.aside == {two.id: True}
+    assert again.state.displaced == {two.id: True}
 
 
 def test_of_three_the_last_one_leaves_and_the_others_stay() -> None:

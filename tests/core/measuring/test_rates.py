@@ -7,9 +7,9 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.estimates.curves import fit, largest_of_use
 from ebbtide_core.job.job import Job
-from ebbtide_core.job.meter import NOBODY, WINDOW_S, AttemptMeter, MeasuredRate
+from ebbtide_core.job.meter import NO_NEIGHBOURS, WINDOW_S, AttemptMeter, MeasuredRate
 from ebbtide_core.measuring.rates import MOST_RECORDS, speed_now
-from ebbtide_core.model.types import WHOLE, AttemptRef, Checkpoint, ExitFacts, JobId, Progress
+from ebbtide_core.model.types import WHOLE, AttemptRef, CheckpointFacts, ExitFacts, JobId, ProgressFacts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ def measured(times: list[tuple[float, int]], saves: tuple[float, ...] = ()) -> A
         if step < 0:
             meter.interrupt()
         else:
-            meter.note(step, now, NOBODY)
+            meter.note(step, now, NO_NEIGHBOURS)
     return meter
 
 
@@ -71,7 +71,7 @@ class TestMeter:
     def test_time_with_and_without_company_is_kept_apart(self) -> None:
         meter = AttemptMeter(0.0)
         for now, step in steps(40, per_s=2.0):
-            meter.note(step, now, NOBODY)
+            meter.note(step, now, NO_NEIGHBOURS)
         for now, step in steps(20, per_s=0.5, start=20.0, first=40):
             meter.note(step, now, SOMEBODY)
         assert (meter.alone.steps_per_s, meter.shared.steps_per_s, meter.together.steps_per_s) == (2.0, 0.5, 0.5)
@@ -84,7 +84,7 @@ def train(lab: Lab, job: Job, seconds: float, per_s: float) -> None:
     while lab.now < until:
         number += 1
         lab.now += 1 / per_s
-        report = e.ProgressReported(job.id, len(job.attempts), Progress(step + number, 10**6))
+        report = e.ProgressReported(job.id, len(job.attempts), ProgressFacts(step + number, 10**6))
         lab.journal += [(lab.now, c.event) for c in lab.cluster.handle(report, lab.now) if hasattr(c, "event")]
 
 
@@ -189,7 +189,9 @@ def test_a_save_is_left_out_when_its_checkpoint_is_published() -> None:
         train(lab, job, 6, per_s=4)
         lab.now += 30
         assert job.measured.progress is not None
-        lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(job.measured.progress.step, 10, f"/c/{number}", True)))
+        lab.tell(
+            e.CheckpointPublished(job.id, 1, CheckpointFacts(job.measured.progress.step, 10, f"/c/{number}", True))
+        )
     assert {event.steps_per_s for event in recorded(lab, job)} == {4.0}
 
 
@@ -242,7 +244,7 @@ def test_the_curve_that_was_known_at_its_start_counts_for_a_whole_attempt() -> N
     assert early.attempts[-1].speedup is None
     late = lab.running(2)
     lab.now = (late.attempts[-1].started or 0.0) + 100.0
-    lab.cluster.handle(e.ProgressReported(late.id, 1, Progress(100, 200)), lab.now)
+    lab.cluster.handle(e.ProgressReported(late.id, 1, ProgressFacts(100, 200)), lab.now)
     assert late.attempts[-1].speedup == lab.cluster.state.curve(late)
     lab.tell(e.AttemptExited(late.id, 1, ExitFacts(exit_code=85, acknowledged=True, stop_requested=True)))
     assert late.times.work_s == pytest.approx(1.5 * 101.0)

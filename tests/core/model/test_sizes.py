@@ -4,7 +4,7 @@ import pytest
 from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.sizes import compared
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.infeasible import infeasible_refusal
 
 from tests.core.lab import GIB, Lab
 
@@ -23,7 +23,7 @@ from tests.core.lab import GIB, Lab
 def test_a_refusal_names_sizes_in_gib(spec, told) -> None:
     lab = Lab("fifo")
     job = lab.submit(1, hold=True, **spec)
-    refusal = impossible(lab.cluster.state.pools[DEFAULT_POOL], job.spec)
+    refusal = infeasible_refusal(lab.cluster.state.pools[DEFAULT_POOL], job.spec)
     assert refusal.message == told
 
 

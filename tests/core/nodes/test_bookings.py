@@ -242,7 +242,7 @@ def kept_out(state: ClusterState) -> dict[str, str]:
         for planned in [job.planned for job in pool.planned.values()]:
             empty.give(planned)
             unbooked.give(planned)
-        outside = [job for job in state.shut_out.values() if job.pool == pool.name]
+        outside = [job for job in state.blocked_by_bookings.values() if job.pool == pool.name]
         for job in [*pool.queue, *outside]:
             room = [trial.find(job, job.gpus_min) for trial in (empty, unbooked)]
             if job.gpus_min and job.waiting and job.planned is None and room[0] is None and room[1] is not None:
@@ -320,9 +320,9 @@ class Booking:
             return
         state = fork(self.cluster).state
         state.bookings.look(self.now)
-        rules.shut_out(state, self.now)
-        assert {id: job.reason for id, job in state.shut_out.items()} == kept_out(state)
-        assert not state.bookings or not state.bookings.more_to_line_up
+        rules.update_blocked(state, self.now)
+        assert {id: job.reason for id, job in state.blocked_by_bookings.items()} == kept_out(state)
+        assert not state.bookings or not state.bookings.more_to_block
 
     @invariant()
     def the_journal_folds_to_the_same_bookings(self) -> None:
@@ -365,7 +365,7 @@ def many(lab: BookedLab, count: int) -> None:
 def test_what_an_event_costs_does_not_grow_with_every_booking_for_every_job(lab: BookedLab) -> None:
     many(lab, 200)
     jobs = [lab.submit(1, suspend=SuspendMode.NONE, time_limit_s=10_000.0 + number) for number in range(300)]
-    assert lab.cluster.state.shut_out.keys() == {job.id for job in jobs}
+    assert lab.cluster.state.blocked_by_bookings.keys() == {job.id for job in jobs}
     calls = 0
 
     def count(frame: object, event: str, _: object) -> None:
@@ -401,10 +401,10 @@ def test_of_very_many_bookings_whose_gpus_are_lost_some_are_moved_at_a_time_and_
     assert not any(gpu.node == node for one in lab.cluster.state.bookings.by_id.values() for gpu in one.gpus)
 
 
-def test_of_very_many_who_are_shut_out_some_leave_the_line_at_a_time_and_some_come_back(
+def test_of_very_many_blocked_jobs_some_leave_the_queue_at_a_time_and_some_come_back(
     lab: BookedLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "LINED_UP_AT_ONCE", 10)
+    monkeypatch.setattr(rules, "BLOCKED_AT_ONCE", 10)
     lab.running(2)
     jobs = [lab.submit(1, suspend=SuspendMode.NONE) for _ in range(45)]
 
@@ -413,7 +413,7 @@ def test_of_very_many_who_are_shut_out_some_leave_the_line_at_a_time_and_some_co
         commands, counts = lab.cluster.handle(event, lab.now), list[int]()
         while not counts or any(isinstance(command, WakeAt) and command.time <= lab.now for command in commands):
             commands = lab.cluster.handle(e.SchedulingDue(), lab.now)
-            counts.append(len(lab.cluster.state.shut_out))
+            counts.append(len(lab.cluster.state.blocked_by_bookings))
             assert sum(job.queued is None for job in jobs) == counts[-1]
         return counts
 
@@ -445,6 +445,6 @@ def test_what_an_event_costs_does_not_grow_with_those_who_wait_beside_bookings(l
         lab.wait(1)
     finally:
         sys.setprofile(None)
-    assert lab.cluster.state.shut_out.keys() == {job.id for job in jobs[:200]}
+    assert lab.cluster.state.blocked_by_bookings.keys() == {job.id for job in jobs[:200]}
     assert all(job.state is JobState.STARTING for job in running)
     assert calls < 400, "those who wait, and those who run, are 600"

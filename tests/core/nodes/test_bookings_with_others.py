@@ -102,14 +102,14 @@ def test_a_booking_is_of_one_pool_and_keeps_others_out_there_only() -> None:
     assert gpus_of(lab.of_bob(2)) == {"a0", "a1"}
 
 
-def test_a_job_that_is_moved_to_another_pool_is_shut_out_there_no_more() -> None:
+def test_a_job_that_is_moved_to_another_pool_is_blocked_there_no_more() -> None:
     lab = in_pools()
     lab.book(2)
     job = lab.submit(1)
-    assert job.id in lab.cluster.state.shut_out
+    assert job.id in lab.cluster.state.blocked_by_bookings
     lab.tell(e.JobMoved(job.id, "big", "default"))
     assert job.state is JobState.STARTING
-    assert not lab.cluster.state.shut_out
+    assert not lab.cluster.state.blocked_by_bookings
 
 
 def test_whoever_waits_for_another_job_does_not_get_what_its_user_has_booked_before_that() -> None:
@@ -131,7 +131,7 @@ def test_it_is_foreseen_that_a_job_starts_when_the_reservation_is_over() -> None
     seen = forecast(fork(lab.cluster), job.id, lab.now, ())
     assert seen.start == end
     assert seen.basis == f"once this is over: 2 GPUs are reserved for bob, {WINDOW} (reservation 1)"
-    assert job.id in lab.cluster.state.shut_out, "the cluster itself is as it was"
+    assert job.id in lab.cluster.state.blocked_by_bookings, "the cluster itself is as it was"
 
 
 def test_an_elastic_gang_does_not_grow_onto_booked_gpus_of_its_model() -> None:

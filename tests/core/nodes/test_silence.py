@@ -11,7 +11,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError, validate
 from ebbtide_core.model.types import AttemptRef, ExitFacts, JobState, NodeId
-from ebbtide_core.nodes.strays import Heard, news
+from ebbtide_core.nodes.strays import AttemptReport, after_report
 from ebbtide_core.views.digest import digest
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stopped
@@ -254,9 +254,9 @@ class TestStrays:
         job = running_on(lab, "a")
         lose(lab, "a")
         lab.tell(e.MasterStarted(2))
-        heard = Heard(node=B, job=job.id, attempt=3, gpus=("b0",))
+        heard = AttemptReport(node=B, job=job.id, attempt=3, gpus=("b0",))
         together(lab, registration("b", 1, known=(AttemptRef(job.id, 3),), **SHARED))
-        together(lab, *news(lab.cluster.state, heard))
+        together(lab, *after_report(lab.cluster.state, heard))
         assert job.attempts[0].freed is not None
         assert (len(job.attempts), job.held_by is not None) == (3, True)
 

@@ -5,7 +5,7 @@ from ebbtide_core.estimates.work import LINEAR
 from ebbtide_core.events import JobSubmitted, ReleaseRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, SuspendMode
-from ebbtide_core.policies.backfill import Backfill, shape_in_time
+from ebbtide_core.policies.backfill import Backfill, demand_in_time
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.reserving.live import FIRST_S
 from ebbtide_core.resources.expected_releases import ExpectedReleases, held_s
@@ -393,12 +393,12 @@ def test_under_priority_without_preemption_only_those_pass_that_do_not_delay() -
 # --- the pieces ---
 
 
-def test_times_that_are_nearly_alike_are_one_shape_and_round_ones_stay() -> None:
+def test_times_that_are_nearly_alike_are_one_demand_and_round_ones_stay() -> None:
     lab = lab_of()
     lab.running(4)
     jobs = [lab.submit(1, **asks(limit)) for limit in (3600.0, 3599.0, 3541.0, 3540.0, 7200.0, 7201.0, 7800.0)]
-    shapes = [shape_in_time(job) for job in jobs]
-    assert [shapes.index(shape) for shape in shapes] == [0, 0, 0, 3, 4, 5, 5]
+    demands = [demand_in_time(job) for job in jobs]
+    assert [demands.index(demand) for demand in demands] == [0, 0, 0, 3, 4, 5, 5]
 
 
 def test_what_bounds_an_attempt() -> None:

@@ -8,7 +8,16 @@ import pytest
 from ebbtide_core.estimates.work import LINEAR, Speedup
 from ebbtide_core.events import AttemptExited, AttemptPlaced, AttemptStarted, ProgressReported, StopRequested
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, Allocation, JobState, NodeAllocation, Progress, StopCause, SuspendMode, gpus
+from ebbtide_core.model.types import (
+    WHOLE,
+    Allocation,
+    JobState,
+    NodeAllocation,
+    ProgressFacts,
+    StopCause,
+    SuspendMode,
+    gpus,
+)
 from ebbtide_core.policies.proportional import closest, in_proportion
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.policies.seats import sizes
@@ -156,7 +165,7 @@ def test_the_reason_says_what_is_known_of_the_work_and_from_where() -> None:
     lab = malleable(4)
     reporting = lab.running(1, 4)
     lab.wait(HOUR)
-    lab.tell(ProgressReported(reporting.id, 1, Progress(50, 100)))
+    lab.tell(ProgressReported(reporting.id, 1, ProgressFacts(50, 100)))
     reason = in_proportion(Snapshot(lab.cluster.state.pools["default"], lab.now), reporting)
     assert reason == "in proportion to the 4 GPU hours that it has left, from its progress"
 

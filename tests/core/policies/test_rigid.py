@@ -1,7 +1,7 @@
 """Rigid FCFS and Rigid Shortest, the baselines of seed 001."""
 
 from ebbtide_core.events import ProgressReported, ReleaseRequested, ResizeRequested
-from ebbtide_core.model.types import WHOLE, JobState, Progress
+from ebbtide_core.model.types import WHOLE, JobState, ProgressFacts
 
 from tests.core.lab import DONE, GIB, Lab, gpus_of, launched, stopped
 
@@ -92,7 +92,7 @@ def test_the_time_limit_and_progress_tell_how_long_a_job_is() -> None:
     lab = Lab("rigid-shortest", gpus=1)
     half = lab.running(1)
     lab.wait(1000)
-    lab.tell(ProgressReported(half.id, 1, Progress(50, 100)))  # as much again is to come
+    lab.tell(ProgressReported(half.id, 1, ProgressFacts(50, 100)))  # as much again is to come
     lab.end(half)
     assert half.state is JobState.STARTING
     lab.start(half)

@@ -3,7 +3,7 @@
 from ebbtide_core import events as e
 from ebbtide_core.commands import Launch
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import Checkpoint, JobState, NodeId, RefusalCause
+from ebbtide_core.model.types import CheckpointFacts, JobState, NodeId, RefusalCause
 from ebbtide_core.views.explain import explain
 
 from tests.core.lab import DONE, Lab, gpus_of, registration, stepped_aside
@@ -13,7 +13,7 @@ def homeless(lab: Lab, **spec: object) -> Job:
     """A job that saved on node a, stepped aside, and finds a taken now."""
     job = lab.running(1, **spec)
     assert gpus_of(job) == {"a0"}
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(7, 100, "/a/step-7", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(7, 100, "/a/step-7", True)))
     lab.tell(e.SuspendRequested(job.id))
     lab.exit(job, stepped_aside())
     lab.free(job)

@@ -11,7 +11,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs, Selector
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import WHOLE, ExitFacts, GpuFacts, GpuId, NodeId, SuspendMode
-from ebbtide_core.resources.infeasible import impossible
+from ebbtide_core.resources.infeasible import infeasible_refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +118,7 @@ class WatchedLab(Lab):
         size = dict(wanted["size"])
         options = {"needs": wanted["needs"], "te": wanted["te"], "priority": wanted["priority"], "grace_s": 30.0}
         job = self.submit(size.pop("gpus"), size.pop("to", None), hold=True, **size, **options)
-        if impossible(self.cluster.state.pools[DEFAULT_POOL], job.spec) is not None:
+        if infeasible_refusal(self.cluster.state.pools[DEFAULT_POOL], job.spec) is not None:
             self.tell(e.CancelRequested(job.id))
             return None
         self.tell(e.ReleaseRequested(job.id))

@@ -9,7 +9,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import WHOLE, ExitFacts, JobClass, JobId, Progress
+from ebbtide_core.model.types import WHOLE, ExitFacts, JobClass, JobId, ProgressFacts
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.views.digest import facts
 
@@ -108,7 +108,7 @@ class Both:
         if self.random.random() < 0.5:
             return [e.AttemptExited(job.id, number, ExitFacts(), freed=True)]
         step = (job.measured.progress.step if job.measured.progress is not None else 0) + 10
-        return [e.ProgressReported(job.id, number, Progress(step, 1000))]
+        return [e.ProgressReported(job.id, number, ProgressFacts(step, 1000))]
 
     def check(self) -> None:
         """Every job of each pool is as it is in the cluster of that pool, in all but its words."""

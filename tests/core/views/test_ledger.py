@@ -8,8 +8,8 @@ from ebbtide_core import events as e
 from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import (
     WHOLE,
-    Checkpoint,
     Checkpointed,
+    CheckpointFacts,
     ExitFacts,
     ForeignProcess,
     GpuId,
@@ -92,7 +92,7 @@ def test_what_was_computed_after_the_last_checkpoint_of_an_attempt_that_failed_i
     lab = Lab(gpus=2)
     job = lab.running(2)
     lab.wait(49)
-    lab.tell(e.CheckpointPublished(job.id, 1, Checkpoint(10, 1, "/c", True)))
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(10, 1, "/c", True)))
     lab.wait(19)
     lab.end(job, FAILED)
     assert ann(lab).lost == 2 * 21

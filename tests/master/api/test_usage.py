@@ -9,7 +9,7 @@ import grpc
 import pytest
 from ebbtide_core.views import ledger
 from ebbtide_master.api import usage
-from ebbtide_master.throttle.places import OneEach
+from ebbtide_master.throttle.concurrency import OnePerUser
 from ebbtide_protos.v1 import client_pb2, usage_pb2
 
 from tests.master.world import FREED, Master, a_master, refused, rest
@@ -88,7 +88,7 @@ async def test_more_accounts_than_a_master_can_hold_are_refused(
 
 
 async def test_one_of_each_user_and_a_few_in_all_are_added_up_at_a_time() -> None:
-    turns, here, most = OneEach(2), list[str](), list[list[str]]()
+    turns, here, most = OnePerUser(2), list[str](), list[list[str]]()
 
     async def one(user: str) -> None:
         async with turns.turn(user):

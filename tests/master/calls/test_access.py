@@ -12,7 +12,7 @@ from ebbtide_core.views.digest import digest
 from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
-from ebbtide_master.identity.sight import HIDERS
+from ebbtide_master.identity.visibility import HIDERS
 from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import booking_pb2, channel_pb2, client_pb2, user_pb2
 from google.protobuf.message_factory import GetMessageClass

@@ -12,7 +12,7 @@ from ebbtide_core.model import limits
 from ebbtide_master import service
 from ebbtide_master.calls import edge
 from ebbtide_master.config.file import Config
-from ebbtide_master.config.limits import Bounds
+from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.rates import RateLimit, UserLimits
 from ebbtide_protos.later import RETRY_KEY
@@ -46,7 +46,7 @@ def submit(tasks: int = 0) -> client_pb2.SubmitRequest:
 
 
 async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_served(tmp_path: Path) -> None:
-    slow = Config(bounds=Bounds(rates=UserLimits(calls=RateLimit(0.5, 3), jobs=RateLimit(0.5, 10))))
+    slow = Config(bounds=UserBounds(rates=UserLimits(calls=RateLimit(0.5, 3), jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         for _ in range(3):
             await master.ask.Submit(submit(), metadata=EVE)
@@ -61,7 +61,7 @@ async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_ser
 
 
 async def test_an_array_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
-    slow = Config(bounds=Bounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
+    slow = Config(bounds=UserBounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         await master.ask.Submit(submit(8), metadata=EVE)
         code, words = await refused(master.ask.Submit(submit(8), metadata=EVE))
@@ -70,7 +70,7 @@ async def test_an_array_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
 
 
 async def test_an_array_that_is_requeued_costs_as_much_as_its_tasks(tmp_path: Path) -> None:
-    slow = Config(bounds=Bounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
+    slow = Config(bounds=UserBounds(rates=UserLimits(jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         array = (await master.ask.Submit(submit(8), metadata=EVE)).job_id
         await master.ask.Cancel(client_pb2.CancelRequest(job_id=array), metadata=EVE)
@@ -80,7 +80,7 @@ async def test_an_array_that_is_requeued_costs_as_much_as_its_tasks(tmp_path: Pa
 
 
 async def test_one_users_jobs_do_not_fill_the_queue(tmp_path: Path) -> None:
-    async with a_master(tmp_path, config=Config(bounds=Bounds(queued=5))) as master:
+    async with a_master(tmp_path, config=Config(bounds=UserBounds(queued=5))) as master:
         await master.ask.Submit(submit(5), metadata=EVE)
         words = "eve has 5 unfinished jobs: one more is over the limit of 5"
         assert await refused(master.ask.Submit(submit(), metadata=EVE)) == (EXHAUSTED, words)

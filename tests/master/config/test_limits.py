@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from ebbtide_core.model import limits
 from ebbtide_master.config.file import read_config
-from ebbtide_master.config.limits import Bounds
+from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.throttle.rates import RateLimit, UserLimits
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[str], Bounds]:
-    def read(text: str) -> Bounds:
+def read(tmp_path: Path) -> Callable[[str], UserBounds]:
+    def read(text: str) -> UserBounds:
         path = tmp_path / "ebbtide.toml"
         path.write_text(text)
         return read_config(path).bounds
@@ -22,7 +22,7 @@ def read(tmp_path: Path) -> Callable[[str], Bounds]:
 
 
 def test_all_limits_hold_where_nothing_is_said(read) -> None:
-    assert read("") == Bounds(UserLimits(), limits.MAX_UNFINISHED_JOBS_PER_USER, limits.LOG_BYTES)
+    assert read("") == UserBounds(UserLimits(), limits.MAX_UNFINISHED_JOBS_PER_USER, limits.LOG_BYTES)
 
 
 def test_what_is_said_holds_and_the_rest_stays(read) -> None:

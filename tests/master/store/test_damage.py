@@ -159,7 +159,7 @@ def test_what_was_set_aside_is_known_to_the_next_one_and_missing_for_every_reade
         assert [(line.sequence, line.job) for line in store.damage.values()] == [(2, "2")]
         assert [line.sequence for line in store.events()] == [1, 3]
         cluster = recovered(store, fresh(store))
-        assert cluster.state.set_aside == {}  # there never was a submission of it
+        assert cluster.state.unreadable == {}  # there never was a submission of it
 
 
 def fresh(store: SqliteStore) -> Callable[[], Cluster]:

@@ -126,7 +126,7 @@ class TestGoldenJournal:
         assert curve is not None
         assert curve(1441440) == 1.5
         assert cluster.state.anti_affinity.gpus(JobId("2"), cluster.state.nodes["a"]) == {}
-        assert cluster.state.aside == {"1": False}
+        assert cluster.state.displaced == {"1": False}
 
     def test_which_gpus_are_reserved_is_known_again_and_who_does_not_use_its_own(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fitgpp", {}))

@@ -76,15 +76,15 @@ class FullDisk:
     def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = store
         self.fill()
-        give_up = reserve.Reserve.give_up
+        give_up = reserve.DiskReserve.give_up
 
-        def give_up_pages(kept: reserve.Reserve) -> bool:
+        def give_up_pages(kept: reserve.DiskReserve) -> bool:
             held = give_up(kept)
             if held and threading.current_thread().name.startswith("journal"):  # and not by the end of the store
                 self.allow(2000)
             return held
 
-        monkeypatch.setattr(reserve.Reserve, "give_up", give_up_pages)
+        monkeypatch.setattr(reserve.DiskReserve, "give_up", give_up_pages)
         monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=self.free, f_frsize=1))
 
     def fill(self) -> None:
@@ -161,7 +161,7 @@ def test_the_vault_has_the_reserve_too(tmp_path: Path) -> None:
 
 
 def test_the_reserve_is_taken_only_where_there_is_room_beside_it(tmp_path: Path) -> None:
-    kept = reserve.Reserve(tmp_path / "reserve")
+    kept = reserve.DiskReserve(tmp_path / "reserve")
     kept.take(2**62)
     assert not kept.held
     kept.take(0)

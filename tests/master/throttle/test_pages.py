@@ -21,7 +21,7 @@ class CountingThrottle(Throttle):
 
 
 async def test_streams_wait_in_a_line_and_only_the_first_looks_whether_it_may_go_on() -> None:
-    throttle, told = CountingThrottle(UserLimits(told=RateLimit(per_s=400, burst=1))), list[int]()
+    throttle, told = CountingThrottle(UserLimits(watched=RateLimit(per_s=400, burst=1))), list[int]()
 
     async def stream(number: int) -> None:
         async with throttle.page(ANN, 1):

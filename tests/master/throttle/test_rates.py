@@ -15,8 +15,8 @@ from ebbtide_core.model.spec.program import text_size
 from ebbtide_core.model.types import JobId
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Caller, Role
-from ebbtide_master.throttle.fair_queue import FairQueue, stand_in
-from ebbtide_master.throttle.places import FullError, JobTexts, OpenCalls, UnfinishedJobs
+from ebbtide_master.throttle.concurrency import FullError, JobTexts, OpenCalls, UnfinishedJobs
+from ebbtide_master.throttle.fair_queue import FairQueue, use_queue
 from ebbtide_master.throttle.rates import STAFF, Bucket, RateLimit, TooFastError, UserLimits
 from ebbtide_master.throttle.throttle import Throttle
 from hypothesis import given
@@ -145,7 +145,7 @@ def test_lines_take_turns_whatever_waits_in_each() -> None:
         turns: FairQueue[str] = FairQueue(100)
 
         async def bring(line: str, count: int) -> None:
-            stand_in(line)
+            use_queue(line)
             for number in range(count):
                 await turns.put(f"{line}{number}")
 
@@ -164,7 +164,7 @@ def test_a_full_line_makes_only_those_wait_who_stand_in_it() -> None:
         turns: FairQueue[str] = FairQueue(2)
 
         async def bring(line: str, work: str) -> None:
-            stand_in(line)
+            use_queue(line)
             await turns.put(work)
 
         async with asyncio.TaskGroup() as group:
@@ -182,14 +182,14 @@ def test_a_full_line_makes_only_those_wait_who_stand_in_it() -> None:
 def test_nothing_is_left_of_a_line_whose_people_are_gone() -> None:
     async def scenario() -> None:
         turns: FairQueue[str] = FairQueue(1)
-        stand_in("a")
+        use_queue("a")
         await turns.put("a0")
         waits = asyncio.create_task(turns.put("a1"))
         await asyncio.sleep(0)
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         assert list(_all(turns)) == ["a0"]
-        assert not turns._lines
+        assert not turns._queues
 
     asyncio.run(scenario())
 

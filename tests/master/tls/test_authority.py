@@ -84,12 +84,12 @@ def test_what_is_no_host_is_refused(host):
 def test_what_was_made_is_kept_and_a_new_host_is_added(tmp_path):
     folder = TlsFolder.of(tmp_path)
     assert folder.create_authority(NOW)
-    assert folder.cover(["lab", "192.0.2.1"], NOW)
+    assert folder.ensure_covers(["lab", "192.0.2.1"], NOW)
     first, authority = folder.server(), folder.authority_file.read_text()
     assert not folder.create_authority(NOW)
-    assert not folder.cover(["lab"], NOW)
+    assert not folder.ensure_covers(["lab"], NOW)
     assert folder.server() == first
-    assert folder.cover(["::1"], NOW)
+    assert folder.ensure_covers(["::1"], NOW)
     assert folder.server().hosts == ("lab", "192.0.2.1", "::1")
     assert folder.authority_file.read_text() == authority
 
@@ -97,16 +97,16 @@ def test_what_was_made_is_kept_and_a_new_host_is_added(tmp_path):
 def test_a_certificate_that_ends_soon_is_replaced(tmp_path):
     folder = TlsFolder.of(tmp_path)
     folder.create_authority(NOW)
-    folder.cover(["lab"], NOW)
+    folder.ensure_covers(["lab"], NOW)
     ends = folder.server().ends
-    assert not folder.cover((), ends - 31 * DAY_S, 30 * DAY_S)
-    assert folder.cover((), ends - 29 * DAY_S, 30 * DAY_S)
+    assert not folder.ensure_covers((), ends - 31 * DAY_S, 30 * DAY_S)
+    assert folder.ensure_covers((), ends - 29 * DAY_S, 30 * DAY_S)
     assert folder.server().ends > ends
 
 
 def test_nobody_else_may_read_a_key(tmp_path):
     folder = TlsFolder.of(tmp_path)
     folder.create_authority(NOW)
-    folder.cover(["lab"], NOW)
+    folder.ensure_covers(["lab"], NOW)
     assert folder.path.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.path.iterdir()} == {0o600}

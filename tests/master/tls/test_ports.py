@@ -82,7 +82,7 @@ async def guarded(home, now=time.time) -> AsyncIterator[Guarded]:
             _, tokens[name] = await identities.issue(name, time.time())
         folder = TlsFolder.of(home)
         folder.create_authority(time.time())
-        folder.cover(["localhost", "127.0.0.1"], time.time())
+        folder.ensure_covers(["localhost", "127.0.0.1"], time.time())
         listeners = Listeners(folder, Enrolment(journal.vault, folder.authority(), now), "127.0.0.1", 0, 0)
         cluster = Cluster(create_policy("fifo", {}))
         gate = CertificateGate(TokenGate(identities, cluster, time.time), listeners.enrolment)

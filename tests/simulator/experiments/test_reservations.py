@@ -12,10 +12,10 @@ from ebbtide_sim.reserving.job_sets import (
     ON_THE_FLY,
     REGIMES,
     SAVE_S,
-    Asks,
     JobSet,
     JobSetOutcome,
     Regime,
+    RequestModel,
     draw_set,
     play,
     sequence,
@@ -25,8 +25,8 @@ from ebbtide_sim.workloads.nodes import SimNode
 ONE_GPU = [SimNode(name="node", gpus=1)]
 FOUR_GPUS = [SimNode(name="node", gpus=4)]
 LAW = parse_distribution("uniform:500,1500")
-KILLED = Regime("killed", "reservation", Asks.KILLED, HISTORY)
-SAVED = Regime("checkpoint", "reservation", Asks.SAVED, HISTORY)
+KILLED = Regime("killed", "reservation", RequestModel.KILLED, HISTORY)
+SAVED = Regime("checkpoint", "reservation", RequestModel.SAVED, HISTORY)
 
 
 def jobs(*runs: float, gpus: tuple[int, ...] = (), earlier: tuple[float, ...] = (100.0,) * 5) -> JobSet:
@@ -56,17 +56,19 @@ class TestSets:
         assert found.mean_flow_s == pytest.approx((250 + 2 * SAVE_S + 200 + SAVE_S) / 2)
 
     def test_under_fifo_a_job_keeps_its_place_and_goes_on_at_once(self) -> None:
-        found = play(jobs(150, 100), Regime("checkpoint", "fifo", Asks.SAVED, HISTORY), ONE_GPU)
+        found = play(jobs(150, 100), Regime("checkpoint", "fifo", RequestModel.SAVED, HISTORY), ONE_GPU)
         assert found.mean_flow_s == pytest.approx((150 + 2 * SAVE_S + 250 + 2 * SAVE_S) / 2)
 
     def test_what_is_asked_for_lets_small_jobs_pass_a_large_one_that_has_to_wait(self) -> None:
         mixed = jobs(100, 100, 100, gpus=(2, 4, 2))
         assert play(mixed, ON_THE_FLY, FOUR_GPUS).makespan_s == pytest.approx(300)
-        assert play(mixed, Regime("known", "reservation", Asks.KNOWN), FOUR_GPUS).makespan_s == pytest.approx(200)
+        assert play(mixed, Regime("known", "reservation", RequestModel.KNOWN), FOUR_GPUS).makespan_s == pytest.approx(
+            200
+        )
 
     def test_nobody_is_killed_who_asks_for_the_longest_run_time_or_knows_it(self) -> None:
         drawn = draw_set(parse_distribution("weibull:1,0.5"), 30, (1, 2, 4), np.random.default_rng(1))
-        for asks in (Asks.KNOWN, Asks.LONGEST):
+        for asks in (RequestModel.KNOWN, RequestModel.LONGEST):
             found = play(drawn, Regime("", "reservation", asks), FOUR_GPUS)
             assert (found.wasted_gpu_s, found.starts) == (0, 1)
 

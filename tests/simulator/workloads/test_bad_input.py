@@ -3,13 +3,11 @@
 import gzip
 
 import pytest
-from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads import openb
 from ebbtide_sim.workloads.curve import load_speedup
 from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import read_cluster
-from ebbtide_sim.workloads.plain import write_csv
 
 SWF_LINE = "1 0 5 100 4 -1 -1 4 -1 -1 1 7 -1 -1 -1 -1 -1 -1"
 OPENB = ",".join(openb.COLUMNS)
@@ -228,12 +226,6 @@ def test_a_speed_up_file_is_refused(file, lines, message):
 def test_an_unknown_speed_up_names_the_known_ones():
     message = complaint(load_speedup, "log")
     assert message == "log: neither a file nor one of linear, dl-sublinear, pollux-resnet18, pollux-bert"
-
-
-def test_what_no_file_can_hold_is_not_written(tmp_path):
-    workload = Workload("w", [SimJob(id="a\nb", submit_s=0.0, runtime_s=1.0, gpus_max=WHOLE)])
-    message = complaint(write_csv, workload, tmp_path / "jobs.csv")
-    assert message == "id: 'a\\nb' is not up to 128 printable characters, as a file needs it"
 
 
 def test_jobs_of_a_workload_are_in_order():

@@ -6,9 +6,10 @@ import pytest
 from ebbtide_core.model.types import WHOLE, JobClass
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.loading import load_workload
-from ebbtide_sim.workloads.plain import write_csv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.simulator.workloads.writing import write_csv
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
 TIMES = st.floats(0, 1e12)

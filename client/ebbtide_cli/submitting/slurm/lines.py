@@ -6,7 +6,7 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.directives import marked, split
-from ebbtide_cli.submitting.slurm.options import BY_LETTER, BY_NAME, Option, Takes
+from ebbtide_cli.submitting.slurm.options import BY_LETTER, BY_NAME, Option, ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ def _take(where: str, words: list[str]) -> list[SbatchOption]:
     if word.startswith("--") and len(word) > 2:
         name, equals, value = word[2:].partition("=")
         option = _long(where, name)
-        if option.takes is Takes.NOTHING and equals:
+        if option.takes is ValueKind.NOTHING and equals:
             raise Failure(f"{where}: #SBATCH --{option.name} takes no value", USAGE)
-        if option.takes is Takes.VALUE and not equals:
+        if option.takes is ValueKind.VALUE and not equals:
             value = _value(where, f"--{option.name}", words)
         return [SbatchOption(option, value, where)]
     if word.startswith("-") and len(word) > 1:
@@ -65,9 +65,9 @@ def _short(where: str, letters: str, words: list[str]) -> list[SbatchOption]:
         if letter not in BY_LETTER:
             raise Failure(f"{where}: sbatch has no option -{letter}", USAGE)
         option, value = BY_LETTER[letter], ""
-        if option.takes is not Takes.NOTHING:
+        if option.takes is not ValueKind.NOTHING:
             value, letters = letters.removeprefix("="), ""
-            if not value and option.takes is Takes.VALUE:
+            if not value and option.takes is ValueKind.VALUE:
                 value = _value(where, f"-{letter}", words)
         found.append(SbatchOption(option, value, where))
     return found

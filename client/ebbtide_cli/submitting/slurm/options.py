@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Takes(Enum):
+class ValueKind(Enum):
     """Whether an option takes a value."""
 
     VALUE = auto()
@@ -19,26 +19,26 @@ class Option:
 
     name: str
     short: str = ""
-    takes: Takes = Takes.VALUE
+    takes: ValueKind = ValueKind.VALUE
     refused: str = ""
     ignored: str = ""
 
 
-def _translated(text: str, takes: Takes) -> list[Option]:
+def _translated(text: str, takes: ValueKind) -> list[Option]:
     """Build options from words such as ``name`` or ``name/s``, with the short form after the slash."""
     return [Option(name, short, takes) for name, _, short in (word.partition("/") for word in text.split())]
 
 
-def _quiet(text: str, takes: Takes = Takes.VALUE) -> list[Option]:
+def _quiet(text: str, takes: ValueKind = ValueKind.VALUE) -> list[Option]:
     """Build options that are ignored without a note, because no job would miss their effect."""
     return [Option(option.name, option.short, takes, ignored="-") for option in _translated(text, takes)]
 
 
-def _ignored(text: str, why: str, takes: Takes = Takes.VALUE) -> list[Option]:
+def _ignored(text: str, why: str, takes: ValueKind = ValueKind.VALUE) -> list[Option]:
     return [Option(option.name, option.short, takes, ignored=why) for option in _translated(text, takes)]
 
 
-def _refused(text: str, why: str, takes: Takes = Takes.VALUE) -> list[Option]:
+def _refused(text: str, why: str, takes: ValueKind = ValueKind.VALUE) -> list[Option]:
     return [Option(option.name, option.short, takes, refused=why) for option in _translated(text, takes)]
 
 
@@ -50,18 +50,18 @@ OPTIONS: Final = (
         "array/a begin/b chdir/D constraint/C cpus-per-gpu cpus-per-task/c dependency/d error/e exclude/x export"
         " gpus/G gpus-per-node gpus-per-task gres job-name/J mail-type mail-user mem mem-per-cpu mem-per-gpu nodelist/w"
         " nodes/N ntasks/n ntasks-per-gpu ntasks-per-node open-mode output/o partition/p signal time/t",
-        Takes.VALUE,
+        ValueKind.VALUE,
     ),
-    *_translated("hold/H no-requeue test-only wait/W", Takes.NOTHING),
+    *_translated("hold/H no-requeue test-only wait/W", ValueKind.NOTHING),
     *_quiet("comment wckey time-min kill-on-invalid-dep gres-flags acctg-freq delay-boot mcs-label gid"),
-    *_quiet("parsable quiet/Q verbose/v ignore-pbs requeue overcommit/O spread-job use-min-nodes", Takes.NOTHING),
-    *_quiet("contiguous oversubscribe/s", Takes.NOTHING),
-    *_quiet("no-kill/k get-user-env propagate", Takes.MAYBE),
+    *_quiet("parsable quiet/Q verbose/v ignore-pbs requeue overcommit/O spread-job use-min-nodes", ValueKind.NOTHING),
+    *_quiet("contiguous oversubscribe/s", ValueKind.NOTHING),
+    *_quiet("no-kill/k get-user-env propagate", ValueKind.MAYBE),
     *_ignored("account/A", "jobs are accounted to their user"),
     *_ignored("qos/q", "what is urgent is said with --te and --priority"),
     *_ignored("priority", "priorities are from 1 to 99 here: #EBB --priority"),
-    *_ignored("nice", "priorities are from 1 to 99 here: #EBB --priority", Takes.MAYBE),
-    *_ignored("exclusive", "the job's GPUs are its own, others may use the rest of the node", Takes.MAYBE),
+    *_ignored("nice", "priorities are from 1 to 99 here: #EBB --priority", ValueKind.MAYBE),
+    *_ignored("exclusive", "the job's GPUs are its own, others may use the rest of the node", ValueKind.MAYBE),
     *_ignored("cpu-bind mem-bind distribution/m hint threads-per-core cores-per-socket sockets-per-node", _BINDING),
     *_ignored("extra-node-info/B ntasks-per-core ntasks-per-socket core-spec/S thread-spec gpu-bind", _BINDING),
     *_ignored("switches network prefer profile cpu-freq tmp", _ELSEWHERE),
@@ -79,7 +79,7 @@ OPTIONS: Final = (
     *_refused("export-file", "write the variables: --export"),
     *_refused("container container-id", "containers are started by the script itself"),
     *_refused("bb bbf", "there are no burst buffers here"),
-    *_refused("reboot", "nodes are not rebooted for jobs", Takes.NOTHING),
+    *_refused("reboot", "nodes are not rebooted for jobs", ValueKind.NOTHING),
 )
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

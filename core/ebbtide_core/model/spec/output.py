@@ -20,7 +20,7 @@ class OutputSpec:
     log_rules: tuple[LogRule, ...] = ()
     """The job's own log rules, which apply before the administrator's (see `ebbtide_core.model.log_rules`)."""
     notify: tuple[NoticeRule, ...] = ()
-    """Which of its events are told to which targets (see `ebbtide_core.model.notice_rules`)."""
+    """Which of its events are reported to which targets (see `ebbtide_core.model.notice_rules`)."""
 
 
 def check_output(asked: OutputSpec) -> None:

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pynvml
 import pytest
-from ebbtide_agent.gpu.backend import Driver, LinkKind
+from ebbtide_agent.gpu.backend import DeviceLinkKind, Driver
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_agent.gpu.nvml import NvmlBackend, open_nvml
 
@@ -152,7 +152,7 @@ def test_links_join_whole_gpus_once_each(world):
     links = world.backend.links()
     pairs = [(link.one, link.other) for link in links]
     assert pairs == [pair for pair in combinations(whole, 2) if pair in pairs]
-    assert all(isinstance(link.kind, LinkKind) for link in links)
+    assert all(isinstance(link.kind, DeviceLinkKind) for link in links)
 
 
 def test_the_driver_tells_its_version_and_its_cuda(world):

@@ -78,7 +78,7 @@ class _Asked:
 
     starttime: int
     at: float
-    told: bool = False  # it takes part through the SDK, and looks after the processes below it
+    takes_part: bool = False  # it takes part through the SDK, and looks after the processes below it
     blocked: bool = False  # it blocked the signal, as one does that waits for it, or that is only starting
     settled_cpu_s: float | None = None  # its CPU time SETTLE_S after it was asked
     looked_below: bool = False  # the processes below it were asked in its place, or need not be
@@ -101,7 +101,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Asking:
+class StopPropagation:
     """One request to leave, until no process is left that could answer it."""
 
     _asked: dict[int, _Asked] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Asking:
         if self._rest_asked:
             return math.inf
         asked = [self._asked[pid] for pid in self._alive]
-        looks = [one.at + one.next_look_s for one in asked if not one.told and not one.looked_below]
+        looks = [one.at + one.next_look_s for one in asked if not one.takes_part and not one.looked_below]
         return min([self._alone_since + LINGER_S, *looks, *self._late_looks[-1:]])
 
     def may_be_drivers(self, tree: Tree) -> set[int]:
@@ -185,7 +185,7 @@ class Asking:
         for pid in (*tell, *signal):
             blocked = pid not in tell and tree[pid].reaction is Reaction.WAITS
             image = _of_a_copy(tree[pid], tree)
-            self._asked[pid] = _Asked(tree[pid].starttime, now, told=pid in tell, blocked=blocked, image=image)
+            self._asked[pid] = _Asked(tree[pid].starttime, now, takes_part=pid in tell, blocked=blocked, image=image)
             self._alive.add(pid)
         self.mistaken -= {*signal}
         self._alone_since = math.inf
@@ -223,7 +223,7 @@ class Asking:
 
         Copies of that process do not count: they have its handler only because they were forked from it.
         """
-        ended = {pid for pid, asked in self._asked.items() if not asked.told} - self._alive - self._followed
+        ended = {pid for pid, asked in self._asked.items() if not asked.takes_part} - self._alive - self._followed
         self._followed |= ended
         return [found for pid in ended for found in handlers_in(self._others_below(pid, tree))]
 
@@ -231,7 +231,7 @@ class Asking:
         found: list[int] = []
         for pid in self._alive:
             asked, process = self._asked[pid], tree[pid]
-            if asked.told or asked.looked_below:
+            if asked.takes_part or asked.looked_below:
                 continue
             if asked.settled_cpu_s is None and now >= asked.at + SETTLE_S:
                 asked.settled_cpu_s = process.cpu_s
@@ -250,11 +250,11 @@ class Asking:
 
     def _elsewhere(self, tree: Tree) -> list[int]:
         """Return the handlers of the signal in other branches than processes that took part, once these have left."""
-        told = {pid for pid, asked in self._asked.items() if asked.told}
-        if self._alive or not told:
+        participants = {pid for pid, asked in self._asked.items() if asked.takes_part}
+        if self._alive or not participants:
             return []
-        launchers = {pid for pid in self._above(told) & tree.keys() if tree[pid].kind is ProcessKind.LAUNCHER}
-        others = tree.keys() - self._asked.keys() - self._below(told | launchers, tree)
+        launchers = {pid for pid in self._above(participants) & tree.keys() if tree[pid].kind is ProcessKind.LAUNCHER}
+        others = tree.keys() - self._asked.keys() - self._below(participants | launchers, tree)
         handlers = handlers_in({pid: tree[pid] for pid in others})
         return [pid for pid in handlers if tree[pid].kind is ProcessKind.ORDINARY]
 

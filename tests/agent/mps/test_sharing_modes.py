@@ -8,7 +8,7 @@ from ebbtide_agent.contract.intent import AllocatedGpu as Part
 from ebbtide_agent.gpu.backend import Gpu, GpuProcess, GpuReading, GpuSettings
 from ebbtide_agent.mps import find_binary, sharing
 from ebbtide_agent.mps.memory_limit import NotLimited
-from ebbtide_agent.mps.sharing import GpuSharing, NotShared, Way
+from ebbtide_agent.mps.sharing import GpuSharing, NotShared, SharingMode
 from ebbtide_agent.processes.cgroup import group_name
 
 from tests.agent.mps.test_environment import GIB, intent
@@ -24,10 +24,10 @@ def job(id, uuid=UUID, **changes):
 @asynccontextmanager
 async def shared(place, binary, gpu=GPU, settings=None):
     found = GpuSharing(place / "node", binary, look_s=0.02)
-    await found.know((gpu,), lambda _: settings or GpuSettings(), fake=False)
+    await found.set_gpus((gpu,), lambda _: settings or GpuSettings(), fake=False)
     yield found
     for id in "123":
-        found.left((id, 1))
+        found.forget((id, 1))
     await found.close()
 
 
@@ -43,38 +43,38 @@ async def shared(place, binary, gpu=GPU, settings=None):
 )
 async def test_a_gpu_that_can_have_no_server_is_time_sliced(place, binary, gpu, settings):
     async with shared(place, binary, gpu, settings) as ways:
-        assert (await ways.prepare(job("1", gpu.uuid))).sharing is Way.TIME_SLICING
+        assert (await ways.prepare(job("1", gpu.uuid))).sharing is SharingMode.TIME_SLICING
         assert not ways.has_mps(gpu.uuid)
 
 
 @pytest.mark.parametrize("program", ["", "/bin/false"], ids=["no program", "a daemon that does not start"])
 async def test_without_a_daemon_it_is_time_sliced(place, program):
     async with shared(place, program) as ways:
-        assert (await ways.prepare(job("1"))).sharing is Way.TIME_SLICING
+        assert (await ways.prepare(job("1"))).sharing is SharingMode.TIME_SLICING
 
 
 async def test_all_shares_go_one_way_even_if_the_other_becomes_possible(place, binary):
     async with shared(place, binary, settings=GpuSettings(mig=True)) as ways:
         await ways.prepare(job("1"))
-        await ways.know((GPU,), lambda _: GpuSettings(), fake=False)
-        assert (await ways.prepare(job("2"))).sharing is Way.TIME_SLICING
-        ways.left(("1", 1))
-        ways.left(("2", 1))
-        assert (await ways.prepare(job("3"))).sharing is Way.MPS
+        await ways.set_gpus((GPU,), lambda _: GpuSettings(), fake=False)
+        assert (await ways.prepare(job("2"))).sharing is SharingMode.TIME_SLICING
+        ways.forget(("1", 1))
+        ways.forget(("2", 1))
+        assert (await ways.prepare(job("3"))).sharing is SharingMode.MPS
 
 
 async def test_a_job_that_swaps_is_no_client_and_keeps_others_from_it(place, binary):
     async with shared(place, binary) as ways:
         swap = await ways.prepare(job("1", swaps=True))
-        assert (swap.sharing, swap.limited_by) == (Way.TIME_SLICING, "")
+        assert (swap.sharing, swap.limited_by) == (SharingMode.TIME_SLICING, "")
         assert swap.sharing_env == {"CUDA_MPS_PIPE_DIRECTORY": f"{place}/node/mps/none"}
-        assert (await ways.prepare(job("2"))).sharing is Way.TIME_SLICING
+        assert (await ways.prepare(job("2"))).sharing is SharingMode.TIME_SLICING
 
 
 async def test_a_job_that_swaps_is_refused_beside_clients(place, binary):
     async with shared(place, binary) as ways:
         client = await ways.prepare(job("1"))
-        assert (client.sharing, client.limited_by) == (Way.MPS, "mps")
+        assert (client.sharing, client.limited_by) == (SharingMode.MPS, "mps")
         with pytest.raises(NotShared, match="the driver swaps no process while one runs"):
             await ways.prepare(job("2", swaps=True))
 
@@ -90,7 +90,7 @@ async def test_the_server_is_no_foreign_process(place, binary):
     async with shared(place, binary) as ways:
         await ways.prepare(job("1"))
         server, stranger = GpuProcess(ways._gpus[UUID].daemon.servers[0].pid, GIB), GpuProcess(1, GIB)
-        assert ways.seen(GpuReading(UUID, processes=(server, stranger))).processes == (stranger,)
+        assert ways.without_server(GpuReading(UUID, processes=(server, stranger))).processes == (stranger,)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_where_the_driver_can_it_limits_the_memory_of_the_attempts_control
     async with shared(place, "") as ways:
         limited = await ways.prepare(job("1"))
         assert groups == {place / "group" / group_name(limited.node_dir, "1.1"): (UUID, 6 * GIB)}
-        assert (limited.sharing, limited.limited_by) == (Way.TIME_SLICING, "driver")
+        assert (limited.sharing, limited.limited_by) == (SharingMode.TIME_SLICING, "driver")
 
 
 async def test_a_driver_that_cannot_is_not_asked_again(place, groups, monkeypatch):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from ebbtide_core.admission.queues import shape_of
+from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
 from ebbtide_core.resources.bookings import Bookings, stay_s
 
 TAKEN_IN_AT_ONCE: Final = 5000
-"""Jobs that one `BookingLines.take_in` looks at: changed jobs, and jobs that were there before the first booking."""
+"""Jobs that one `WaitingIndex.take_in` looks at: changed jobs, and jobs that were there before the first booking."""
 
 Ask = Callable[[Job], str]
 """Returns why bookings keep a job out of the queue, in words; empty if they do not."""
@@ -35,7 +35,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Line:
+class _SameDemand:
     """Jobs of one user and pool with the same request, in groups by how long they would stay, in seconds."""
 
     pool: str
@@ -55,16 +55,16 @@ class _Line:
             low = high
 
 
-class BookingLines:
+class WaitingIndex:
     """The index of waiting jobs. ``changed`` are the jobs that changed since `take_in` last looked at them."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.changed: dict[JobId, Job] = {}
         self._first = deque(jobs)
-        self._lines: dict[Hashable, _Line] = {}
+        self._demands: dict[Hashable, _SameDemand] = {}
         self._place: dict[JobId, tuple[Hashable, float]] = {}
-        self._stale: dict[Hashable, _Line] = {}
-        """The lines with a group whose answer is missing or may be out of date."""
+        self._stale: dict[Hashable, _SameDemand] = {}
+        """The demands with a group whose answer is missing or may be out of date."""
         self._moves: dict[JobId, Job] = {}
         """Jobs that may have to be taken out of the queue or put back."""
         self.rounds = 0
@@ -78,16 +78,16 @@ class BookingLines:
         """Whether work is left from earlier calls."""
         return bool(self._first or self.changed or self._stale or self._moves)
 
-    def take_in(self, shut_out: Collection[JobId]) -> None:
-        """Look at some of the changed jobs; ``shut_out`` are the jobs that bookings keep out of the queue."""
+    def take_in(self, blocked: Collection[JobId]) -> None:
+        """Look at some of the changed jobs; ``blocked`` are the jobs that bookings keep out of the queue."""
         self.rounds += bool(self.changed)
         jobs = [self.changed.pop(id) for id in list(islice(self.changed, TAKEN_IN_AT_ONCE))]
         jobs += [self._first.popleft() for _ in range(min(len(self._first), TAKEN_IN_AT_ONCE - len(jobs)))]
         for job in jobs:
-            self._put(job, job.gpus_min > 0 and (job.queued is not None or _waits_outside(job, shut_out)))
+            self._put(job, job.gpus_min > 0 and (job.queued is not None or _waits_outside(job, blocked)))
 
     def _put(self, job: Job, waits: bool) -> None:
-        place = ((job.pool, job.user, shape_of(job)), stay_s(job, 0.0)) if waits else None
+        place = ((job.pool, job.user, demand_of(job)), stay_s(job, 0.0)) if waits else None
         if (before := self._place.get(job.id)) != place:
             if before is not None:
                 self._leave(job, *before)
@@ -95,28 +95,28 @@ class BookingLines:
                 self._join(job, *place)
         if place is None:
             self._moves[job.id] = job
-        elif (reason := self._lines[place[0]].groups[place[1]].reason) is not None:
+        elif (reason := self._demands[place[0]].groups[place[1]].reason) is not None:
             self._tell(job, reason)
 
     def _leave(self, job: Job, key: Hashable, stay: float) -> None:
-        line = self._lines[key]
-        group = line.groups[stay]
+        demand = self._demands[key]
+        group = demand.groups[stay]
         del group.jobs[job.id], self._place[job.id]
         if not group.jobs:
-            del line.groups[stay], line.stays[bisect_left(line.stays, stay)]
-        if not line.groups:
-            del self._lines[key]
+            del demand.groups[stay], demand.stays[bisect_left(demand.stays, stay)]
+        if not demand.groups:
+            del self._demands[key]
             self._stale.pop(key, None)
 
     def _join(self, job: Job, key: Hashable, stay: float) -> None:
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line(job.pool, job.user)
-        if stay not in line.groups:
-            insort(line.stays, stay)
-            line.groups[stay] = _Group()
-            self._stale[key] = line
-        line.groups[stay].jobs[job.id] = job
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = self._demands[key] = _SameDemand(job.pool, job.user)
+        if stay not in demand.groups:
+            insort(demand.stays, stay)
+            demand.groups[stay] = _Group()
+            self._stale[key] = demand
+        demand.groups[stay].jobs[job.id] = job
         self._place[job.id] = key, stay
 
     def _tell(self, job: Job, reason: str) -> None:
@@ -125,19 +125,19 @@ class BookingLines:
         self._moves[job.id] = job
 
     def ask(self, bookings: Bookings, known: Hashable, ask: Ask, most: int) -> None:
-        """Ask about the groups whose answer may have changed, ``most`` times or until the line under way is done.
+        """Ask about the groups whose answer may have changed, ``most`` times or until the demand under way is done.
 
         ``known`` is all that the answers depend on, apart from jobs and time.
         """
         if known != self._known or bookings.now > self._due or bookings.now < self._asked:
-            self._stale |= self._lines
+            self._stale |= self._demands
             self._known, self._due = known, math.inf
         self._asked = bookings.now
         for key in list(self._stale):
             if most <= 0:
                 return
-            line = self._stale.pop(key)
-            for groups, until in line.bands(bookings):
+            demand = self._stale.pop(key)
+            for groups, until in demand.bands(bookings):
                 reason, most = ask(next(iter(groups[0].jobs.values()))), most - 1
                 self._due = min(self._due, until)
                 for group in groups:
@@ -148,20 +148,20 @@ class BookingLines:
                         for job in group.jobs.values() if reason else ():
                             job.reason = reason
 
-    def moves(self, shut_out: Collection[JobId], most: int) -> Iterator[tuple[Job, str]]:
+    def moves(self, blocked: Collection[JobId], most: int) -> Iterator[tuple[Job, str]]:
         """Yield up to ``most`` jobs to take out of the queue, with the reason, or to put back, with an empty reason."""
         for id in list(self._moves):
             if most <= 0:
                 return
             job, reason = self._moves.pop(id), self.reason(id)
-            if bool(reason) != (id in shut_out):
+            if bool(reason) != (id in blocked):
                 most -= 1
                 yield job, reason
 
     def reason(self, id: JobId) -> str:
         """Return why bookings keep the job out, as last asked; empty if they do not, or if that is not known yet."""
         place = self._place.get(id)
-        return (self._lines[place[0]].groups[place[1]].reason or "") if place is not None else ""
+        return (self._demands[place[0]].groups[place[1]].reason or "") if place is not None else ""
 
     def alike(self, job: Job) -> Hashable:
         """Return a key that the jobs of one group share; ``job`` must wait, and the key holds until it changes."""
@@ -169,12 +169,12 @@ class BookingLines:
 
     def jobs_of(self, user: str, pool: str) -> Iterator[Job]:
         """Yield the jobs of that user and pool that wait for GPUs, in no order."""
-        for line in self._lines.values():
-            if line.user == user and line.pool == pool:
-                for group in line.groups.values():
+        for demand in self._demands.values():
+            if demand.user == user and demand.pool == pool:
+                for group in demand.groups.values():
                     yield from group.jobs.values()
 
 
-def _waits_outside(job: Job, shut_out: Collection[JobId]) -> bool:
+def _waits_outside(job: Job, blocked: Collection[JobId]) -> bool:
     """Return whether ``job`` waits, and bookings keep it out of the queue."""
-    return job.id in shut_out and job.waiting and job.planned is None
+    return job.id in blocked and job.waiting and job.planned is None

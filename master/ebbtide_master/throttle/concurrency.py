@@ -45,7 +45,7 @@ class OpenCalls:
                 del self._open[user]
 
 
-class Places:
+class UserSlots:
     """Gives each user ``each`` places; more calls of that user wait for a place, in the order in which they came."""
 
     def __init__(self, each: int) -> None:
@@ -60,11 +60,11 @@ class Places:
         return found
 
 
-class OneEach:
+class OnePerUser:
     """Lets one call of each user, and ``at_once`` in all, take a copy of all jobs; the other calls wait."""
 
     def __init__(self, at_once: int) -> None:
-        self._each = Places(1)
+        self._each = UserSlots(1)
         self._room = asyncio.Semaphore(at_once)
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class OneEach:
             yield
 
 
-class AtMost:
+class CountLimit:
     """Allows each user at most ``most`` of what ``count`` counts in the cluster.
 
     It knows only an upper bound: the last count and everything added since. A user who seems to be at the limit is
@@ -113,7 +113,7 @@ class UnfinishedJobs:
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._jobs = AtMost(most, _unfinished, now)
+        self._jobs = CountLimit(most, _unfinished, now)
 
     def add(self, cluster: Cluster, user: str, jobs: int) -> None:
         """Note that the user submits so many. Raises `FullError` at the limit."""
@@ -129,7 +129,7 @@ class JobTexts:
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._bytes = AtMost(most, _text_bytes, now)
+        self._bytes = CountLimit(most, _text_bytes, now)
 
     def add(self, cluster: Cluster, user: str, size: int) -> None:
         """Note that the user submits so many bytes. Raises `FullError` at the limit."""

@@ -19,8 +19,8 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import attempts_dir, is_job_id
 from ebbtide_agent.files.clearing import ANSWER_S, clear, folders_in, size
-from ebbtide_agent.files.exchange import Away, Unreadable
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.files.exchange import Unanswered, Unreadable
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 PERIOD_S: Final = 600.0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """How many seconds a finished job's files are kept, and how many bytes checkpoints may take; None: no limit."""
 
     seconds: float | None = None
@@ -41,7 +41,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class JobFiles:
     """What a job has in the checkpoint root. `ended_ago_s` is None for a job that may go on or is not known."""
 
     bytes: int
@@ -56,50 +56,50 @@ class MasterExchange(Protocol):
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData: ...
 
 
-def superfluous(left: Mapping[str, Left], keep: Keep) -> list[str]:
+def superfluous(left: Mapping[str, JobFiles], retention: Retention) -> list[str]:
     """Return the jobs whose checkpoints go: those that ended too long ago, then the oldest until the rest fits."""
     ended = [(job, one.ended_ago_s) for job, one in left.items() if one.ended_ago_s is not None]
     oldest_first = sorted(ended, key=lambda pair: -pair[1])
     total, gone = sum(one.bytes for one in left.values()), []
     for job, ago_s in oldest_first:
-        too_old = keep.seconds is not None and ago_s > keep.seconds
-        too_much = keep.quota_bytes is not None and total > keep.quota_bytes
+        too_old = retention.seconds is not None and ago_s > retention.seconds
+        too_much = retention.quota_bytes is not None and total > retention.quota_bytes
         if too_old or too_much:
             gone.append(job)
             total -= left[job].bytes
     return gone
 
 
-class Tidying:
+class RetentionTask:
     """Tidies the node every `PERIOD_S` seconds. `root` is the checkpoint root, which other nodes may share and tidy."""
 
-    def __init__(self, node_dir: Path, root: Path, exchange: MasterExchange, keep: Keep) -> None:
+    def __init__(self, node_dir: Path, root: Path, exchange: MasterExchange, retention: Retention) -> None:
         self._attempts = attempts_dir(node_dir)
         self._root = root
         self._exchange = exchange
-        self._keep = keep
+        self._retention = retention
         self._over = False
 
-    async def run(self, cluster_id: "ClusterOf") -> NoReturn:
+    async def run(self, cluster_id: "KnowsCluster") -> NoReturn:
         """Tidy until cancelled. The cluster is read each time, because a node joins one when it first attaches."""
-        told = self._exchange.jobs_removed
+        removed = self._exchange.jobs_removed
         while True:
             soon = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
-                    soon = await told.wait()
-            told.clear()
+                    soon = await removed.wait()
+            removed.clear()
             try:
                 await self.remove(cluster_id.cluster_id)
                 if not soon:
                     await self.tidy(cluster_id.cluster_id)
-            except (Away, Unreadable, OSError) as error:
+            except (Unanswered, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))
             except Exception:  # no content of a job's directory, and no answer, may end the tidying
                 log.exception("event=not-tidied")
 
     async def remove(self, cluster_id: str) -> list[str]:
-        """Remove the files of jobs that users have removed; return those jobs. Raises Away, Unreadable, OSError."""
+        """Remove the files of jobs that users removed; return those jobs. Raises Unanswered, Unreadable, OSError."""
         if not cluster_id:
             return []
         folder = self._root / cluster_id
@@ -115,8 +115,8 @@ class Tidying:
         return gone
 
     async def tidy(self, cluster_id: str) -> list[str]:
-        """Tidy once, and return the jobs whose checkpoints were removed. Raises Away, Unreadable, OSError."""
-        if not cluster_id or self._keep == Keep():
+        """Tidy once, and return the jobs whose checkpoints were removed. Raises Unanswered, Unreadable, OSError."""
+        if not cluster_id or self._retention == Retention():
             return []
         folder = self._root / cluster_id
         sizes = await _sizes(folder)
@@ -124,8 +124,8 @@ class Tidying:
         ended: dict[str, float] = {}
         for answer in await self._asked_of(sizes.keys() | logs.keys()):
             ended |= answer.ended_ago_s
-        left = {job: Left(size, ended.get(job)) for job, size in sizes.items()}
-        gone = superfluous(left, self._keep)
+        left = {job: JobFiles(size, ended.get(job)) for job, size in sizes.items()}
+        gone = superfluous(left, self._retention)
         for job in gone:
             log.info("event=checkpoints-removed job=%s bytes=%d", job, left[job].bytes)
             await _remove_checkpoints(folder / job)
@@ -143,19 +143,19 @@ class Tidying:
 
     async def _remove_logs(self, logs: Mapping[str, list[Path]], ended: Mapping[str, float]) -> None:
         for job, folders in logs.items():
-            if self._keep.seconds is not None and ended.get(job, 0.0) > self._keep.seconds:
+            if self._retention.seconds is not None and ended.get(job, 0.0) > self._retention.seconds:
                 for folder in folders:
                     await clear(folder)
 
     def _warn(self, left: int) -> None:
         """Warn once when the checkpoints of jobs that have not finished take more than the quota."""
-        over = self._keep.quota_bytes is not None and left > self._keep.quota_bytes
+        over = self._retention.quota_bytes is not None and left > self._retention.quota_bytes
         if over and not self._over:
-            log.warning("event=checkpoints-over-quota bytes=%d quota=%d", left, self._keep.quota_bytes)
+            log.warning("event=checkpoints-over-quota bytes=%d quota=%d", left, self._retention.quota_bytes)
         self._over = over
 
 
-class ClusterOf(Protocol):
+class KnowsCluster(Protocol):
     """What knows the node's cluster."""
 
     cluster_id: str
@@ -167,22 +167,22 @@ async def _sizes(folder: Path) -> dict[str, int]:
     for job in await _folders_in(folder):
         if is_job_id(job):
             answer = await _asked(size, folder / job)
-            sizes[job] = 0 if isinstance(answer, Unknown) else answer
+            sizes[job] = 0 if isinstance(answer, NoAnswer) else answer
     return sizes
 
 
 async def _folders_in(folder: Path) -> list[str]:
     answer = await _asked(folders_in, folder)
-    return [] if isinstance(answer, Unknown) else answer
+    return [] if isinstance(answer, NoAnswer) else answer
 
 
-async def _asked(task: Callable[[str], T], path: Path) -> T | Unknown:
+async def _asked(task: Callable[[str], T], path: Path) -> T | NoAnswer:
     """Return what the task says of a path that jobs have made; log why if no answer comes."""
     try:
         answer = await ask(task, str(path), account=None, within_s=ANSWER_S)
     except OSError as error:
-        answer = Unknown(str(error))
-    if isinstance(answer, Unknown):
+        answer = NoAnswer(str(error))
+    if isinstance(answer, NoAnswer):
         log.warning("event=not-tidied path=%r reason=%r", str(path), answer.reason)
     return answer
 

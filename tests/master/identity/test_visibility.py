@@ -12,10 +12,10 @@ from ebbtide_core.events import EVENT_TYPES
 from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.model.log_rules import LogAction, LogMatch
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpoint, JobId, NodeId, RefusalCause
+from ebbtide_core.model.types import CheckpointFacts, JobId, NodeId, RefusalCause
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.api.views import event_message
-from ebbtide_master.identity.sight import HIDERS, NOT_SHOWN, seen
+from ebbtide_master.identity.visibility import HIDERS, NOT_SHOWN, redact
 from ebbtide_master.store.journal import StoredEvent
 from ebbtide_protos.v1 import client_pb2
 
@@ -25,7 +25,7 @@ JOURNALS = sorted(path.stem for path in GOLDEN.glob("*.sql"))
 
 
 def seen_by(user: str, event: e.Event, owner: str = "ann") -> client_pb2.Event:
-    return seen(event_message(StoredEvent(1, 1.0, event)), user, lambda id: owner)
+    return redact(event_message(StoredEvent(1, 1.0, event)), user, lambda id: owner)
 
 
 @pytest.fixture(params=JOURNALS)
@@ -38,7 +38,7 @@ def test_what_is_left_of_others_events_still_folds_to_the_same_queue(lines):
     whole, hidden = Cluster(create_policy("fitgpp", {})), Cluster(create_policy("fitgpp", {}))
     for line in lines:
         whole.replay(line.event, line.time)
-        message = seen(event_message(line), "nobody", lambda id: "somebody")
+        message = redact(event_message(line), "nobody", lambda id: "somebody")
         assert message.text
         hidden.replay(decode_event(message.kind, json.loads(message.json)), line.time)
     assert [(job.id, job.state, job.gpus_min, job.times.ran_s) for job in hidden.state.jobs.values()] == [
@@ -49,7 +49,7 @@ def test_what_is_left_of_others_events_still_folds_to_the_same_queue(lines):
 
 def test_ones_own_events_are_shown_as_they_are(lines):
     for line in lines:
-        assert seen(event_message(line), "ann", lambda id: "ann") == event_message(line)
+        assert redact(event_message(line), "ann", lambda id: "ann") == event_message(line)
 
 
 CANARY = "CANARY /home/ann"
@@ -59,7 +59,7 @@ TELLING = [
     ),
     e.AttemptRefused(JobId("1"), 1, RefusalCause.BAD_JOB, CANARY),
     e.LogMatched(JobId("1"), 1, NodeId("n1"), LogMatch(CANARY, LogAction.NOTIFY, CANARY)),
-    e.CheckpointPublished(JobId("1"), 1, Checkpoint(1, 1, CANARY, verified=True)),
+    e.CheckpointPublished(JobId("1"), 1, CheckpointFacts(1, 1, CANARY, verified=True)),
     e.NodeExcluded(JobId("1"), NodeId("n1"), CANARY),
 ]
 
@@ -81,13 +81,13 @@ def test_what_a_job_ran_that_is_forgotten_is_told_its_user_only(event):
 
 
 def test_of_a_kind_of_event_that_nobody_looked_at_nothing_is_told(monkeypatch):
-    monkeypatch.setattr("ebbtide_master.identity.sight._EVENTS", {})
+    monkeypatch.setattr("ebbtide_master.identity.visibility._EVENTS", {})
     message = seen_by("bob", e.ResumeRequested(JobId("1")))
     assert (message.kind, message.job_id, message.text, message.json) == ("ResumeRequested", "1", "", "")
 
 
 def test_events_of_nobodys_job_are_somebody_elses():
-    hidden = seen(event_message(StoredEvent(1, 1.0, TELLING[0])), "", lambda id: None)
+    hidden = redact(event_message(StoredEvent(1, 1.0, TELLING[0])), "", lambda id: None)
     assert CANARY not in str(hidden)
 
 
@@ -98,7 +98,7 @@ def test_a_field_of_a_job_that_nobody_looked_at_is_hidden():
 
 
 def test_every_kind_that_is_told_is_one_that_there_is():
-    from ebbtide_master.identity.sight import _EVENTS
+    from ebbtide_master.identity.visibility import _EVENTS
 
     assert set(_EVENTS) <= set(EVENT_TYPES)
     assert encode(replace(TELLING[0], user="bob"))["user"] == "bob"

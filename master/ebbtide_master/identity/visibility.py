@@ -78,7 +78,7 @@ _AFTER_AN_END: Final = frozenset({
 })  # fmt: skip
 
 
-def seen(reply: Any, user: str, owner_of: OwnerOf) -> Any:
+def redact(reply: Any, user: str, owner_of: OwnerOf) -> Any:
     """Return ``reply`` after removing from it what ``user`` may not see."""
     hide = HIDERS.get(type(reply))
     if hide is not None:

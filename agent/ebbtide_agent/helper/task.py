@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer
-from ebbtide_agent.helper.answer import Unknown
+from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.confining import confine
-from ebbtide_agent.helper.forking import Forked
+from ebbtide_agent.helper.forking import ForkedProcess
 from ebbtide_agent.helper.worker import Worker
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _LARGEST_READ = 256 * 1024
 
 
-class Errand(Generic[T]):
+class HelperTask(Generic[T]):
     """One task that is being carried out by another process."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Errand(Generic[T]):
         """
         self._fork = partial(_forked, task, arguments, account, descriptors)
         self._worker: Worker | None = None
-        self._process: Forked | None = None
+        self._process: ForkedProcess | None = None
         readable, writable = os.pipe2(os.O_CLOEXEC)
         try:
             if worker is not None and not descriptors and worker.take(task, arguments, writable):
@@ -66,10 +66,10 @@ class Errand(Generic[T]):
         return None if self._process is None else self._process.pid
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when there is something to `hear`."""
+        """Return a descriptor that becomes readable when there is something to `receive`."""
         return self._ready.fileno()
 
-    def hear(self) -> bool:
+    def receive(self) -> bool:
         """Take in what has come, and return whether that is all, or the deadline is over."""
         try:
             data = os.read(self._readable, _LARGEST_READ)
@@ -111,21 +111,21 @@ class Errand(Generic[T]):
         self._ready.register(readable, select.EPOLLIN)
         self._readable = readable
 
-    def end(self) -> T | Unknown:
-        """Return the answer that has come, or Unknown. Raises the OSError that the task raised.
+    def end(self) -> T | NoAnswer:
+        """Return the answer that has come, or NoAnswer. Raises the OSError that the task raised.
 
         A process of the task's own is killed, and may be reaped at any time later, or never.
         """
         self.drop()
         if self._late:
-            return Unknown("no answer in time")
-        found: T | Unknown = answer.read(self._inbox)
+            return NoAnswer("no answer in time")
+        found: T | NoAnswer = answer.read(self._inbox)
         return found
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Reap the task's own process, which has answered, if it ends in a moment."""
         if self._process is not None:
-            self._process.bury()
+            self._process.reap()
 
     def drop(self) -> None:
         """Give the task up: kill its own process, or its worker unless that has answered."""
@@ -142,9 +142,9 @@ class Errand(Generic[T]):
         elif self._worker is not None:
             self._worker.end()
 
-    def wait(self) -> T | Unknown:
+    def wait(self) -> T | NoAnswer:
         """Wait for the answer, at most until the deadline, and return it. Raises the OSError that the task raised."""
-        while not self.hear():
+        while not self.receive():
             left_s = self.deadline - time.monotonic()
             self._ready.poll(None if left_s == math.inf else max(0.0, left_s))
         return self.end()
@@ -156,10 +156,10 @@ def _forked(
     account: Account | None,
     descriptors: Sequence[int],
     out: int,
-) -> Forked:
+) -> ForkedProcess:
     def carry_out(parent: int) -> None:
         confine(account, {out, *descriptors}, parent)
         answer.tell(out, answer.answer_of(task, [*arguments, *descriptors]))
         os.close(out)  # before the process's memory is freed, which takes a while
 
-    return Forked(carry_out)
+    return ForkedProcess(carry_out)

@@ -17,7 +17,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedProcess:
     """A process that is on at least one GPU."""
 
     key: Key
@@ -38,20 +38,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLook:
+class NodeObservation:
     """The processes and readings of all GPUs at one moment."""
 
     at: float  # Unix seconds
-    processes: tuple[Seen, ...]
+    processes: tuple[ObservedProcess, ...]
     utilisation: dict[str, float | None]  # 0 to 1, by UUID of the GPU; None: not available
     blind: frozenset[str] = frozenset()  # GPUs whose processes could not be read
 
 
-def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> NodeLook:
+def look(backend: GpuBackend, at: float, whole_commands: bool = False) -> NodeObservation:
     """Look at every GPU now; `at` is the present time. A process that ends meanwhile may be missing."""
     readings = [backend.read(gpu.uuid) for gpu in backend.gpus()]
     held = _by_process(readings)
-    return NodeLook(
+    return NodeObservation(
         at=at,
         processes=tuple(_seen(pid, gpus, whole_commands) for pid, gpus in sorted(held.items())),
         utilisation={reading.uuid: reading.utilisation for reading in readings},
@@ -71,12 +71,14 @@ def _bytes(process: GpuProcess) -> int | None:
     return process.mem_bytes
 
 
-def _seen(pid: int, gpus: dict[str, int | None], whole_commands: bool) -> Seen:
+def _seen(pid: int, gpus: dict[str, int | None], whole_commands: bool) -> ObservedProcess:
     stat = procfs.read_stat(pid)
     if stat is None:
-        return Seen((pid, 0), gpus)
+        return ObservedProcess((pid, 0), gpus)
     command = (_command_line(pid) if whole_commands else "") or stat.command
-    return Seen((pid, stat.starttime), gpus, tuple(_ancestors(stat.parent)), process_owner.owner_name(pid), command)
+    return ObservedProcess(
+        (pid, stat.starttime), gpus, tuple(_ancestors(stat.parent)), process_owner.owner_name(pid), command
+    )
 
 
 def _ancestors(pid: int) -> Iterator[Key]:

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.files.exchange import Away
-from ebbtide_agent.files.tidying import Keep, Left, Tidying, superfluous
+from ebbtide_agent.files.exchange import Unanswered
+from ebbtide_agent.files.retention import JobFiles, Retention, RetentionTask, superfluous
 from ebbtide_protos.v1 import agent_pb2
 
 DAY_S = 86400.0
@@ -30,7 +30,7 @@ class NobodyThere:
     jobs_removed = asyncio.Event()
 
     async def ask(self, request: agent_pb2.ReadCheckpoint) -> agent_pb2.CheckpointData:
-        raise Away("the master is away")
+        raise Unanswered("the master is away")
 
 
 def checkpoint(root: Path, job: str, size: int = 100_000) -> Path:
@@ -40,26 +40,26 @@ def checkpoint(root: Path, job: str, size: int = 100_000) -> Path:
     return folder
 
 
-def tidy(tmp_path: Path, master: Master | NobodyThere, keep: Keep) -> list[str]:
-    tidying = Tidying(tmp_path / "node", tmp_path / "root", master, keep)
+def tidy(tmp_path: Path, master: Master | NobodyThere, retention: Retention) -> list[str]:
+    tidying = RetentionTask(tmp_path / "node", tmp_path / "root", master, retention)
     return asyncio.run(tidying.tidy(CLUSTER))
 
 
 @pytest.mark.parametrize(
-    ("keep", "gone"),
+    ("retention", "gone"),
     [
-        (Keep(), []),
-        (Keep(seconds=10 * DAY_S), ["1"]),
-        (Keep(seconds=DAY_S), ["1", "2"]),
-        (Keep(quota_bytes=40), []),
-        (Keep(quota_bytes=39), ["1"]),
-        (Keep(quota_bytes=1), ["1", "2"]),
-        (Keep(seconds=10 * DAY_S, quota_bytes=29), ["1", "2"]),
+        (Retention(), []),
+        (Retention(seconds=10 * DAY_S), ["1"]),
+        (Retention(seconds=DAY_S), ["1", "2"]),
+        (Retention(quota_bytes=40), []),
+        (Retention(quota_bytes=39), ["1"]),
+        (Retention(quota_bytes=1), ["1", "2"]),
+        (Retention(seconds=10 * DAY_S, quota_bytes=29), ["1", "2"]),
     ],
 )
-def test_the_longest_ended_go_first_and_unfinished_jobs_never(keep: Keep, gone: list[str]) -> None:
-    left = {"1": Left(10, 20 * DAY_S), "2": Left(10, 2 * DAY_S), "3": Left(20)}
-    assert superfluous(left, keep) == gone
+def test_the_longest_ended_go_first_and_unfinished_jobs_never(retention: Retention, gone: list[str]) -> None:
+    left = {"1": JobFiles(10, 20 * DAY_S), "2": JobFiles(10, 2 * DAY_S), "3": JobFiles(20)}
+    assert superfluous(left, retention) == gone
 
 
 def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_stays(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_sta
         place = tmp_path / "node" / "attempts" / f"{job}.1"
         place.mkdir(parents=True)
         (place / "forgotten").touch()
-    assert tidy(tmp_path, Master(job1=9 * DAY_S, job2=DAY_S), Keep(seconds=7 * DAY_S)) == ["1"]
+    assert tidy(tmp_path, Master(job1=9 * DAY_S, job2=DAY_S), Retention(seconds=7 * DAY_S)) == ["1"]
     assert (old.exists(), young.exists(), output.exists()) == (False, True, True)
     assert [place.name for place in (tmp_path / "node" / "attempts").iterdir()] == ["2.1"]
 
@@ -92,7 +92,9 @@ def test_what_users_have_removed_goes_as_soon_as_that_is_known_and_nothing_else(
         cluster_id = CLUSTER
 
     async def told() -> None:
-        running = asyncio.create_task(Tidying(tmp_path / "node", tmp_path / "root", master, Keep()).run(Cluster()))
+        running = asyncio.create_task(
+            RetentionTask(tmp_path / "node", tmp_path / "root", master, Retention()).run(Cluster())
+        )
         master.jobs_removed.set()
         async with asyncio.timeout(30):
             while folders["3.0"].exists() or (tmp_path / "node" / "attempts" / "3.0.1").exists():
@@ -108,15 +110,15 @@ def test_what_users_have_removed_goes_as_soon_as_that_is_known_and_nothing_else(
 def test_under_a_quota_nothing_goes_of_jobs_that_the_master_does_not_call_finished(tmp_path: Path) -> None:
     kept = [checkpoint(tmp_path / "root", job) for job in ("1", "2")]
     gone = checkpoint(tmp_path / "root", "3")
-    assert tidy(tmp_path, Master(job3=1.0), Keep(quota_bytes=1)) == ["3"]
+    assert tidy(tmp_path, Master(job3=1.0), Retention(quota_bytes=1)) == ["3"]
     assert all(folder.exists() for folder in kept)
     assert not gone.exists()
 
 
 def test_while_the_master_is_away_nothing_goes(tmp_path: Path) -> None:
     kept = checkpoint(tmp_path / "root", "1")
-    with pytest.raises(Away):
-        tidy(tmp_path, NobodyThere(), Keep(seconds=0.0, quota_bytes=0))
+    with pytest.raises(Unanswered):
+        tidy(tmp_path, NobodyThere(), Retention(seconds=0.0, quota_bytes=0))
     assert kept.exists()
 
 
@@ -124,5 +126,5 @@ def test_a_link_in_place_of_a_job_is_not_followed(tmp_path: Path) -> None:
     elsewhere = checkpoint(tmp_path / "elsewhere", "1")
     (tmp_path / "root" / CLUSTER).mkdir(parents=True)
     (tmp_path / "root" / CLUSTER / "1").symlink_to(elsewhere.parents[1])
-    assert tidy(tmp_path, Master(job1=DAY_S), Keep(seconds=0.0)) == []
+    assert tidy(tmp_path, Master(job1=DAY_S), Retention(seconds=0.0)) == []
     assert elsewhere.exists()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.helper.answer import Unknown
-from ebbtide_agent.helper.errand import Errand
+from ebbtide_agent.helper.answer import NoAnswer
+from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.supervisor.lease import boottime
 from ebbtide_agent.supervisor.program import Program
@@ -26,7 +26,7 @@ _LONGEST_S = 1.0
 _LARGEST_READ = 64 * 1024
 
 
-class Waiting:
+class LaunchWait:
     """Serves the channel that the order came from, until the attempt runs."""
 
     def __init__(
@@ -46,24 +46,24 @@ class Waiting:
     def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], account: Account | None) -> Any:
         """Run the task, and return its answer. Raises Refused if none comes in time, or the OSError that it raised."""
         worker = self._worker if account == self._worker.account else None
-        errand = Errand(task, *arguments, account=account, within_s=_PREPARE_S, worker=worker)
-        if not self._wait(errand, errand.hear):
-            errand.drop()
+        helper_task = HelperTask(task, *arguments, account=account, within_s=_PREPARE_S, worker=worker)
+        if not self._wait(helper_task, helper_task.receive):
+            helper_task.drop()
             raise self._refusal("its files do not answer")
         try:
-            answer = errand.end()
+            answer = helper_task.end()
         finally:
-            errand.bury()
-        if isinstance(answer, Unknown):
+            helper_task.reap()
+        if isinstance(answer, NoAnswer):
             raise self._refusal(f"its files do not answer: {answer.reason}")
         return answer
 
     def until(self, program: Program) -> None:
         """Wait until it is settled whether the program runs. Raises Refused if that takes too long."""
-        if not self._wait(program, program.hear):
+        if not self._wait(program, program.poll):
             raise self._refusal("its program cannot be executed in time")
 
-    def _wait(self, source: Errand[Any] | Program, settled: Callable[[], bool]) -> bool:
+    def _wait(self, source: HelperTask[Any] | Program, settled: Callable[[], bool]) -> bool:
         while not settled():
             left_s = self._left_s()
             if left_s <= 0.0:
