@@ -164,7 +164,7 @@ def run(master: str | None, job_id: str, node: str, port: int, local_port: int, 
     try:
         ended = interrupts.run(serve(master, job_id, node, port, local_port, ready))
     except KeyboardInterrupt:
-        interrupts.forgive()
+        interrupts.discard_pending()
         return False
     complain(f"{ended}: the tunnel is closed")
     return True
