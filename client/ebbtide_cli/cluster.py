@@ -85,11 +85,11 @@ def exclusive(home: Home, line: StatusLine) -> Iterator[None]:
 @contextmanager
 def undone_if_interrupted(home: Home) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM in the block end the daemons that it started, unless they have jobs to run already."""
-    with interrupts.by_sigterm():
+    with interrupts.sigterm_too():
         try:
             yield
         except KeyboardInterrupt:
-            with interrupts.held():
+            with interrupts.shielded():
                 if not any(home.supervisors()):
                     end_started()
             raise

@@ -36,7 +36,7 @@ SETTLED_S = 1.0
 def connected(master: str | Address | None) -> "Iterator[ClientServiceStub]":
     """Talk to the master at the address that the user gave (None: the default); raises only `Failure`."""
     address = find_master(master)
-    interrupts.hurry()
+    interrupts.never_wait_for_threads()
     try:
         if address.home is not None:
             with _by_socket(address) as stub:
@@ -89,7 +89,7 @@ async def opened(address: Address) -> "AsyncIterator[grpc.aio.Channel]":
     from ebbtide_cli.grpc_calls import CHANNEL_OPTIONS
 
     with address.reached() as target:
-        interrupts.hurry()
+        interrupts.never_wait_for_threads()
         async with grpc.aio.secure_channel(target, channel_credentials(address), options=CHANNEL_OPTIONS) as channel:
             yield channel
 

@@ -49,7 +49,7 @@ def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> 
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "EBB_MASTER"}
     environment |= {"EBB_HOME": str(home.root), "EBB_DEBUG": "1"}
-    with log.open("ab") as output, interrupts.held():
+    with log.open("ab") as output, interrupts.shielded():
         start = output.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "ebbtide_cli.main", *arguments],

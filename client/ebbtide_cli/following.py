@@ -14,7 +14,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import write_all
+from ebbtide_cli.channels.client_channel import write_all
 from ebbtide_cli.connection import REPLY_S, RETRY_S, Outage, connecting
 from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.jobs import finished

@@ -45,8 +45,8 @@ def failed(error: grpc.RpcError) -> CallFailed:
 
 def _close(channel: grpc.Channel) -> None:
     """Close the channel, unless the process ends anyway: closing would wait for the cancelled calls."""
-    if interrupts.is_due():
-        interrupts.abandon(channel)
+    if interrupts.is_pending():
+        interrupts.keep_until_exit(channel)
     else:
         channel.close()
 
@@ -82,7 +82,7 @@ class _Question:
             try:
                 return call.result()
             except grpc.FutureCancelledError:
-                raise interrupts.what_is_due() from None
+                raise interrupts.pending() from None
             except grpc.RpcError as error:
                 raise failed(error) from error
 
@@ -111,8 +111,8 @@ class _Answers(Generic[Reply]):
             try:
                 reply: Reply = next(self._call)
             except grpc.RpcError as error:
-                if interrupts.is_due():
-                    raise interrupts.what_is_due() from None
+                if interrupts.is_pending():
+                    raise interrupts.pending() from None
                 raise failed(error) from error
         return reply
 

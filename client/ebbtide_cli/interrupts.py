@@ -3,8 +3,8 @@
 An exception that a signal handler raises inside gRPC, an event loop or a destructor is lost, or leaves a channel that
 waits forever when it is closed. So the handler raises nothing there: a thread cancels the running calls, and wakes the
 main thread with a signal until it runs code in which raising is safe. A handler prints nothing. A process that has
-not ended soon after is killed, as it is by a second Ctrl-C, except while it is `held` because it would leave something
-behind.
+not ended soon after is killed, as it is by a second Ctrl-C, except while it is `shielded` because it would leave
+something behind.
 """
 
 import os
@@ -55,14 +55,14 @@ class Cancellable(Protocol):
         """Make it end soon; called on another thread."""
 
 
-class _Hearing:
+class _Handling:
     """The interrupts of one verb, and what is to be done about them."""
 
     def __init__(self, *, ends: bool) -> None:
         self.ends = ends
         self.due: BaseException | None = None  # the exception to raise in the main thread
         self.raised = False
-        self.held = 0
+        self.shields = 0
         self.waits: set[Cancellable] = set()
         self.taker: Callable[[int], None] | None = None
         self.taken = 0  # how many more interrupts the taker gets
@@ -100,7 +100,7 @@ class _Hearing:
         """Handle a signal; Python calls this between two instructions of the main thread."""
         if number == signal.SIGINT:
             self._press()
-        if self.due is not None and not self.raised and not self.held and not _is_fragile(frame):
+        if self.due is not None and not self.raised and not self.shields and not _is_fragile(frame):
             self.raised = True
             raise self.due
 
@@ -117,19 +117,19 @@ class _Hearing:
             threading.Thread(target=self.taker, args=(self.taken,), daemon=True).start()
         elif not isinstance(self.due, KeyboardInterrupt):
             self.raise_soon(KeyboardInterrupt())
-        elif self.ends and not self.held:
+        elif self.ends and not self.shields:
             _end(INTERRUPTED)
 
     def _insist(self) -> None:
         """Wait for a signal from the wakeup descriptor, and from then on see to it that the exception takes effect."""
         with open(self._reading, "rb", buffering=0) as wakeups:
-            while heard := wakeups.read(64):
-                if signal.SIGINT not in heard:
+            while numbers := wakeups.read(64):
+                if signal.SIGINT not in numbers:
                     continue
                 since = time.monotonic()
                 _stir()
                 while (due := self.due) is not None:
-                    if self.held:
+                    if self.shields:
                         since = time.monotonic()
                     else:
                         self._bring_about(due, since)
@@ -148,100 +148,100 @@ class _Hearing:
             _end(due.code if isinstance(due, Failure) else INTERRUPTED)
 
 
-_hearing: _Hearing | None = None
+_handling: _Handling | None = None
 _terminals: dict[int, list[Any]] = {}
-_abandoned: list[object] = []
-_hurries = False
+_kept: list[object] = []
+_waits_for_no_thread = False
 
 
 @contextmanager
-def heard(*, ends: bool) -> Iterator[None]:
+def interruptible(*, ends: bool) -> Iterator[None]:
     """Handle Ctrl-C while a verb runs; ``ends``: a Ctrl-C may end the process."""
-    global _hearing
+    global _handling
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before, _hearing = _hearing, _Hearing(ends=ends)
+    before, _handling = _handling, _Handling(ends=ends)
     try:
-        with _hearing.listening():
+        with _handling.listening():
             yield
     finally:
-        _hearing = before
+        _handling = before
 
 
-def is_due() -> bool:
+def is_pending() -> bool:
     """Whether this is the main thread, and is to end what it does."""
-    return (hearing := _mine()) is not None and hearing.due is not None and not hearing.held
+    return (handling := _mine()) is not None and handling.due is not None and not handling.shields
 
 
-def what_is_due() -> BaseException:
+def pending() -> BaseException:
     """Return the exception that is due, for the first caller that notices it to raise."""
-    hearing = _mine()
-    if hearing is None or hearing.due is None:
+    handling = _mine()
+    if handling is None or handling.due is None:
         return KeyboardInterrupt()
-    hearing.raised = True
-    return hearing.due
+    handling.raised = True
+    return handling.due
 
 
-def forgive() -> None:
+def discard_pending() -> None:
     """Cancel the exception that is due: the caller was waiting for this interrupt, and goes on."""
-    if hearing := _mine():
-        hearing.due = None
+    if handling := _mine():
+        handling.due = None
 
 
 @contextmanager
 def waiting_for(call: Cancellable) -> Iterator[None]:
     """Cancel ``call``, for which the main thread waits in this block, if an interrupt ends the wait."""
-    hearing = _mine()
-    if hearing is None:
+    handling = _mine()
+    if handling is None:
         yield
         return
-    hearing.waits.add(call)
-    if is_due():
+    handling.waits.add(call)
+    if is_pending():
         call.cancel()
     try:
         yield
     finally:
-        hearing.waits.discard(call)
+        handling.waits.discard(call)
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def shielded() -> Iterator[None]:
     """Let nothing interrupt the block; an interrupt in the meantime takes effect afterwards."""
-    hearing = _mine()
-    if hearing is None:
+    handling = _mine()
+    if handling is None:
         yield
         return
-    hearing.held += 1
+    handling.shields += 1
     try:
         yield
     finally:
-        hearing.held -= 1
-        if not hearing.held and hearing.due is not None and not hearing.raised:
-            raise what_is_due()
+        handling.shields -= 1
+        if not handling.shields and handling.due is not None and not handling.raised:
+            raise pending()
 
 
 @contextmanager
-def taken_by(taker: Callable[[int], None], times: int) -> Iterator[None]:
+def handled_by(taker: Callable[[int], None], times: int) -> Iterator[None]:
     """Call ``taker`` on a thread for the next Ctrl-Cs, with how many more it will get; later ones interrupt."""
-    hearing = _mine()
-    if hearing is None:
+    handling = _mine()
+    if handling is None:
         yield
         return
-    hearing.taker, hearing.taken = taker, times
+    handling.taker, handling.taken = taker, times
     try:
         yield
     finally:
-        hearing.taker, hearing.taken = None, 0
+        handling.taker, handling.taken = None, 0
 
 
 @contextmanager
 def after(seconds: float, failure: Failure) -> Iterator[None]:
     """Raise ``failure`` in the block once the block has lasted ``seconds``."""
-    if (hearing := _mine()) is None:
+    if (handling := _mine()) is None:
         yield
         return
-    timer = threading.Timer(seconds, hearing.raise_soon, (failure,))
+    timer = threading.Timer(seconds, handling.raise_soon, (failure,))
     timer.daemon = True
     timer.start()
     try:
@@ -252,12 +252,12 @@ def after(seconds: float, failure: Failure) -> Iterator[None]:
 
 
 @contextmanager
-def by_sigterm() -> Iterator[None]:
+def sigterm_too() -> Iterator[None]:
     """Treat SIGTERM in the block as a Ctrl-C, because the block would leave something behind otherwise."""
-    if (hearing := _mine()) is None:
+    if (handling := _mine()) is None:
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: hearing.handle(signal.SIGINT, frame))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: handling.handle(signal.SIGINT, frame))
     try:
         yield
     finally:
@@ -286,7 +286,7 @@ def stop_signals() -> Iterator[int]:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
+def unhandled() -> Iterator[None]:
     """Leave SIGINT to what runs in the block."""
     if _mine() is None or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
@@ -319,7 +319,7 @@ def run(coroutine: Coroutine[Any, Any, Value]) -> Value:
     try:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
-        raise what_is_due() from None
+        raise pending() from None
 
 
 @contextmanager
@@ -336,15 +336,15 @@ def kept_terminal(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def hurry() -> None:
+def never_wait_for_threads() -> None:
     """Let this process end without waiting for threads of a library that may not end."""
-    global _hurries
-    _hurries = True
+    global _waits_for_no_thread
+    _waits_for_no_thread = True
 
 
-def abandon(channel: object) -> None:
+def keep_until_exit(channel: object) -> None:
     """Keep an object until this process ends, because its destructor may wait."""
-    _abandoned.append(channel)
+    _kept.append(channel)
 
 
 def leave(code: int) -> int:
@@ -352,13 +352,13 @@ def leave(code: int) -> int:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if _hurries:
+    if _waits_for_no_thread:
         _end(code)
     return code
 
 
-def _mine() -> _Hearing | None:
-    return _hearing if threading.current_thread() is threading.main_thread() else None
+def _mine() -> _Handling | None:
+    return _handling if threading.current_thread() is threading.main_thread() else None
 
 
 def _is_fragile(frame: FrameType | None) -> bool:

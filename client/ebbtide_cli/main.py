@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _ended(_tell, given)
         from ebbtide_cli import interrupts
 
-        with interrupts.heard(ends=arguments is None):
+        with interrupts.interruptible(ends=arguments is None):
             code = _ended(_run, given)
             return interrupts.leave(code) if arguments is None else code
     except KeyboardInterrupt:

@@ -47,7 +47,7 @@ def work():
     print(*state, flush=True)
 ''')
 try:
-    with interrupts.heard(ends=True):
+    with interrupts.interruptible(ends=True):
         work()
         time.sleep(60)
 except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def test_what_must_not_be_interrupted_is_not_and_the_rest_is() -> None:
 IN_AN_IMPORT = """
 sys.path.insert(0, "FOLDER")
 try:
-    with interrupts.heard(ends=True):
+    with interrupts.interruptible(ends=True):
         import slow
         time.sleep(60)
 except KeyboardInterrupt:
@@ -100,7 +100,7 @@ def interrupted(thread):
 pools._ExecutorManagerThread.start = interrupted
 print("ready", flush=True)
 try:
-    with interrupts.heard(ends=True):
+    with interrupts.interruptible(ends=True):
         list(run_each([functools.partial(time.sleep, 60)] * 4, 2))
 except BaseException as ending:
     print(type(ending).__name__, flush=True)
@@ -119,7 +119,7 @@ def work():
     while True:
         time.sleep(0.1)
 ''')
-with interrupts.heard(ends=True):
+with interrupts.interruptible(ends=True):
     work()
 """
 
@@ -134,8 +134,8 @@ def test_a_library_that_never_comes_back_does_not_keep_the_process(presses: int)
 
 HELD = """
 try:
-    with interrupts.heard(ends=True):
-        with interrupts.held():
+    with interrupts.interruptible(ends=True):
+        with interrupts.shielded():
             print("ready", flush=True)
             time.sleep(2.5)  # longer than a process is given to end
             print("tidied up", flush=True)
@@ -159,7 +159,7 @@ class Thing:
         time.sleep(0.3)
 
 try:
-    with interrupts.heard(ends=True):
+    with interrupts.interruptible(ends=True):
         Thing()
         time.sleep(60)
 except KeyboardInterrupt:
@@ -186,7 +186,7 @@ async def forever():
         print("closed", flush=True)
 
 try:
-    with interrupts.heard(ends=True):
+    with interrupts.interruptible(ends=True):
         interrupts.run(forever())
 except KeyboardInterrupt:
     os._exit(interrupts.leave(130))
@@ -202,7 +202,7 @@ def test_an_event_loop_is_cancelled_once_and_closes_what_it_opened() -> None:
 IGNORED = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-with interrupts.heard(ends=True):
+with interrupts.interruptible(ends=True):
     print("ready", flush=True)
     time.sleep(0.5)
 print("done", flush=True)

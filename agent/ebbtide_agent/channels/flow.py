@@ -5,15 +5,15 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ebbtide_agent.channels.line import ChannelEnd
+from ebbtide_agent.channels.channel_end import ChannelEnd
 
 
-async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, errors: bool = False) -> None:
+async def copy_out(client: ChannelEnd, source: int, ended: asyncio.Event, *, errors: bool = False) -> None:
     """Send all data of the source to its end. Once the writer has `ended`, send what is left and return."""
     while True:
         # Checked before reading, so that data that was written before the end is read.
         last = ended.is_set()
-        room = await line.room()
+        room = await client.room()
         try:
             data = os.read(source, room)
         except BlockingIOError:
@@ -25,12 +25,12 @@ async def copy_out(line: ChannelEnd, source: int, ended: asyncio.Event, *, error
             return  # EIO: no process has the terminal open any more
         if not data:
             return
-        line.send(data, errors=errors)
+        client.send(data, errors=errors)
 
 
-async def copy_in(line: ChannelEnd, sink: int) -> None:
+async def copy_in(client: ChannelEnd, sink: int) -> None:
     """Write the client's data to its end; drop the rest once the sink has no reader any more."""
-    while data := await line.receive():
+    while data := await client.receive():
         rest = memoryview(data)
         while rest:
             try:
@@ -40,7 +40,7 @@ async def copy_in(line: ChannelEnd, sink: int) -> None:
             except OSError:
                 # The sink has no reader any more: drop this data, and acknowledge it below.
                 rest = rest[len(rest) :]
-        line.done_with(len(data))
+        client.done_with(len(data))
 
 
 async def readable(descriptor: int) -> None:

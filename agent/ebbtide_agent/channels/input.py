@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.inside import connect
-from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 from ebbtide_agent.supervisor.standard_input import PACKET_BYTES
 
 _ANSWER_BYTES = 4096
@@ -24,18 +24,18 @@ class _InputState:
     over: bool
 
 
-async def feed(line: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
+async def feed(client: ChannelEnd, path: Path, opened: channel_pb2.ChannelOpened) -> channel_pb2.ChannelClosed:
     """Pass the input on until all is taken or no longer read; a later call may go on with it. Raises ChannelError."""
     with await connect(path) as supervisor:
         state = await _receive(supervisor)
         opened.input_taken = state.taken
-        line.opened(opened)
-        passing = asyncio.create_task(_pass_on(line, supervisor), name="channel input")
+        client.opened(opened)
+        passing = asyncio.create_task(_pass_on(client, supervisor), name="channel input")
         try:
             while not state.over:
                 before, state = state.taken, await _receive(supervisor)
                 if state.taken > before:
-                    line.done_with(state.taken - before)
+                    client.done_with(state.taken - before)
         finally:
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
@@ -52,9 +52,9 @@ async def _receive(supervisor: socket.socket) -> _InputState:
     return _InputState(int(content["taken"]), bool(content["over"]))
 
 
-async def _pass_on(line: ChannelEnd, supervisor: socket.socket) -> None:
+async def _pass_on(client: ChannelEnd, supervisor: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    while data := await line.receive():
+    while data := await client.receive():
         for start in range(0, len(data), PACKET_BYTES):
             await loop.sock_sendall(supervisor, b"d" + data[start : start + PACKET_BYTES])
     await loop.sock_sendall(supervisor, b"e")

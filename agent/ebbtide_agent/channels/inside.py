@@ -14,8 +14,8 @@ from typing import Any
 
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.flow import copy_in, copy_out
-from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 from ebbtide_agent.supervisor.session_processes import LARGEST_REQUEST
 
 _ANSWER_BYTES = 4096
@@ -32,7 +32,7 @@ class StandardStreams:
 
 
 async def run_inside(
-    line: ChannelEnd, path: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
+    client: ChannelEnd, path: Path, want: channel_pb2.RunInside, opened: channel_pb2.ChannelOpened, shell: str
 ) -> channel_pb2.ChannelClosed:
     """Run the wanted command, or the `shell`, to its end; if cancelled, hang up on it. Raises ChannelError."""
     with ExitStack() as stack:
@@ -42,17 +42,17 @@ async def run_inside(
             streams = make(stack, until_started)
             set_size(streams.stdout, want.size)
             await _start(supervisor, want, streams, shell)
-        line.opened(opened)
-        line.on_size = lambda size: set_size(streams.stdout, size)
-        return await _follow(line, supervisor, streams)
+        client.opened(opened)
+        client.on_size = lambda size: set_size(streams.stdout, size)
+        return await _follow(client, supervisor, streams)
 
 
-async def _follow(line: ChannelEnd, supervisor: socket.socket, streams: StandardStreams) -> channel_pb2.ChannelClosed:
+async def _follow(client: ChannelEnd, supervisor: socket.socket, streams: StandardStreams) -> channel_pb2.ChannelClosed:
     ended = asyncio.Event()
-    outputs = [copy_out(line, streams.stdout, ended)]
+    outputs = [copy_out(client, streams.stdout, ended)]
     if streams.stderr is not None:
-        outputs.append(copy_out(line, streams.stderr, ended, errors=True))
-    feeding = asyncio.create_task(_feed(line, streams), name="channel input")
+        outputs.append(copy_out(client, streams.stderr, ended, errors=True))
+    feeding = asyncio.create_task(_feed(client, streams), name="channel input")
     reading = [asyncio.create_task(output, name="channel output") for output in outputs]
     try:
         how = await _answer(supervisor)
@@ -67,8 +67,8 @@ async def _follow(line: ChannelEnd, supervisor: socket.socket, streams: Standard
     return channel_pb2.ChannelClosed(exit_code=int(how["exit_code"]))
 
 
-async def _feed(line: ChannelEnd, streams: StandardStreams) -> None:
-    await copy_in(line, streams.stdin)
+async def _feed(client: ChannelEnd, streams: StandardStreams) -> None:
+    await copy_in(client, streams.stdin)
     if streams.stdin == streams.stdout:
         with suppress(OSError):
             os.write(streams.stdin, b"\x04")  # the end of the input on a terminal

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.flow import copy_in, copy_out
-from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 
 _LISTENS = "0A"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -27,7 +27,7 @@ class _Listener:
 
 
 async def forward(
-    line: ChannelEnd, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
+    client: ChannelEnd, port: int, pids: Callable[[], Iterable[int]], opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Connect to the port, on which one of these processes listens, and copy to the end. Raises ChannelError."""
     listener = _where(port, pids())
@@ -41,11 +41,11 @@ async def forward(
             raise ChannelError(f"port {port}: {error.strerror}") from None
         if _where(port, pids()) != listener:  # another process may have got the port before we connected
             raise ChannelError(f"port {port}: the job listens elsewhere now")
-        line.opened(opened)
-        feeding = asyncio.create_task(_feed(line, connection), name="channel input")
+        client.opened(opened)
+        feeding = asyncio.create_task(_feed(client, connection), name="channel input")
         try:
-            await copy_out(line, connection.fileno(), asyncio.Event())
-            line.send_end()
+            await copy_out(client, connection.fileno(), asyncio.Event())
+            client.send_end()
             await feeding
         finally:
             feeding.cancel()
@@ -53,8 +53,8 @@ async def forward(
     return channel_pb2.ChannelClosed()
 
 
-async def _feed(line: ChannelEnd, connection: socket.socket) -> None:
-    await copy_in(line, connection.fileno())
+async def _feed(client: ChannelEnd, connection: socket.socket) -> None:
+    await copy_in(client, connection.fileno())
     try:
         connection.shutdown(socket.SHUT_WR)
     except OSError:

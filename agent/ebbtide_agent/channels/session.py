@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import channel_pb2
 
+from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.inside import connect
-from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 from ebbtide_agent.channels.shell import PACKET_BYTES
 
 _BEGIN_S = 5.0
@@ -15,16 +15,16 @@ _PAUSE_S = 0.02
 
 
 async def attach(
-    line: ChannelEnd, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
+    client: ChannelEnd, path: Path, want: channel_pb2.AttachSession, opened: channel_pb2.ChannelOpened
 ) -> channel_pb2.ChannelClosed:
     """Stay attached until the session ends or is taken over; if cancelled, leave it running. Raises ChannelError."""
     with await _arrive(path) as session:
-        line.opened(opened)
+        client.opened(opened)
         _resize(session, want.size)
-        line.on_size = lambda size: _resize(session, size)
-        feeding = asyncio.create_task(_feed(line, session), name="channel input")
+        client.on_size = lambda size: _resize(session, size)
+        feeding = asyncio.create_task(_feed(client, session), name="channel input")
         try:
-            return channel_pb2.ChannelClosed(exit_code=await _show(line, session))
+            return channel_pb2.ChannelClosed(exit_code=await _show(client, session))
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
@@ -43,7 +43,7 @@ async def _arrive(path: Path) -> socket.socket:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _show(line: ChannelEnd, session: socket.socket) -> int:
+async def _show(client: ChannelEnd, session: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     while True:
         packet = await loop.sock_recv(session, PACKET_BYTES + 1)
@@ -51,8 +51,8 @@ async def _show(line: ChannelEnd, session: socket.socket) -> int:
             case b"d":
                 data = packet[1:]
                 while data:
-                    room = await line.room()
-                    line.send(data[:room])
+                    room = await client.room()
+                    client.send(data[:room])
                     data = data[room:]
             case b"x":
                 return int(packet[1:])
@@ -60,12 +60,12 @@ async def _show(line: ChannelEnd, session: socket.socket) -> int:
                 raise ChannelError("detached: the session was taken over, or its attempt has ended")
 
 
-async def _feed(line: ChannelEnd, session: socket.socket) -> None:
+async def _feed(client: ChannelEnd, session: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    while data := await line.receive():
+    while data := await client.receive():
         for start in range(0, len(data), PACKET_BYTES):
             await loop.sock_sendall(session, b"d" + data[start : start + PACKET_BYTES])
-        line.done_with(len(data))
+        client.done_with(len(data))
 
 
 def _resize(session: socket.socket, size: channel_pb2.WindowSize) -> None:

@@ -14,8 +14,8 @@ from ebbtide_protos.v1 import channel_pb2
 import ebbtide_agent
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.flow import copy_out, readable
-from ebbtide_agent.channels.line import ChannelEnd, ChannelError
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from ebbtide_agent.channels.archive import main; sys.exit(main())"
 _LARGEST_REQUEST = 60 * 1024  # fits into a pipe, so that the write does not block
@@ -23,7 +23,7 @@ _LONGEST_ANSWER = 64 * 1024
 
 
 async def send(
-    line: ChannelEnd,
+    client: ChannelEnd,
     want: channel_pb2.ReadTree,
     roots: Mapping[str, Path],
     opened: channel_pb2.ChannelOpened,
@@ -49,21 +49,23 @@ async def send(
         if "error" in head:
             raise ChannelError(str(head["error"]))
         opened.total_bytes = int(str(head["total"]))
-        line.opened(opened)
+        client.opened(opened)
         while data:
-            room = await line.room()
-            line.send(data[:room])
+            room = await client.room()
+            client.send(data[:room])
             data = data[room:]
         never = asyncio.Event()
-        errors = asyncio.create_task(copy_out(line, reader.stderr.fileno(), never, errors=True), name="channel errors")
+        errors = asyncio.create_task(
+            copy_out(client, reader.stderr.fileno(), never, errors=True), name="channel errors"
+        )
         try:
-            await copy_out(line, reader.stdout.fileno(), never)
+            await copy_out(client, reader.stdout.fileno(), never)
             await errors
         finally:
             errors.cancel()
         if await in_thread(reader.wait):
             raise ChannelError("the files could not be read to their end")
-        line.send_end()
+        client.send_end()
     return channel_pb2.ChannelClosed(exit_code=0)
 
 

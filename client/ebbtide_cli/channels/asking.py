@@ -3,7 +3,7 @@
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import channel
+from ebbtide_cli.channels.client_channel import open_channel
 from ebbtide_cli.submitting.checks import user_name
 
 
@@ -15,9 +15,9 @@ def output_of(master: str | None, job_id: str, *command: str) -> str:
 
 async def _run(master: str | None, want: channel_pb2.OpenChannel) -> str:
     printed = b""
-    async with channel(master, want) as line:
-        await line.send_end()
-        async for frame in line.frames():
+    async with open_channel(master, want) as channel:
+        await channel.send_end()
+        async for frame in channel.frames():
             printed += frame.data
-            await line.done_with(len(frame.data) + len(frame.errors))
+            await channel.done_with(len(frame.data) + len(frame.errors))
     return printed.decode(errors="replace")

@@ -11,7 +11,7 @@ from ebbtide_core.model import limits
 from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
-from ebbtide_cli.channels.line import ClientChannel, channel
+from ebbtide_cli.channels.client_channel import ClientChannel, open_channel
 from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.connection import RETRY_S
 from ebbtide_cli.errors import Failure
@@ -79,10 +79,10 @@ class Feeder:
 
     async def _send(self) -> None:
         """Send the input over one channel, for as long as the channel works. Raises `Failure`, _InputLost."""
-        async with channel(self._master, self._want) as line:
+        async with open_channel(self._master, self._want) as channel:
             self._failing = None
-            self._drop(line.opened.input_taken)
-            tasks = [asyncio.create_task(self._pass_on(line)), asyncio.create_task(_listen(line))]
+            self._drop(channel.opened.input_taken)
+            tasks = [asyncio.create_task(self._pass_on(channel)), asyncio.create_task(_listen(channel))]
             sending, listening = tasks
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -95,15 +95,15 @@ class Feeder:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pass_on(self, line: ClientChannel) -> None:
+    async def _pass_on(self, channel: ClientChannel) -> None:
         taken = self._taken
         for data in list(self._sent):
-            await line.send(data)
+            await channel.send(data)
         while data := await self._next():
-            self._drop(taken + line.consumed)
+            self._drop(taken + channel.consumed)
             self._sent.append(data)
-            await line.send(data)
-        await line.send_end()
+            await channel.send(data)
+        await channel.send_end()
 
     def _drop(self, taken: int) -> None:
         """Forget the first ``taken`` bytes of the input, which the job has. Raises _InputLost."""
@@ -132,7 +132,7 @@ class Feeder:
         return data
 
 
-async def _listen(line: ClientChannel) -> None:
+async def _listen(channel: ClientChannel) -> None:
     """Wait until the job wants no more input. Raises ChannelLost."""
-    async for _ in line.frames():
+    async for _ in channel.frames():
         pass

@@ -16,7 +16,7 @@ from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ClientChannel, write_all
+from ebbtide_cli.channels.client_channel import ClientChannel, write_all
 
 ESCAPE: Final = ord("~")
 LEAVE: Final = ord(".")
@@ -60,11 +60,11 @@ def window_size() -> channel_pb2.WindowSize:
     return channel_pb2.WindowSize(rows=size.lines, columns=size.columns)
 
 
-async def converse(line: ClientChannel) -> bool:
+async def converse(channel: ClientChannel) -> bool:
     """Give this terminal to the channel until it is closed; False if the user left it before. Raises ChannelLost."""
-    with _raw(), _resizing(line):
-        showing = asyncio.create_task(_show(line))
-        typing = asyncio.create_task(_type(line))
+    with _raw(), _resizing(channel):
+        showing = asyncio.create_task(_show(channel))
+        typing = asyncio.create_task(_type(channel))
         try:
             await asyncio.wait([showing, typing], return_when=asyncio.FIRST_COMPLETED)
             if not showing.done() and typing.done() and typing.result():
@@ -77,38 +77,38 @@ async def converse(line: ClientChannel) -> bool:
             await asyncio.gather(showing, typing, return_exceptions=True)
 
 
-async def pipe(line: ClientChannel, *, stdin: bool = True) -> None:
+async def pipe(channel: ClientChannel, *, stdin: bool = True) -> None:
     """Join standard input, output and error to the channel until it is closed, byte for byte. Raises ChannelLost."""
-    feeding = asyncio.create_task(_feed(line) if stdin else line.send_end())
+    feeding = asyncio.create_task(_feed(channel) if stdin else channel.send_end())
     try:
-        await _show(line)
+        await _show(channel)
     finally:
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def _show(line: ClientChannel) -> None:
-    async for frame in line.frames():
+async def _show(channel: ClientChannel) -> None:
+    async for frame in channel.frames():
         if frame.data:
             await write_all(_STDOUT, frame.data)
         if frame.errors:
             await write_all(_STDERR, frame.errors)
-        await line.done_with(len(frame.data) + len(frame.errors))
+        await channel.done_with(len(frame.data) + len(frame.errors))
 
 
-async def _type(line: ClientChannel) -> bool:
+async def _type(channel: ClientChannel) -> bool:
     """Send what the user types; return whether the user wants to leave."""
     escapes, leaves = Escapes(), False
     while not leaves and (typed := await _read()):
         data, leaves = escapes.take(typed)
-        await line.send(data)
+        await channel.send(data)
     return leaves
 
 
-async def _feed(line: ClientChannel) -> None:
+async def _feed(channel: ClientChannel) -> None:
     while data := await _read():
-        await line.send(data)
-    await line.send_end()
+        await channel.send(data)
+    await channel.send_end()
 
 
 async def _read() -> bytes:
@@ -126,12 +126,12 @@ def _raw() -> Iterator[None]:
 
 
 @contextmanager
-def _resizing(line: ClientChannel) -> Iterator[None]:
+def _resizing(channel: ClientChannel) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
 
     def resize() -> None:
-        task = loop.create_task(line.resize(window_size()))
+        task = loop.create_task(channel.resize(window_size()))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

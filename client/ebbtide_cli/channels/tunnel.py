@@ -12,7 +12,7 @@ from ebbtide_protos.v1 import channel_pb2, client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ChannelLost, ClientChannel, channel_over
+from ebbtide_cli.channels.client_channel import ChannelLost, ClientChannel, open_channel_over
 from ebbtide_cli.connection import connecting
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.jobs import finished, summary
@@ -84,9 +84,9 @@ class _Forwarding:
             self._open.add(own)
             own.add_done_callback(self._open.discard)
         try:
-            async with channel_over(self._stub, self._want) as line:
+            async with open_channel_over(self._stub, self._want) as channel:
                 self._trouble = ""
-                await _join(line, reader, writer)
+                await _join(channel, reader, writer)
         except (Failure, grpc.RpcError) as error:
             self._complain(error.message if isinstance(error, Failure) else error.details() or str(error.code()))
         except (ConnectionError, asyncio.CancelledError):
@@ -102,14 +102,14 @@ class _Forwarding:
         self._trouble = trouble
 
 
-async def _join(line: ClientChannel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    feeding = asyncio.create_task(_feed(line, reader))
+async def _join(channel: ClientChannel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    feeding = asyncio.create_task(_feed(channel, reader))
     try:
-        async for frame in line.frames():
+        async for frame in channel.frames():
             if frame.data:
                 writer.write(frame.data)
                 await writer.drain()
-                await line.done_with(len(frame.data))
+                await channel.done_with(len(frame.data))
             elif frame.end and writer.can_write_eof():
                 writer.write_eof()
     finally:
@@ -117,10 +117,10 @@ async def _join(line: ClientChannel, reader: asyncio.StreamReader, writer: async
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def _feed(line: ClientChannel, reader: asyncio.StreamReader) -> None:
+async def _feed(channel: ClientChannel, reader: asyncio.StreamReader) -> None:
     while data := await reader.read(_READ_BYTES):
-        await line.send(data)
-    await line.send_end()
+        await channel.send(data)
+    await channel.send_end()
 
 
 async def _until_it_listens(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> None:
@@ -129,7 +129,7 @@ async def _until_it_listens(stub: ClientServiceStub, want: channel_pb2.OpenChann
     with StatusLine() as status:
         while True:
             try:
-                async with channel_over(stub, want):
+                async with open_channel_over(stub, want):
                     return
             except (ChannelLost, grpc.RpcError) as trouble:
                 await _check_it_runs(stub, want.job_id)
@@ -164,7 +164,7 @@ def run(master: str | None, job_id: str, node: str, port: int, local_port: int, 
     try:
         ended = interrupts.run(serve(master, job_id, node, port, local_port, ready))
     except KeyboardInterrupt:
-        interrupts.forgive()
+        interrupts.discard_pending()
         return False
     complain(f"{ended}: the tunnel is closed")
     return True

@@ -39,7 +39,7 @@ def _cancelling(master: str | None, job_id: str) -> Iterator[threading.Event]:
         given_up.set()
         try_to_cancel(master, job_id)
 
-    with interrupts.taken_by(give_up, 1):
+    with interrupts.handled_by(give_up, 1):
         yield given_up
 
 

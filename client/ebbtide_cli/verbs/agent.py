@@ -183,7 +183,7 @@ def command(
     from ebbtide_agent.main import AgentOptions, run
 
     _check_marks(labels, taints)
-    with interrupts.unheard():
+    with interrupts.unhandled():
         return run(
             AgentOptions(
                 home=Home.current().root,

@@ -16,8 +16,8 @@ from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.channels.client_channel import ClientChannel, open_channel, write_all
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
-from ebbtide_cli.channels.line import ClientChannel, channel, write_all
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
@@ -113,16 +113,16 @@ def _tree(sources: Sequence[JobPath], node: str, *, one_file: bool = False) -> c
 
 
 async def _print(master: str | None, source: JobPath, node: str) -> None:
-    async with channel(master, _tree([source], node, one_file=True)) as line:
-        async for frame in line.frames():
+    async with open_channel(master, _tree([source], node, one_file=True)) as channel:
+        async for frame in channel.frames():
             await write_all(1, frame.data)
-            await line.done_with(len(frame.data) + len(frame.errors))
+            await channel.done_with(len(frame.data) + len(frame.errors))
 
 
 async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targets: Sequence[Path]) -> Unpacked:
     with StatusLine() as status:
-        async with channel(master, _tree(sources, node)) as line:
-            total = line.opened.total_bytes
+        async with open_channel(master, _tree(sources, node)) as channel:
+            total = channel.opened.total_bytes
 
             def show(done: Unpacked) -> None:
                 size = f"{format_size(done.bytes)} of {format_size(total)}"
@@ -131,7 +131,7 @@ async def _copy(master: str | None, sources: Sequence[JobPath], node: str, targe
             reading, writing = os.pipe()
             with open(reading, "rb") as archive:
                 unpacking = on_daemon_thread(lambda: unpack(archive, targets, show))
-                receiving = asyncio.create_task(_receive(line, writing))
+                receiving = asyncio.create_task(_receive(channel, writing))
                 both: list[asyncio.Future[Any]] = [receiving, unpacking]
                 try:
                     await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
@@ -153,16 +153,16 @@ def _outcome(receiving: "asyncio.Task[list[str]]", unpacking: "asyncio.Future[Un
     return done
 
 
-async def _receive(line: ClientChannel, writing: int) -> list[str]:
+async def _receive(channel: ClientChannel, writing: int) -> list[str]:
     """Pass the archive on to the unpacking thread; return a line for each file that the node could not read."""
     errors = b""
     try:
-        async for frame in line.frames():
+        async for frame in channel.frames():
             if frame.data:
                 with suppress(BrokenPipeError):  # unpacking has failed, and reports why
                     await write_all(writing, frame.data)
             errors += frame.errors
-            await line.done_with(len(frame.data) + len(frame.errors))
+            await channel.done_with(len(frame.data) + len(frame.errors))
     finally:
         os.close(writing)
     return errors.decode(errors="replace").splitlines()

@@ -67,7 +67,7 @@ def command(gpus: str | None, seed: int | None, keep: bool, svg: Path | None, da
     if svg is not None and not svg.absolute().parent.is_dir():
         raise Failure(f"demo: --svg {svg}: its directory does not exist", USAGE)
     seed = random.randrange(LARGEST_SEED) if seed is None else seed
-    with interrupts.by_sigterm(), _folder(keep) as folder, _cluster(folder, gpus) as node:
+    with interrupts.sigterm_too(), _folder(keep) as folder, _cluster(folder, gpus) as node:
         if dashboard:
             _show_dashboard(Home(folder))
         return _perform(folder, node, seed, svg)
@@ -123,13 +123,13 @@ def _folder(keep: bool) -> Iterator[Path]:
     """Make a fresh EBB_HOME for this process and all that it starts."""
     folder: Path | None = None
     try:
-        with interrupts.held():
+        with interrupts.shielded():
             folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
         os.environ["EBB_HOME"] = str(folder)
         os.environ.pop("EBB_MASTER", None)
         yield folder
     finally:
-        with interrupts.held():
+        with interrupts.shielded():
             if keep:
                 complain(f"everything is in {folder}")
             elif folder is not None:
@@ -154,7 +154,7 @@ def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
                 raise Failure(f"demo: --gpus {settings.gpus}: the story needs at least {FEWEST_GPUS} GPUs")
             yield node
         finally:
-            with interrupts.held():
+            with interrupts.shielded():
                 bring_down(home, kill=True, line=line)
                 end_started()
 

@@ -6,7 +6,7 @@ import click
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import ChannelLost, channel, exit_code
+from ebbtide_cli.channels.client_channel import ChannelLost, exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, pipe, window_size
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.submitting.checks import user_name
@@ -52,14 +52,14 @@ def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, mas
 
 
 async def _run(master: str | None, want: channel_pb2.OpenChannel) -> int:
-    async with channel(master, want) as line:
+    async with open_channel(master, want) as channel:
         if not want.run.terminal:
-            await pipe(line)
-        elif not await converse(line):
+            await pipe(channel)
+        elif not await converse(channel):
             return HUNG_UP
-        if line.closed is None:
+        if channel.closed is None:
             raise ChannelLost("the channel ended before the command did")
-        return exit_code(line.closed)
+        return exit_code(channel.closed)
 
 
 def _environment() -> dict[str, str]:

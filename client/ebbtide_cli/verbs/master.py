@@ -76,7 +76,7 @@ def command(
         return OK
     from ebbtide_master.main import MasterOptions, run
 
-    with interrupts.unheard():
+    with interrupts.unhandled():
         return run(
             MasterOptions(
                 home=Home.current().root,

@@ -117,5 +117,5 @@ def _cancelling(master: str | None, job_id: str) -> Iterator[None]:
         complain(f"cancelling job {job_id}; Ctrl-C again kills it" if left else f"killing job {job_id}")
         try_to_cancel(master, job_id, now=not left)
 
-    with interrupts.taken_by(give_up, 2):
+    with interrupts.handled_by(give_up, 2):
         yield

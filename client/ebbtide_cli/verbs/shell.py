@@ -9,7 +9,7 @@ from ebbtide_core.model.types import JobKind
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.channels.line import channel, exit_code
+from ebbtide_cli.channels.client_channel import exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, window_size
 from ebbtide_cli.channels.waiting import wait_until_it_runs
 from ebbtide_cli.errors import OK, OURS, USAGE, Failure
@@ -63,10 +63,10 @@ async def _attach(master: str | None, want: channel_pb2.OpenChannel) -> int:
     again = f"'ebb shell --attach {want.job_id}' comes back"
     attached = False
     try:
-        async with channel(master, want) as line:
+        async with open_channel(master, want) as channel:
             attached = True
-            if await converse(line):
-                return exit_code(line.closed)
+            if await converse(channel):
+                return exit_code(channel.closed)
     except Failure as failure:
         if not attached:
             raise

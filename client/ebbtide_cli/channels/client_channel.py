@@ -104,21 +104,21 @@ class ClientChannel:
 
 
 @asynccontextmanager
-async def channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
+async def open_channel(master: str | None, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
     """Open the channel that ``want`` describes, for the duration of the block. Raises only `Failure`."""
-    async with connecting(master) as stub, channel_over(stub, want) as line:
-        yield line
+    async with connecting(master) as stub, open_channel_over(stub, want) as channel:
+        yield channel
 
 
 @asynccontextmanager
-async def channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
+async def open_channel_over(stub: ClientServiceStub, want: channel_pb2.OpenChannel) -> AsyncIterator[ClientChannel]:
     """Open the channel over an existing connection, for the duration of the block."""
     connect: Any = stub.Connect
     call = connect()
-    line = ClientChannel(call)
+    channel = ClientChannel(call)
     try:
-        await line.open(want)
-        yield line
+        await channel.open(want)
+        yield channel
     finally:
         call.cancel()
 
