@@ -29,8 +29,9 @@ OF_A_JOB = 6
 """Texts of which a job has each where there is room for one only."""
 JOBS = -(-len(CORPUS) // OF_A_JOB)
 """Jobs in which each text is once at such a place."""
-ARRAY, REFUSED = 900, 1000
-"""Ids: of an array, and of the first job that the master refuses to show, with a hostile text as its words."""
+ARRAY, FLOOD, REFUSED = 900, 901, 1000
+"""Ids: of an array, of a job that prints without end, and of the first job that is refused in hostile words."""
+FLOOD_LINES = 20_000
 PERSON = "\"><script>alert('person')</script>\u202e"
 RAW_LINES = (
     b"\xff\xfe\x00", b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\x1b[31",
@@ -197,8 +198,11 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
 
     async def ReadLogs(self, request: Any, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
         lines = [*(one.encode("utf-8", "surrogatepass") for one in CORPUS), *RAW_LINES, b"the last line\n"]
+        if int(request.job_id) == FLOOD:
+            lines = [b"line %d" % number for number in range(FLOOD_LINES)]
+            lines[-500] = b"Traceback (most recent call last):"
         data, offset = b"\n".join(lines), 0
-        while part := data[offset : offset + 10_000]:  # so that characters come in pieces, too
+        while part := data[offset : offset + 10_007]:  # so that characters and lines come in pieces, too
             offset += len(part)
             yield client_pb2.LogChunk(attempt=1, data=part, offset=offset - len(part), next=offset)
 

@@ -31,6 +31,11 @@ MISSING = """([place, texts]) => {
 }"""
 UNSEEN = r"""(document.body.innerText + document.title).match(
     /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufeff]/g)"""
+SEEN_IN_THE_LOG = """() => {
+    const one = document.querySelector(".ln.at").getBoundingClientRect();
+    const box = document.getElementById("log").getBoundingClientRect();
+    return one.top >= box.top && one.bottom <= box.bottom;
+}"""
 
 
 @dataclass
@@ -150,6 +155,29 @@ def test_a_job_shows_hostile_texts_as_text_wherever_somebody_may_write_one(hosti
             page.wait_for_selector("#said p")
             check(page)
     page.complaints[:] = without_refusals(page.complaints)
+
+
+def test_of_a_log_without_end_the_last_lines_are_kept_found_and_jumped_to(hostile, page):
+    page.goto(f"{hostile.url}/jobs/{hostile_cluster.FLOOD}")
+    last = f"line {hostile_cluster.FLOOD_LINES - 1}"
+    page.wait_for_function("(last) => document.getElementById('log').textContent.endsWith(last)", arg=last)
+    log = page.get_by_role("log")
+    kept = log.locator(".ln")
+    assert 2800 <= kept.count() <= 3200
+    told = kept.all_text_contents()
+    first = hostile_cluster.FLOOD_LINES - len(told)
+    wanted = [f"line {number}" for number in range(first, hostile_cluster.FLOOD_LINES)]
+    wanted[-500] = "Traceback (most recent call last):"
+    assert told == wanted, "none is lost or shown twice where a block or a chunk ends"
+    at_the_end = "(one) => one.scrollHeight - one.scrollTop - one.clientHeight < 3"
+    page.wait_for_function(f"() => ({at_the_end})(document.getElementById('log'))")
+    page.get_by_role("button", name="Traceback").click()
+    page.wait_for_selector(".ln.at:text('Traceback')")
+    page.wait_for_function(SEEN_IN_THE_LOG)
+    page.get_by_label("Find in the log").fill("line 1999")
+    page.wait_for_selector("text=10 found")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".ln.at.hit")
 
 
 def test_an_array_shows_hostile_texts_as_text(hostile, page):
