@@ -352,7 +352,8 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         theirs.close()
 
 
-async def test_a_token_that_is_revoked_breaks_off_the_download_of_a_log(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end", [revoke_token_of, expire])
+async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(tmp_path, monkeypatch, end):
     monkeypatch.setattr(pages, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
@@ -361,7 +362,7 @@ async def test_a_token_that_is_revoked_breaks_off_the_download_of_a_log(tmp_path
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"the first line\n", ends=False))
         path = f"/jobs/{job}/log.txt"
-        assert b"the first line" in await ann.broken_off(path, lambda: revoke_token_of(stage, "ann"))
+        assert b"the first line" in await ann.broken_off(path, lambda: end(stage, "ann"))
         answering.cancel()
 
 
