@@ -1,10 +1,13 @@
 """Measures the dashboard before a scripted master of 1,000 nodes with 8 GPUs, 10,000 jobs and 50 viewers.
 
     python benchmarks/dashboard.py                 # CPU time of the dashboard, bytes for viewers
-    python benchmarks/dashboard.py --browser       # also first paint, long tasks and memory of a tab, in Chromium
+    python benchmarks/dashboard.py --browser       # also first paint, long tasks and all memory of a tab, in Chromium
 
 The scripted master tells as much as a busy one does: 50 changes of jobs a second, and new readings of a quarter of the
-nodes every two seconds. The dashboard is a process of its own, as in life.
+nodes every two seconds. The dashboard is a process of its own, as in life. The memory of a tab is that of its renderer
+with all its children, the heap of JavaScript and all else that no file backs, as a browser's task manager counts it. It
+is compared with its bound after 8 s, and after a minute, when a leak would show. The PSS is printed as well: it has a
+share of the browser's own code, which depends on how many other processes run that.
 """
 
 import argparse
@@ -30,6 +33,10 @@ from ebbtide_web.sessions import Links
 NODES, GPUS, JOBS, VIEWERS = 1000, 8, 10_000, 50
 GIB = 2**30
 CHANGES_PER_S = 50
+LINES_PER_S = 200
+"""Lines that the job prints whose page is opened; it begins with the last 1,000, and keeps the last 3,000."""
+MOST_MIB = 150 * 10**6 / 2**20
+"""What a tab may have of memory (150 MB)."""
 STATES = ("RUNNING", "PENDING", "SUSPENDING", "SUSPENDED")
 
 
@@ -38,6 +45,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
 
     def __init__(self) -> None:
         self.dice = random.Random(7)
+        self.began = time.time()
         self.busy = NODES * GPUS * 9 // 10
 
     def node(self, n: int) -> client_pb2.BoardNode:
@@ -124,6 +132,46 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     async def RevokeToken(self, request: Any, context: Any) -> user_pb2.Token:
         return user_pb2.Token()
 
+    async def ShowJob(self, request: Any, context: Any) -> client_pb2.Job:
+        one, now = job_pb2.Share(numerator=4, denominator=1), self.began
+        attempts = [
+            client_pb2.AttemptSummary(
+                attempt=n + 1, placed_time=now - 9000 + 900 * n, end_time=now - 8500 + 900 * n if n < 9 else None
+            )
+            for n in range(10)
+        ]
+        parts = dict.fromkeys(("save", "exit", "free", "queue", "start", "import", "load", "first_step"), 2.0)
+        suspensions = [client_pb2.Suspension(requested=now - 8500 + 900 * n, parts_s=parts) for n in range(9)]
+        spec = job_pb2.JobSpec(name="pretrain", command=["python", "train.py"], gpus_min=one, gpus_max=one)
+        return client_pb2.Job(
+            job_id=request.job_id, spec=spec, user="ada", state=job_pb2.JOB_STATE_RUNNING, attempt=10, preemptible=True,
+            attempts=attempts, suspensions=suspensions, submit_time=now - 9900, gpus_allocated=one,
+            progress=job_pb2.Progress(step=self.dice.randrange(10_000), total=10_000),
+        )  # fmt: skip
+
+    async def WatchJobs(self, request: Any, context: Any) -> AsyncIterator[client_pb2.Job]:
+        while True:
+            yield client_pb2.Job(job_id=request.job_ids[0])
+            await asyncio.sleep(0.3)
+
+    async def ShowStory(self, request: Any, context: Any) -> client_pb2.StoryReply:
+        words = "starts on gpu0001, with 4 GPUs, as somebody else's job steps aside for it"
+        events = [client_pb2.Event(kind="AttemptStarted", time=time.time(), text=words) for _ in range(500)]
+        return client_pb2.StoryReply(events=events)
+
+    async def ReadLogs(self, request: Any, context: Any) -> AsyncIterator[client_pb2.LogChunk]:
+        offset = number = 0
+        while True:
+            count = LINES_PER_S // 20 if number else request.tail
+            data = "".join(map(self.line, range(number, number + count))).encode()
+            yield client_pb2.LogChunk(attempt=10, data=data, offset=offset, next=offset + len(data))
+            offset, number = offset + len(data), number + count
+            await asyncio.sleep(0.05)
+
+    def line(self, number: int) -> str:
+        loss = f"loss {1 / (number + 1):.6f} lr 3.0e-04 grad_norm 0.7312 tokens/s 184320 \x1b[32mok\x1b[0m"
+        return f"epoch 3 step {number} {loss}\n"
+
     async def WatchNode(self, request: Any, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
         yield client_pb2.NodeReply(node=client_pb2.Node(name=request.node, state="up", version="0.1.0"))
 
@@ -174,8 +222,9 @@ async def log_in(port: int, links: Links) -> str:
     return next(line for line in head.split("\r\n") if line.startswith("set-cookie")).split(": ")[1].split(";")[0]
 
 
-async def measure(seconds: float, browser: bool, pictures: Path | None) -> None:
-    """Start both, let viewers look, and print what that costs."""
+async def measure(seconds: float, browser: bool, pictures: Path | None, stays: float) -> list[str]:
+    """Start both, let viewers look, print what that costs, and return what is over its bound."""
+    over = list[str]()
     server = grpc.aio.server()
     client_pb2_grpc.add_ClientServiceServicer_to_server(ScriptedMaster(), server)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +258,7 @@ async def measure(seconds: float, browser: bool, pictures: Path | None) -> None:
             print(f"each viewer: {each:.0f} KiB/s, first frame {max(before) / 1024:.0f} KiB at most")
             if browser:
                 code = links.make()
-                await asyncio.to_thread(look, port, code, pictures)
+                over = await asyncio.to_thread(look, port, code, pictures, stays)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -217,6 +266,7 @@ async def measure(seconds: float, browser: bool, pictures: Path | None) -> None:
             child.terminate()
             await child.wait()
             await server.stop(0)
+    return over
 
 
 async def cpu_of(process: psutil.Process, seconds: float) -> float:
@@ -239,37 +289,68 @@ LOOK = """() => new Promise((done) => {
 })"""
 
 
-def look(port: int, code: str, pictures: Path | None) -> None:
-    """Open the pages in Chromium, and print how that felt."""
+def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]:
+    """Open the pages in Chromium, print how that felt, and return what is over its bound ``stays`` seconds later."""
     from playwright.sync_api import sync_playwright
 
+    over = list[str]()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        print("an empty tab: {:.0f} MiB, PSS {:.0f} MiB".format(*memory_of_tab(browser)))
         page.goto(f"http://127.0.0.1:{port}/login#code={code}")
         page.wait_for_selector("canvas.map")
-        for path, ready in (("/", "canvas.map"), ("/queue", "tbody tr")):
+        for path, ready in (("/", "canvas.map"), ("/queue", "tbody tr"), ("/jobs/1", "#log .block:nth-child(3)")):
+            page.close()
+            page = context.new_page()  # else it would have the garbage of the page before
             begun = time.monotonic()
             page.goto(f"http://127.0.0.1:{port}{path}")
             page.wait_for_selector(ready)
             shown = time.monotonic() - begun
             felt = page.evaluate(LOOK)
-            session = page.context.new_cdp_session(page)
+            session = context.new_cdp_session(page)
             session.send("Performance.enable")
             metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+            first = memory_of_tab(browser)
+            page.wait_for_timeout(1000 * stays)
+            last = memory_of_tab(browser)
+            over += [f"{path}: {own:.0f} MiB" for own, _ in (first, last) if own > MOST_MIB]
             print(
                 f"{path}: first paint {felt['paint']:.0f} ms, filled after {1000 * shown:.0f} ms, "
                 f"longest task {felt['long']:.0f} ms of {felt['count']} long ones, "
-                f"{metrics['JSHeapUsedSize'] / 2**20:.0f} MiB of JavaScript"
+                f"{metrics['JSHeapUsedSize'] / 2**20:.0f} MiB of JavaScript; "
+                f"the whole tab {first[0]:.0f} MiB (PSS {first[1]:.0f}), "
+                f"and {last[0]:.0f} MiB (PSS {last[1]:.0f}) after {stays + 8:.0f} s"
             )
-            for theme in ("light", "dark") if pictures else ():
+            for theme in ("light", "dark") if pictures and path != "/jobs/1" else ():
                 page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
                 page.evaluate("document.dispatchEvent(new Event('themed'))")
                 page.wait_for_timeout(400)
                 page.screenshot(path=pictures / f"{'large-cluster' if path == '/' else 'large-queue'}-{theme}.png")  # type: ignore[operator]
         browser.close()
+    return over
+
+
+def memory_of_tab(browser: Any) -> tuple[float, float]:
+    """MiB of the largest renderer, which is the tab's, with all its children: what no file backs, and the PSS."""
+    session = browser.new_browser_cdp_session()
+    found = [one["id"] for one in session.send("SystemInfo.getProcessInfo")["processInfo"] if one["type"] == "renderer"]
+    session.detach()
+    sizes = []
+    for pid in found:
+        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        pss = sum(process.memory_full_info().pss for process in tree)
+        sizes.append((sum(own_memory(process.pid) for process in tree) / 2**20, pss / 2**20))
+    return max(sizes)
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of a process that no file backs, those swapped out included: what browsers call its memory footprint."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(1024 * int(words[1]) for words in lines if words[0] in ("RssAnon:", "RssShmem:", "VmSwap:"))
 
 
 def main() -> None:
@@ -278,6 +359,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--browser", action="store_true")
     parser.add_argument("--pictures", type=Path, help="a folder for pictures of the pages at this size")
+    parser.add_argument(
+        "--stays", type=float, default=52.0, help="seconds for which a page is open before it is judged"
+    )
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--links", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
@@ -285,7 +369,11 @@ def main() -> None:
     if given.serve:
         asyncio.run(serve(given.serve, given.links, given.port))
     else:
-        asyncio.run(measure(given.seconds, given.browser or given.pictures is not None, given.pictures))
+        over = asyncio.run(
+            measure(given.seconds, given.browser or given.pictures is not None, given.pictures, given.stays)
+        )
+        if over:
+            sys.exit(f"over the bound of {MOST_MIB:.0f} MiB for a tab: {'; '.join(over)}")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def main() -> int:
                 "cancel",
                 f"/jobs/{given.job}",
                 ".state-panel",
-                lambda page: page.click("button[data-verb=cancel]:visible, button[data-verb=requeue]:visible"),
+                lambda page: page.click("[data-verb=cancel]:not([aria-disabled=true]), [data-verb=requeue]"),
                 False,
             ),
             ("missing", "/jobs/987654", ".empty"),

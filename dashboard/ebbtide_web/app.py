@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from ebbtide_protos.v1 import client_pb2, user_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from ebbtide_web import job_facts, streams
@@ -48,7 +48,7 @@ class DashboardSettings:
     links: Links
     origin: Origin
     base: str = ""
-    """The path below which a proxy has it, such as ``/ebbtide``; empty without one."""
+    """The path below which all pages are, such as ``/ebb``, for a proxy that serves more; empty without one."""
     cluster: str = ""
     """What the header calls the cluster."""
 
@@ -67,8 +67,10 @@ class Dashboard:
 
     @property
     def cookie(self) -> str:
-        """The name of the session's cookie."""
-        return "__Host-ebbtide" if self.settings.origin.tls and not self.settings.base else "ebbtide"
+        """The name of the session's cookie: browsers keep one with such a beginning only as it is meant to be set."""
+        if not self.settings.origin.tls:
+            return "ebbtide"
+        return "__Secure-ebbtide" if self.settings.base else "__Host-ebbtide"
 
     # --- sessions ---
 
@@ -220,7 +222,7 @@ class Pages:
         return await self._log_in(request, "token")
 
     async def _log_in(self, request: Request, kind: str) -> Response:
-        dashboard, address = self._dashboard, request.client.host if request.client is not None else ""
+        dashboard, address = self._dashboard, _address(request, proxied=self._dashboard.settings.origin.proxied)
         if dashboard.failures.too_many(address):
             return problem("too many attempts to log in: wait a minute", 429)
         given = (await body(request)).get(kind)
@@ -255,7 +257,8 @@ class Pages:
         """End the session, and revoke its token."""
         await self._dashboard.revoke(session)
         response = answer({})
-        response.delete_cookie(self._dashboard.cookie, path=self._dashboard.settings.base or "/")
+        settings = self._dashboard.settings
+        response.delete_cookie(self._dashboard.cookie, path=settings.base or "/", secure=settings.origin.tls)
         return response
 
     async def me(self, request: Request, session: Session) -> Response:
@@ -339,19 +342,15 @@ class Pages:
     async def log_file(self, request: Request, session: Session) -> Response:
         """Send all of a log as a file, as the job printed it."""
         wanted = _log_request(request)
+        session.check_room()
         stream = self._dashboard.master.stream("ReadLogs", wanted, session.token)
         first = await anext(stream, None)  # a refusal is an answer of its own
 
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            async with aclosing(stream) as rest:
-                if first is not None:
-                    yield first.data
-                async for chunk in rest:
-                    yield chunk.data
-
         name = f"job-{wanted.job_id}.log"
         return streams.EventStream(
-            chunks(), "text/plain; charset=utf-8", **{"content-disposition": f'attachment; filename="{name}"'}
+            streams.of_file(session, first, stream),
+            "text/plain; charset=utf-8",
+            **{"content-disposition": f'attachment; filename="{name}"'},
         )
 
     # --- streams ---
@@ -410,6 +409,16 @@ class Pages:
         return answer({"done": len(wanted) - len(refused), "refused": refused})
 
 
+def _address(request: Request, *, proxied: bool) -> str:
+    """Return where a request comes from, for counting failed logins only: nothing else believes a forwarded header.
+
+    All that comes by a proxy's socket would count as one otherwise, and five wrong tokens keep everybody out.
+    """
+    if request.client is not None:
+        return request.client.host
+    return request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64] if proxied else ""
+
+
 def _job_request(request: Request) -> client_pb2.JobRequest:
     return client_pb2.JobRequest(job_id=check_id(request.path_params["id"]))
 
@@ -461,6 +470,24 @@ def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
             await asyncio.wait(dashboard.tasks)
             await dashboard.close()
 
-    routes = Pages(dashboard).routes()
-    inner = Starlette(routes=[Mount(settings.base, routes=routes)] if settings.base else routes, lifespan=running)
+    inner = Starlette(routes=_below(settings.base, Pages(dashboard).routes()), lifespan=running)
+    inner.router.redirect_slashes = False  # it would lead to an address that a proxy has not got
     return Guard(inner, settings.origin), dashboard
+
+
+def _below(base: str, routes: list[Route | Mount]) -> list[Route | Mount]:
+    """Return the same routes below ``base``, and answers for what is outside."""
+    if not base:
+        return routes
+
+    async def first(request: Request) -> Response:
+        return RedirectResponse(f"{base}/", 303)
+
+    async def outside(request: Request) -> Response:
+        return problem(f"this dashboard is below {base}/: a proxy before it has to keep that part of the path", 404)
+
+    return [
+        Route(base, first, methods=["GET"]),
+        Mount(base, Router(routes, redirect_slashes=False)),
+        Route("/{path:path}", outside, methods=["GET", "POST"]),
+    ]

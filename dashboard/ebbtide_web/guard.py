@@ -29,6 +29,7 @@ HEADERS: Final = (
 
 
 STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
+"""It holds for all that a host serves, so that behind a proxy, which may serve more, it is for the proxy to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,32 @@ class Origin:
     hosts: frozenset[str]
     port: int
     tls: bool = False
+    proxied: bool = False
+    """Whether it is a proxy that has this name and speaks TLS."""
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls else "http"
+
+    @property
+    def usual_port(self) -> int:
+        """The port that an address has if it names none."""
+        return 443 if self.tls else 80
 
     def serves(self, host: str) -> bool:
         """Whether the Host header ``host`` is one of ours: a name that another site made lead here is not."""
-        name, separator, port = host.rpartition(":")
-        if not separator or "]" in port:
-            name, port = host, "443" if self.tls else "80"
-        return port == str(self.port) and name.casefold() in self.hosts
+        name, port = self._split(host)
+        return port == str(self.port) and name in self.hosts
 
     def is_own(self, origin: str, host: str) -> bool:
         """Whether the Origin header says that a page of this very host asks."""
-        return origin.casefold() == f"{'https' if self.tls else 'http'}://{host}".casefold()
+        scheme, _, place = origin.partition("://")
+        return scheme.casefold() == self.scheme and self._split(place) == self._split(host)
+
+    def _split(self, host: str) -> tuple[str, str]:
+        """Return name and port; a proxy may name the usual port where browsers do not."""
+        name, separator, port = host.casefold().rpartition(":")
+        return (name, port) if separator and "]" not in port else (host.casefold(), str(self.usual_port))
 
 
 class Guard:
@@ -69,7 +85,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message.get("headers", ())}
                 kept = [(b"cache-control", b"no-store")] if b"cache-control" not in given else []
-                kept += [STRICT] if self._origin.tls else []
+                kept += [STRICT] if self._origin.tls and not self._origin.proxied else []
                 message["headers"] = [*message.get("headers", ()), *HEADERS, *kept]
             await send(message)
 

@@ -1,4 +1,4 @@
-"""Serves the dashboard on a loopback port, and ends its streams before it stops."""
+"""Serves the dashboard on a port or a UNIX socket, and ends its streams before it stops."""
 
 import asyncio
 import socket
@@ -12,8 +12,11 @@ import uvicorn
 
 from ebbtide_web.app import Dashboard, DashboardSettings, make_app
 from ebbtide_web.guard import App, Origin
+from ebbtide_web.unix_socket import UnixSocket, listen_at
 
 DEFAULT_PORT: Final = 8642
+PROXY_PORT: Final = 443
+"""The port of a proxy, unless another one is named."""
 LOOPBACK: Final = "127.0.0.1"
 HOSTS: Final = frozenset({"127.0.0.1", "localhost"})
 STOP_S: Final = 2
@@ -29,45 +32,70 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxied:
+    """How a proxy on this machine reaches a dashboard, at ``socket``, and browsers the proxy: by one of these names."""
+
+    hosts: tuple[str, ...]
+    socket: Path
+    group: int | None = None
+    """A group (gid) that may connect to the socket; None if only this account may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Listening:
-    """An open port: on loopback, or with ``shared`` on every address of this machine."""
+    """An open port or socket, and the address to which it belongs."""
 
     socket: socket.socket
-    port: int
+    origin: Origin
+    host: str
+    """The name of the host in the address of the first page."""
+    base: str = ""
+    """The path below which all pages are, such as ``/ebb``."""
     shared: Shared | None = None
+    made: UnixSocket | None = None
+    """The socket in the file system, if it is one of those."""
 
     @property
-    def origin(self) -> Origin:
-        """Where browsers reach it."""
-        if self.shared is None:
-            return Origin(HOSTS, self.port)
-        return Origin(frozenset(name.casefold() for name in self.shared.hosts), self.port, tls=True)
+    def port(self) -> int:
+        """The port in the address."""
+        return self.origin.port
 
     @property
     def url(self) -> str:
-        """The address of the first page."""
-        return (
-            f"http://{LOOPBACK}:{self.port}" if self.shared is None else f"https://{self.shared.hosts[0]}:{self.port}"
-        )
+        """The address of the first page, without the slash at its end."""
+        port = "" if self.port == self.origin.usual_port else f":{self.port}"
+        return f"{self.origin.scheme}://{self.host}{port}{self.base}"
 
 
-def listen(port: int | None, shared: Shared | None = None) -> Listening:
+def listen(port: int | None, shared: Shared | Proxied | None = None, base: str = "") -> Listening:
     """Open a port: ``port``, or else the default one, or if that is taken any other. Raises `OSError`.
 
-    Without ``shared`` it is open to this machine only.
+    Without ``shared`` it is open to this machine only. If a proxy shares it, a UNIX socket is opened, and ``port`` is
+    that of the proxy; that raises `NoSocketError` and `NotTrusted`, too.
     """
+    hosts = HOSTS if shared is None else frozenset(name.casefold() for name in shared.hosts)
+    if isinstance(shared, Proxied):
+        made = listen_at(shared.socket, shared.group)
+        origin = Origin(hosts, port or PROXY_PORT, tls=True, proxied=True)
+        return Listening(made.socket, origin, shared.hosts[0], base, made=made)
+    opened = _open_port(port, LOOPBACK if shared is None else "")
+    origin = Origin(hosts, opened.getsockname()[1], tls=shared is not None)
+    return Listening(opened, origin, LOOPBACK if shared is None else shared.hosts[0], base, shared)
+
+
+def _open_port(port: int | None, address: str) -> socket.socket:
     for number in (port,) if port is not None else (DEFAULT_PORT, 0):
         opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            opened.bind((LOOPBACK if shared is None else "", number))
+            opened.bind((address, number))
             opened.listen(256)
         except OSError:
             opened.close()
             if number == 0 or port is not None:
                 raise
             continue
-        return Listening(opened, opened.getsockname()[1], shared)
+        return opened
     raise AssertionError("the last number is 0, for which there is always a port")
 
 
@@ -124,6 +152,8 @@ async def serve(
                 task.result()  # a fault ends the dashboard, which would show what is not so any more
     finally:
         stopping.cancel()
+        if listening.made is not None:
+            listening.made.remove()
         server.should_exit = True
         with suppress(asyncio.CancelledError):
             await serving

@@ -1,6 +1,7 @@
 """Streams of server-sent events: of a page that all viewers share, of one job, and of a job's log."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing, suppress
@@ -21,6 +22,7 @@ from ebbtide_web.shared_page import encoded, event
 
 Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
+Chunks = AsyncGenerator[client_pb2.LogChunk, None]
 
 PING_S: Final = 15.0
 """Seconds after which a stream without news says that it is there."""
@@ -31,17 +33,18 @@ EXPLAINED_S: Final = 15.0
 TAIL_LINES: Final = 1000
 LINES_OF_AN_EVENT: Final = 500
 OVER: Final = "your session is over: its token does not hold any more"
+log = logging.getLogger(__name__)
 _PING: Final = b": here\n\n"
 _RETRY: Final = b"retry: 1000\n\n"
 
 
 class EventStream(Response):
-    """Sends events as they come, until they end or the browser has gone."""
+    """Sends events as they come, until they end or the browser has gone; nginx is asked not to hold them back."""
 
     media_type = "text/event-stream"
 
     def __init__(self, events: Events, media_type: str = "text/event-stream", **headers: str) -> None:
-        super().__init__(media_type=media_type, headers=headers)
+        super().__init__(media_type=media_type, headers={"x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self._events = events
 
@@ -60,9 +63,13 @@ class EventStream(Response):
             pump.result()
 
     async def _pump(self, send: Send) -> None:
-        async with aclosing(self._events) as events:
-            async for each in events:
-                await send({"type": "http.response.body", "body": each, "more_body": True})
+        try:
+            async with aclosing(self._events) as events:
+                async for each in events:
+                    await send({"type": "http.response.body", "body": each, "more_body": True})
+        except (AwayError, MasterRefusedError) as error:
+            log.warning("a reply was broken off: %s", error)
+            return  # without its end, so that no browser takes it for complete
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -204,6 +211,22 @@ async def of_log(session: Session, master: Master, request: client_pb2.ReadLogsR
                 yield event("refused", encoded({"words": str(error), "status": error.status}))
                 return
         yield over(session)
+
+
+async def of_file(session: Session, first: client_pb2.LogChunk | None, rest: Chunks) -> Events:
+    """Yield all of a log as bytes. Raises `MasterRefusedError` if the session ends before."""
+    chunk = first
+    with session.stream():
+        async with aclosing(rest):
+            while chunk is not None:
+                yield chunk.data
+                chunk = await before_end(session, _next_in(rest))
+        if session.ended.is_set():
+            raise MasterRefusedError(session.why, 401)
+
+
+async def _next_in(chunks: Chunks) -> client_pb2.LogChunk | None:
+    return await anext(chunks, None)
 
 
 async def _log_now(session: Session, master: Master, request: client_pb2.ReadLogsRequest) -> Events:

@@ -1,4 +1,4 @@
-"""Dashboards in this process, served on loopback before a real master, and visitors that speak HTTP by hand."""
+"""Dashboards in this process, served before a real master, and visitors that speak HTTP by hand."""
 
 import asyncio
 import json
@@ -14,6 +14,7 @@ from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
 from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
+from ebbtide_protos.v1 import agent_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.app import Dashboard, DashboardSettings
 from ebbtide_web.reach import AwayError
@@ -82,20 +83,30 @@ class Events:
 class Visitor:
     """Somebody with a browser's cookies, or without."""
 
-    def __init__(self, port: int) -> None:
-        self.port, self.cookie, self.csrf = port, "", ""
-        self.host = f"127.0.0.1:{port}"
+    def __init__(self, listening: serving.Listening) -> None:
+        self.cookie, self.csrf = "", ""
+        self.base, self.origin = listening.base, listening.url.removesuffix(listening.base)
+        self.host = self.origin.partition("://")[2]
+        self._listening = listening
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._listening.made is not None:
+            return await asyncio.open_unix_connection(self._listening.made.path, limit=2**22)
+        return await asyncio.open_connection("127.0.0.1", self._listening.port, limit=2**22)
 
     async def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[Any, Any, int, dict]:
-        """Send a request; headers that are empty are left out."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22)
+        """Send a request for ``path`` below the dashboard's own; headers that are empty are left out."""
+        reader, writer = await self._connected()
         given = {"host": self.host, "connection": "close", "accept": "application/json"}
         given |= {"cookie": self.cookie} if self.cookie else {}
         if method not in ("GET", "HEAD"):
-            given |= {"origin": f"http://{self.host}", "content-type": "application/json", "x-csrf": self.csrf}
+            given |= {"origin": self.origin, "content-type": "application/json", "x-csrf": self.csrf}
             given |= {"content-length": str(len(body))}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items() if value)]
+        lines = [
+            f"{method} {self.base}{path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in given.items() if value),
+        ]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         async with asyncio.timeout(DEADLINE_S):
             status = int((await reader.readline()).split()[1])
@@ -124,6 +135,17 @@ class Visitor:
     async def post(self, path: str, fields: Any = None, **headers: str) -> Reply:
         return await self.ask("POST", path, {} if fields is None else fields, **headers)
 
+    async def broken_off(self, path: str, meanwhile: Callable[[], Awaitable[Any]]) -> bytes:
+        """Begin to read, do something, and read until the connection is closed; what came, if it has no end."""
+        reader, writer, _, _ = await self.send("GET", path)
+        async with asyncio.timeout(DEADLINE_S):
+            found = await reader.read(2**16)
+            await meanwhile()
+            found += await reader.read()
+        writer.close()
+        assert not found.endswith(b"0\r\n\r\n"), "a browser would take it for complete"
+        return found
+
     async def stream(self, path: str) -> Events:
         reader, writer, status, _ = await self.send("GET", path, accept="text/event-stream")
         return Events(reader, writer, status)
@@ -148,15 +170,20 @@ class Stage:
     home: Path
     master: Master
     dashboard: Dashboard
-    port: int
+    app: Any
+    listening: serving.Listening
     links: Links
     tokens: dict[str, str]
     stop_master: Callable[[], Awaitable[None]]
     """Ends the master, as its process would, before the stage is left."""
     serving: asyncio.Task[None]
 
+    @property
+    def port(self) -> int:
+        return self.listening.port
+
     def visitor(self) -> Visitor:
-        return Visitor(self.port)
+        return Visitor(self.listening)
 
     async def person(self, name: str) -> Visitor:
         """Somebody who is logged in."""
@@ -170,8 +197,8 @@ class Stage:
 
 @asynccontextmanager
 async def a_dashboard(
-    home: Path, links: Path, token: Any, monkeypatch: Any
-) -> AsyncIterator[tuple[Dashboard, int, asyncio.Task[None]]]:
+    home: Path, links: Path, token: Any, monkeypatch: Any, listening: serving.Listening
+) -> AsyncIterator[tuple[Any, Dashboard, asyncio.Task[None]]]:
     """A dashboard that looks for its master in ``home``."""
 
     @asynccontextmanager
@@ -188,23 +215,23 @@ async def a_dashboard(
         finally:
             context.__exit__(None, None, None)
 
-    made: list[Dashboard] = []
+    made: list[tuple[Any, Dashboard]] = []
     make_app = serving.make_app
 
     def noted(settings: DashboardSettings) -> Any:
-        app, dashboard = make_app(settings)
-        made.append(dashboard)
-        return app, dashboard
+        made.append(make_app(settings))
+        return made[0]
 
     monkeypatch.setattr(serving, "make_app", noted)
-    listening = serving.listen(None)
     ready, stopped = asyncio.Event(), asyncio.Event()
-    settings = DashboardSettings(opener=opener, token=token, links=Links(links), origin=listening.origin)
+    settings = DashboardSettings(
+        opener=opener, token=token, links=Links(links), origin=listening.origin, base=listening.base
+    )
     task = asyncio.create_task(serving.serve(settings, listening, ready.set, stopped))
     async with asyncio.timeout(DEADLINE_S):
         await ready.wait()
     try:
-        yield made[0], listening.port, task
+        yield *made[0], task
     finally:
         stopped.set()
         if not task.done():
@@ -212,8 +239,10 @@ async def a_dashboard(
 
 
 @asynccontextmanager
-async def a_stage(tmp_path: Path, monkeypatch: Any) -> AsyncIterator[Stage]:
-    """Both, with some users."""
+async def a_stage(
+    tmp_path: Path, monkeypatch: Any, base: str = "", shared: serving.Proxied | None = None
+) -> AsyncIterator[Stage]:
+    """Both, with some users; the dashboard below ``base``, and perhaps ``shared``."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     links = tmp_path / "links"
@@ -223,5 +252,20 @@ async def a_stage(tmp_path: Path, monkeypatch: Any) -> AsyncIterator[Stage]:
         for name, role in USERS.items():
             await master.identities.put_user(User(name, role))
             tokens[name] = (await master.identities.issue(name, time.time()))[1]
-        async with a_dashboard(home, links, lambda: tokens["ada"], monkeypatch) as (dashboard, port, serving):
-            yield Stage(home, master, dashboard, port, Links(links), tokens, stack.aclose, serving)
+        listening = serving.listen(443 if shared else None, shared, base)
+        running = a_dashboard(home, links, lambda: tokens["ada"], monkeypatch, listening)
+        async with running as (app, dashboard, task):
+            yield Stage(home, master, dashboard, app, listening, Links(links), tokens, stack.aclose, task)
+
+
+async def answer_reads(agent: Any, text: bytes, *, ends: bool = True) -> None:
+    """Answer whatever the master reads of a log, in which ``text`` is; perhaps not that there is no more."""
+    while True:
+        read = await agent.receive("read_log")
+        if read.tail:
+            data = agent_pb2.LogData(request_id=read.request_id, next=0, lines=2)
+        elif read.offset >= len(text) and (read.wait or not ends):
+            continue  # nothing more is printed
+        else:
+            data = agent_pb2.LogData(request_id=read.request_id, data=text[read.offset :], next=len(text))
+        await agent.send(log=data)

@@ -12,20 +12,46 @@ from ebbtide_web import app as pages
 from ebbtide_web import sessions
 from ebbtide_web.changes import VERBS
 from ebbtide_web.guard import HEADERS
-from starlette.routing import Route
+from starlette.routing import Mount
 
-from tests.dashboard.stage import a_stage
-from tests.master.world import make_spec
+from tests.dashboard.stage import a_stage, answer_reads
+from tests.master.world import RUNNING, make_spec
 
-OPEN = ("/login", "/login/code", "/login/token")
+OPEN = {"/login": {"GET"}, "/login/code": {"POST"}, "/login/token": {"POST"}, "/static": {"GET"}}
+"""What is answered to everybody. Whatever else a dashboard serves needs a session."""
+BASES = ["", "/ebb"]
 
 
-def all_routes():
-    return [route for route in pages.Pages(None).routes() if isinstance(route, Route)]
+def routes_of(stage) -> dict[str, set[str]]:
+    """All routes that are served, as the application itself has them, by path; with their methods."""
+    found = dict[str, set[str]]()
+
+    def walk(routes, prefix):
+        for route in routes:
+            if isinstance(route, Mount) and route.routes:
+                walk(route.routes, prefix + route.path)
+            else:
+                found[prefix + route.path] = set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"}
+
+    walk(stage.app._app.routes, "")
+    base = stage.listening.base
+    if base:  # leads to the first page, and tells a proxy what is wrong
+        assert (found.pop(base), found.pop("/{path:path}")) == ({"GET"}, {"GET", "POST"})
+    assert all(path.startswith(base) for path in found)
+    return {path.removeprefix(base): methods for path, methods in found.items()}
+
+
+def closed_routes_of(stage) -> list[tuple[str, str]]:
+    """Method and path of each route that needs a session."""
+    found = routes_of(stage)
+    assert {path: found.pop(path) for path in OPEN} == OPEN
+    return [(method, path) for path, methods in found.items() for method in methods]
 
 
 def filled(path: str, job: str) -> str:
-    return path.replace("{id}", job).replace("{verb}", "cancel").replace("{name}", "n1")
+    found = path.replace("{id}", job).replace("{verb}", "cancel").replace("{name}", "n1")
+    assert "{" not in found, "what stands for a new parameter?"
+    return found
 
 
 async def a_job(stage, user: str = "ann", **fields) -> str:
@@ -40,26 +66,28 @@ def facts(stage):
 
 async def refused_everywhere(stage, visitor, job: str, status: int) -> None:
     before = facts(stage)
-    for route in all_routes():
-        if route.path not in OPEN:
-            (method,) = route.methods - {"HEAD"}
-            reply = await visitor.ask(method, filled(route.path, job), {} if method == "POST" else None)
-            assert reply.status == status, (route.path, reply)
-            assert set(reply.json) == {"error"}
-            if method == "GET":
-                page = await visitor.page(filled(route.path, job))
-                assert (page.status, page.headers["location"]) == (303, "/login")
+    routes = closed_routes_of(stage)
+    assert len(routes) > 15
+    for method, path in routes:
+        reply = await visitor.ask(method, filled(path, job), {} if method == "POST" else None)
+        assert reply.status == status, (path, reply)
+        assert set(reply.json) == {"error"}
+        if method == "GET":
+            page = await visitor.page(filled(path, job))
+            assert (page.status, page.headers["location"]) == (303, f"{stage.listening.base}/login")
     assert facts(stage) == before
 
 
-async def test_without_a_session_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch):
-    async with a_stage(tmp_path, monkeypatch) as stage:
+@pytest.mark.parametrize("base", BASES)
+async def test_without_a_session_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch, base):
+    async with a_stage(tmp_path, monkeypatch, base) as stage:
         job = await a_job(stage)
         await refused_everywhere(stage, stage.visitor(), job, 401)
 
 
-async def test_with_a_session_that_is_over_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch):
-    async with a_stage(tmp_path, monkeypatch) as stage:
+@pytest.mark.parametrize("base", BASES)
+async def test_with_a_session_that_is_over_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch, base):
+    async with a_stage(tmp_path, monkeypatch, base) as stage:
         job = await a_job(stage)
         ann = await stage.person("ann")
         for session in stage.dashboard.sessions.all():
@@ -72,6 +100,38 @@ async def test_with_a_made_up_cookie_every_route_is_refused(tmp_path, monkeypatc
         visitor = stage.visitor()
         visitor.cookie = "ebbtide=" + "A" * 43
         await refused_everywhere(stage, visitor, await a_job(stage), 401)
+
+
+async def test_with_a_session_whose_token_was_revoked_every_route_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "CHECKED_S", 0.0)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        await revoke_token_of(stage, "ann")
+        await refused_everywhere(stage, ann, job, 401)
+
+
+async def revoke_token_of(stage, user: str) -> None:
+    (own,) = [session for session in stage.dashboard.sessions.all() if session.user == user]
+    revoked = user_pb2.RevokeTokenRequest(id=own.token_id)
+    await stage.master.ask.RevokeToken(revoked, metadata=stage.bearer(user))
+
+
+async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job = await a_job(stage, command=["secret-command"], workdir="/secret", env={"secret": "secret"})
+        bob, read = await stage.person("bob"), []
+        for method, path in closed_routes_of(stage):
+            if method == "POST" or "{name}" in path:
+                continue
+            read.append(path)
+            if path.startswith("/stream"):
+                events = await bob.stream(filled(path, job))
+                await events.until(lambda name, _: name in ("frame", "job", "refused"))
+                events.close()
+                assert "secret" not in json.dumps(events.seen), path
+            else:
+                assert b"secret" not in (await bob.get(filled(path, job))).body, path
+        assert len(read) > 10
 
 
 async def test_somebody_elses_job_is_not_changed_and_its_log_not_shown(tmp_path, monkeypatch):
@@ -133,11 +193,24 @@ async def test_a_change_that_no_page_of_ours_asked_for_is_refused(tmp_path, monk
         given = {name: value.replace("{port}", str(stage.port)) for name, value in headers.items()}
         if "x_csrf" in given and not given["x_csrf"]:
             ann.csrf = ""
-        for path in (f"/jobs/{job}/cancel", "/jobs", "/logout"):
-            reply = await ann.post(path, {"verb": "cancel", "ids": [job]}, **given)
+        needs_session = {path for _, path in closed_routes_of(stage)}
+        posts = [path for path, methods in routes_of(stage).items() if "POST" in methods]
+        assert len(posts) > 4
+        for path in posts:
+            if "x_csrf" in given and path not in needs_session:
+                continue  # there is no session yet whose secret a page could have
+            reply = await ann.post(filled(path, job), {"verb": "cancel", "ids": [job]}, **given)
             assert reply.status == status, path
         assert facts(stage) == before
         assert (await ann.get("/me")).status == 200, "it is still logged in"
+
+
+async def test_under_the_name_of_another_host_no_route_answers(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        job, ann = await a_job(stage), await stage.person("ann")
+        for path in routes_of(stage):
+            for host in (f"evil.example:{stage.port}", "127.0.0.1:1", "127.0.0.1", ""):
+                assert (await ann.get(filled(path, job), host=host)).status in (400, 421), (path, host)
 
 
 async def test_the_csrf_token_of_somebody_else_is_no_proof(tmp_path, monkeypatch):
@@ -151,8 +224,8 @@ async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, 
     async with a_stage(tmp_path, monkeypatch) as stage:
         job, ann = await a_job(stage), await stage.person("ann")
         before = facts(stage)
-        for route in all_routes():
-            path = filled(route.path, job)
+        for route in routes_of(stage):
+            path = filled(route, job)
             if "stream" not in path:
                 assert (await ann.get(path)).status in (200, 303, 404, 405), path
             for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
@@ -246,25 +319,51 @@ async def test_a_session_has_a_token_of_its_own_which_ends_with_it(tmp_path, mon
         assert (await ann.get("/me")).status == 401
 
 
-async def test_a_token_that_is_revoked_ends_every_stream_and_the_session(tmp_path, monkeypatch):
+async def expire(stage, user: str) -> None:
+    for session in stage.dashboard.sessions.all():
+        if session.user == user:
+            session.ends = time.monotonic() - 1
+
+
+@pytest.mark.parametrize("end", [revoke_token_of, expire])
+async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session(tmp_path, monkeypatch, end):
     monkeypatch.setattr(pages, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
         job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
-        open_ = [await ann.stream(path) for path in ("/stream/cluster", "/stream/queue", f"/stream/jobs/{job}")]
+        await agent.receive("launch")
+        await agent.report(job, 1, RUNNING)
+        answering = asyncio.create_task(answer_reads(agent, b"a line\n"))
+        streams = [filled(path, job) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
+        assert len(streams) == 4
+        open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")
         for stream in [*open_, theirs]:
             await stream.next()
-        (own,) = [session for session in stage.dashboard.sessions.all() if session.user == "ann"]
-        revoked = user_pb2.RevokeTokenRequest(id=own.token_id)
-        await stage.master.ask.RevokeToken(revoked, metadata=stage.bearer("ann"))
+        await end(stage, "ann")
         for stream in open_:
             assert (await stream.ends())[-1] == "over"
             stream.close()
+        answering.cancel()
         assert (await ann.get("/me")).status == 401
         assert (await bob.get("/me")).status == 200
         await a_job(stage)
         await theirs.until(lambda name, data: "sums" in data["cells"])
         theirs.close()
+
+
+@pytest.mark.parametrize("end", [revoke_token_of, expire])
+async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(pages, "CHECKED_S", 0.2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
+        job, ann = await a_job(stage), await stage.person("ann")
+        await agent.receive("launch")
+        await agent.report(job, 1, RUNNING)
+        answering = asyncio.create_task(answer_reads(agent, b"the first line\n", ends=False))
+        path = f"/jobs/{job}/log.txt"
+        assert b"the first line" in await ann.broken_off(path, lambda: end(stage, "ann"))
+        answering.cancel()
 
 
 async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch):

@@ -2,22 +2,21 @@
 
 import json
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ebbtide_web.changes import VERBS
 
+from tests.dashboard.looking import NARROW, SIZES, WAIT_MS, WIDE, controls, out_of_reach, serious, watched
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import a_home
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("steps.py")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-WAIT_MS = 20_000
 FOCUSED = """() => {
     const one = document.activeElement, roles = { A: "link", BUTTON: "button" };
     const name = one.getAttribute("aria-label") || one.textContent;
@@ -30,7 +29,10 @@ NOTE_WHEN_CANCELLED = """(name) => {
     const look = () => { if (over()) root.dataset.at ||= Date.now(); };
     new MutationObserver(look).observe(document.body, { childList: true, subtree: true, characterData: true });
 }"""
-SIZES = ((1440, 900), (1024, 768), (390, 844))
+BOXES = """() => Object.fromEntries([...document.querySelectorAll("#actions button")].map((one) => {
+    const box = one.getBoundingClientRect();
+    return [one.dataset.verb, [box.left + scrollX, box.top + scrollY, box.width, box.height]];
+}))"""
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +43,16 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def page(cluster, browser):
     """A page that is logged in; whatever the browser complains about is a failure."""
     context = browser.new_context(reduced_motion="reduce")
     context.set_default_timeout(WAIT_MS)
-    page, complaints = context.new_page(), []
-    page.complaints = complaints
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page = context.new_page()
+    page.complaints = watched(page)
     log_in(cluster, page)
     yield page
-    assert complaints == []
+    assert page.complaints == []
     context.close()
     cluster.cancel_all()
 
@@ -116,12 +106,14 @@ def test_with_the_keyboard_alone_one_sees_why_a_job_waits_and_suspends_and_resum
     press_until(page, "button", "Suspend")
     began = time.monotonic()
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=Suspended", timeout=WAIT_MS)
+    page.wait_for_selector(".state-line .state >> text=Suspended", timeout=WAIT_MS)
     assert time.monotonic() - began < 15
     assert cluster.show(first)["state"] == "SUSPENDED"
-    focused = page.evaluate("document.activeElement.textContent")
-    assert focused == "Resume", "the focus stays where the next thing to do is"
+    assert page.evaluate(FOCUSED) == "button: Suspend", "the focus stays where it was"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#said :text('It is suspended already.')")
     cluster.ebb("cancel", "--now", waiting)
+    press_until(page, "button", "Resume")
     page.keyboard.press("Enter")
     page.wait_for_selector(".state-line .state >> text=Running")
     table = page.get_by_role("table", name="Parts of this suspension")
@@ -172,8 +164,56 @@ def test_a_job_is_resized_drilled_held_and_released(cluster, page):
     page.goto(at(cluster, f"/jobs/{other}"))
     page.get_by_role("button", name="Hold").click()
     page.get_by_role("button", name="Release").click()
-    page.get_by_role("button", name="Hold").wait_for()
+    page.wait_for_selector("button[data-verb=hold][aria-disabled=false]")
     assert cluster.show(other)["held_by"] is None
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_buttons_keep_their_places_while_the_state_of_a_job_changes_and_say_why_they_are_off(
+    cluster, page, width, height
+):
+    page.set_viewport_size({"width": width, "height": height})
+    job = submit(cluster, "--gpus", "1", name="moves-nothing")
+    cluster.wait_for_step(job, 2)
+    page.goto(at(cluster, f"/jobs/{job}"))
+    page.wait_for_selector(".state-line .state >> text=Running")
+    before = page.evaluate(BOXES)
+    assert set(before) == set(VERBS)
+    page.get_by_role("button", name="Suspend").click()
+    page.wait_for_selector(".state-line .state >> text=Suspended")
+    assert page.evaluate(BOXES) == before
+    x, y, wide, high = before["suspend"]
+    page.evaluate("scrollTo(0, 0)")
+    page.mouse.click(x + wide / 2, y + high / 2)
+    page.wait_for_selector("#said :text('It is suspended already.')")
+    assert cluster.show(job)["state"] == "SUSPENDED", "whoever presses twice does not resume it"
+    assert page.get_by_role("button", name="Suspend").get_attribute("title") == "It is suspended already."
+    page.get_by_role("button", name="Resume").click()
+    page.wait_for_selector(".state-line .state >> text=Running")
+    assert page.evaluate(BOXES) == before
+    cluster.ebb("cancel", "--now", job)
+    page.wait_for_selector(".state-line .state >> text=Cancelled")
+    assert page.evaluate(BOXES) == before
+    off = {verb for verb in VERBS if page.locator(f"[data-verb={verb}][aria-disabled=true][title]").count()}
+    assert off == set(VERBS) - {"requeue"}
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_choosing_a_row_of_the_queue_moves_none(cluster, page, width, height):
+    page.set_viewport_size({"width": width, "height": height})
+    job = submit(cluster, "--gpus", "1", name="stays-there")
+    page.goto(at(cluster, "/queue"))
+    row = page.locator("tbody tr").filter(has_text="stays-there")
+    row.wait_for()
+    suspend = page.get_by_role("group", name="Change the chosen jobs").get_by_role("button", name="Suspend")
+    cluster.wait_for_step(job, 2)
+    before = row.locator("input").bounding_box(), suspend.bounding_box()
+    assert suspend.is_disabled()
+    row.locator("input").check()
+    page.wait_for_selector("#bulk :text('1 row chosen')")
+    assert (row.locator("input").bounding_box(), suspend.bounding_box()) == before
+    suspend.click()
+    cluster.wait_for_state(job, "SUSPENDED")
 
 
 def test_several_jobs_are_held_and_cancelled_at_once(cluster, page):
@@ -260,48 +300,102 @@ def test_a_session_that_is_over_leads_to_the_page_where_one_logs_in(cluster, pag
     page.complaints.clear()  # the browser tells that its streams were refused
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_everything_fits_at_every_width(cluster, page, theme):
-    from axe_playwright_python.sync_playwright import Axe
+def choose(page, name: str) -> None:
+    page.get_by_label(f"Choose job {name}", exact=True).check()
 
+
+def open_dialog(page, name: str) -> None:
+    page.get_by_role("button", name=name).first.click()
+    page.wait_for_selector("dialog[open]")
+
+
+def open_node(page) -> None:
+    page.locator("article.card button").first.click()
+    page.wait_for_selector("dialog .gpu-details")
+
+
+def every_page(cluster):
+    """All pages, and what can be opened on them: the path, what shows that it is there, and what to do then."""
     first = submit(cluster, "--gpus", "1", name="a-name-that-is-rather-long-for-a-narrow-column-of-a-table")
     cluster.wait_for_step(first, 2)
     cluster.ebb("drill", first)
+    ended = submit(cluster, "--cpu-only", name="ended", steps=2)
+    cluster.wait_for_state(ended, "COMPLETED")
     waiting = submit(cluster, "--gpus", "2", name="waits")
+    array = submit(cluster, "--cpu-only", "--array", "0-2", name="array")
+    return [
+        ("/", "article.card", None),
+        ("/", "article.card", open_node),
+        ("/", "article.card", lambda page: page.locator("details.who summary").click()),
+        ("/queue", "tbody tr", None),
+        ("/queue", "tbody tr", lambda page: choose(page, first)),
+        ("/queue?show=finished", "tbody tr", None),
+        ("/queue?q=there-is-none", ".empty", None),
+        (f"/jobs/{first}", ".parts-table", None),
+        (f"/jobs/{first}", ".parts-table", lambda page: open_dialog(page, "Cancel")),
+        (f"/jobs/{first}", ".parts-table", lambda page: open_dialog(page, "Resize")),
+        (f"/jobs/{waiting}", "#why .big", None),
+        (f"/jobs/{array}", "#tasks tbody tr", None),
+        (f"/jobs/{ended}", "#log .ln:text('step 2')", None),
+        ("/jobs/98765", ".empty", None),
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_and_everything_fits_at_every_width(cluster, page, theme):
+    pages = every_page(cluster)
     context = page.context
     plain = context.browser.new_context(bypass_csp=True, reduced_motion="reduce", color_scheme=theme)
+    stranger = plain.new_page()
+    stranger.goto(at(cluster, "/login"))
     plain.add_cookies(context.cookies())
     one, problems = plain.new_page(), []
-    pages = {
-        "/": "article.card", "/queue": "tbody tr", f"/jobs/{first}": ".parts-table",
-        f"/jobs/{waiting}": "#why .big", "/jobs/98765": ".empty",
-    }  # fmt: skip
-    for path, ready in pages.items():
-        one.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
+    one.set_default_timeout(WAIT_MS)
+    for path, ready, prepare in pages:
+        one.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
         one.goto(at(cluster, path))
         one.wait_for_selector(ready)
-        found = Axe().run(one).response["violations"]
-        problems += [
-            f"{path}: {each['id']}: {each['nodes'][0]['target']} {each['nodes'][0]['html'][:120]}"
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
-        for width, height in SIZES:
-            one.set_viewport_size({"width": width, "height": height})
-            one.wait_for_selector(ready)
-            wide = one.evaluate("document.documentElement.scrollWidth - innerWidth")
-            problems += [f"{path} at {width}: {wide} pixels too wide"] if wide > 0 else []
+        if prepare is not None:
+            prepare(one)
+        problems += [f"{path} {words}" for words in problems_of(one, ready)]
+    problems += [f"/login {words}" for words in problems_of(stranger, "#by-token")]
     plain.close()
     assert "\n".join(problems) == ""
 
 
+def problems_of(page, ready: str) -> list[str]:
+    """What is wrong with a page as it is now, at every width."""
+    problems = []
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_selector(ready)
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        problems += [f"at {width}: {wide} pixels too wide"] if wide > 0 else []
+        problems += [f"at {width}: {words}" for words in serious(page)] if width != SIZES[1][0] else []
+    return problems
+
+
 def test_on_a_telephone_everything_can_be_reached(cluster, page):
+    for path, ready, prepare in every_page(cluster):
+        page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+        page.goto(at(cluster, path))
+        page.wait_for_selector(ready)
+        if prepare is not None:
+            prepare(page)
+        here = controls(page, WIDE)
+        assert sorted(here - controls(page, NARROW)) == [], path
+        if not page.locator("dialog[open], details.who[open]").count():  # these cover what is behind them
+            assert out_of_reach(page) == [], path
+    page.complaints[:] = [words for words in page.complaints if "404" not in words]
+
+
+def test_on_a_telephone_a_job_is_found_and_suspended(cluster, page):
     job = submit(cluster, "--gpus", "1", name="small")
     cluster.wait_for_step(job, 2)
-    page.set_viewport_size({"width": 390, "height": 844})
+    page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
     page.goto(at(cluster, "/"))
-    page.get_by_role("link", name="Queue").click()
-    page.wait_for_selector("text=small")
+    page.get_by_label("Find a job").fill("small")
+    page.keyboard.press("Enter")
     page.get_by_role("link", name=f"{job} small").click()
     page.get_by_role("button", name="Suspend").click()
     page.wait_for_selector(".state-line .state >> text=Suspended")

@@ -7,7 +7,7 @@ import unicodedata
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_web import feed as feeds
 from ebbtide_web import job_facts, queue_page
 from ebbtide_web.app import Pages
@@ -17,7 +17,7 @@ from ebbtide_web.queue_page import Wanted
 from ebbtide_web.shared_page import SharedPage, cleaned, encoded
 
 from tests.dashboard.hostile import CORPUS, SAFE
-from tests.dashboard.stage import a_stage
+from tests.dashboard.stage import a_stage, answer_reads
 from tests.dashboard.test_access import a_job
 from tests.master.world import RUNNING, a_master, share
 
@@ -357,7 +357,7 @@ async def test_the_log_of_a_job_comes_line_by_line_and_as_a_file(tmp_path, monke
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         text = b"first\n\x1b[31msecond\x1b[0m\nhal"
-        answering = asyncio.create_task(_answer_reads(agent, text))
+        answering = asyncio.create_task(answer_reads(agent, text))
         log = await ann.stream(f"/stream/jobs/{job}/log")
         told = await log.until(lambda name, data: name == "log")
         assert (told["lines"], told["open"]) == ([[["first", ""]], [["second", "c1"]]], [["hal", ""]])
@@ -366,19 +366,6 @@ async def test_the_log_of_a_job_comes_line_by_line_and_as_a_file(tmp_path, monke
         assert (file.status, file.body) == (200, text)
         assert file.headers["content-disposition"].startswith("attachment")
         answering.cancel()
-
-
-async def _answer_reads(agent, text: bytes) -> None:
-    while True:
-        read = await agent.receive("read_log")
-        if read.tail:
-            data = agent_pb2.LogData(request_id=read.request_id, next=0, lines=2)
-        elif read.offset >= len(text) and read.wait:
-            continue  # nothing more is printed
-        else:
-            found = text[read.offset :]
-            data = agent_pb2.LogData(request_id=read.request_id, data=found, next=len(text))
-        await agent.send(log=data)
 
 
 async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_is_not_so(tmp_path, monkeypatch):

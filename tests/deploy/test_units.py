@@ -81,6 +81,17 @@ def test_master_and_agent_are_of_different_accounts_and_have_a_directory_each() 
     assert len(homes) == 2
 
 
+def test_the_dashboard_is_of_the_masters_account_and_only_the_proxys_group_may_connect_to_its_socket() -> None:
+    master, dashboard = Unit("ebbtide-master.service"), Unit("ebbtide-dashboard.service")
+    for key in ("User", "StateDirectory", "StateDirectoryMode"):
+        assert dashboard[key] == master[key]
+    assert dashboard["Environment"] in master.settings["Environment"], "their EBB_HOME is the same"
+    words = dashboard["ExecStart"].split()
+    assert words[words.index("--socket") + 1].startswith(f"/run/{dashboard['RuntimeDirectory']}/")
+    assert words[words.index("--group") + 1] == dashboard["SupplementaryGroups"]
+    assert dashboard["RestartPreventExitStatus"] == "2"
+
+
 def test_an_agent_that_may_not_use_that_group_leaves_its_jobs_alive_in_its_own() -> None:
     agent = Unit("ebbtide-agent.service")
     assert (agent["Delegate"], agent["KillMode"], agent["OOMPolicy"]) == ("yes", "process", "continue")

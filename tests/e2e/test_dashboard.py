@@ -28,7 +28,8 @@ def status_of(url: str) -> int:
 def log_in(link: str) -> int:
     """Log in as the page of the link does."""
     base, _, code = link.partition("/login#code=")
-    headers = {"content-type": "application/json", "origin": base}
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(base))
+    headers = {"content-type": "application/json", "origin": origin}
     asked = urllib.request.Request(f"{base}/login/code", json.dumps({"code": code}).encode(), headers)
     with urllib.request.urlopen(asked, timeout=10) as reply:
         return int(reply.status)
@@ -152,6 +153,68 @@ def test_a_shared_one_without_tls_is_refused(cluster: Cluster, certificate: tupl
     assert "No such file" in cluster.ebb(*shared, "--cert", str(cert), "--key", "/none", code=2).err
     key.chmod(0o644)
     assert "others can read it" in cluster.ebb(*shared, "--cert", str(cert), "--key", str(key), code=2).err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--socket", "{home}/web.sock"), "--socket needs --shared"),
+        (("--group", "root"), "--group: it is for --socket"),
+        (("--shared", "localhost", "--socket", "{home}/web.sock", "--cert", "x"), "it is the proxy that has the"),
+        (("--shared", "localhost", "--socket", "{home}/web.sock", "--group", "no-such"), "there is no group 'no-such'"),
+        (("--shared", "local host", "--socket", "{home}/web.sock"), "'local host' is not the name of a host"),
+        (("--shared", "localhost", "--socket", "/tmp/web.sock"), "--socket /tmp/web.sock: /tmp can be written by"),
+        (("--shared", "localhost", "--socket", "{home}/none/web.sock"), "No such file or directory"),
+        (("--shared", "localhost", "--socket", "{home}/" + "x" * 120), "more than 107 bytes"),
+        (("--base-path", "ebb"), "--base-path: 'ebb' is not a path such as /ebb"),
+        (("--base-path", "/a/../b"), "--base-path: '/a/../b' is not a path"),
+        (("--base-path", "/" + "a" * 200), "200 at most"),
+        (("--base-path", "/a b"), "is not a path such as /ebb"),
+        (("--base-path", "//evil.example"), "is not a path such as /ebb"),
+    ],
+)
+def test_a_proxy_that_makes_no_sense_is_refused_in_one_line(
+    shared_cluster: Cluster, options: tuple[str, ...], words: str
+) -> None:
+    given = [option.replace("{home}", str(shared_cluster.home)) for option in options]
+    refused = shared_cluster.ebb("dashboard", "--no-open", *given, code=2)
+    assert words in refused.err
+    assert refused.err.count("\n") == 1
+    assert not (shared_cluster.home / "web.sock").exists()
+
+
+def test_a_socket_is_there_while_the_dashboard_serves_and_one_that_was_killed_is_followed(
+    shared_cluster: Cluster,
+) -> None:
+    cluster, path = shared_cluster, shared_cluster.home / "web.sock"
+    command = ("dashboard", "--no-open", "--json", "--shared", "lab.example", "--socket", str(path), "--base-path", "/")
+    for ends in (signal.SIGKILL, signal.SIGTERM):
+        running = cluster.start(*command)
+        try:
+            assert running.stdout is not None
+            url = json.loads(running.stdout.readline())["url"]
+            assert url.startswith("https://lab.example/login#code=")
+            assert (path.is_socket(), path.stat().st_mode & 0o777) == (True, 0o600)
+            assert "a process listens there already" in cluster.ebb(*command, code=2).err
+            assert cluster.facts("dashboard", "--link")["url"].startswith("https://lab.example/login#code=")
+        finally:
+            running.send_signal(ends)
+            running.communicate(timeout=20)
+        assert path.exists() == (ends == signal.SIGKILL)
+
+
+def test_below_a_path_of_its_own_port_a_link_logs_in(shared_cluster: Cluster) -> None:
+    running = shared_cluster.start("dashboard", "--no-open", "--json", "--base-path", "/ebb")
+    try:
+        assert running.stdout is not None
+        url = json.loads(running.stdout.readline())["url"]
+        assert urlsplit(url).path == "/ebb/login"
+        assert (status_of(url), log_in(url)) == (200, 200)
+        again = shared_cluster.facts("dashboard", "--link")["url"]
+        assert again.partition("#")[0] == url.partition("#")[0]
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=20)
 
 
 def test_without_its_libraries_it_says_which_extra_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,11 @@ WAYS: dict[str, Way] = {
     "ebb dashboard --shared login.lab.example --cert lab.pem --key lab.key": Way(
         first=A_CERTIFICATE, shows="https://login.lab.example:", ends=signal.SIGINT
     ),
+    "ebb dashboard --shared login.lab.example --socket /run/ebb/web.sock --group www-data --base-path /ebb": Way(
+        shows="https://login.lab.example/ebb/login#code=",
+        ends=signal.SIGINT,
+        names=(("/run/ebb/web.sock", "$EBB_HOME/web.sock"), ("www-data", "$(id -gn)")),
+    ),
     "ebb reserve-gpus --cancel 3": Way(first="ebb reserve-gpus --gpus 1 --start 9h --for 1h"),
     "ebb events --tail 20 --follow --json": until('"sequence"', code=130),
     "show": with_jobs("twice"),

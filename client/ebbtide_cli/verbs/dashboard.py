@@ -1,6 +1,7 @@
 """``ebb dashboard``: show the cluster in a browser."""
 
 import asyncio
+import grp
 import logging
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from ebbtide_protos.process import Identity
@@ -23,7 +24,11 @@ from ebbtide_cli.verb import examples, json_option, master_option
 if TYPE_CHECKING:
     import grpc
     from ebbtide_web.app import DashboardSettings
-    from ebbtide_web.serve import Listening, Shared
+    from ebbtide_web.serve import Listening, Proxied, Shared
+
+MOST_BASE: Final = 200
+"""Characters of the path below which all pages are."""
+_BASE: Final = re.compile(rf"(?=.{{1,{MOST_BASE}}}\Z)(/[A-Za-z0-9._~-]+)+")
 
 
 @click.command(
@@ -32,10 +37,13 @@ if TYPE_CHECKING:
         "ebb dashboard --no-open",
         "ebb dashboard --link --json",
         "ebb dashboard --shared login.lab.example --cert lab.pem --key lab.key",
+        "ebb dashboard --shared login.lab.example --socket /run/ebb/web.sock --group www-data --base-path /ebb",
     )
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port on loopback (default: 8642, or any other if that is taken)."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port (default: 8642, or any other if that is taken); with --socket that of the proxy (default: 443).",
 )
 @click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
 @click.option("--link", "only_link", is_flag=True, help="Print a new link to the dashboard that runs already.")
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
     "hosts",
     metavar="HOST",
     multiple=True,
-    help="Serve other machines too, with TLS, under this name; needs --cert and --key.",
+    help="Serve other machines too, with TLS, under this name; needs --cert and --key, or --socket.",
 )
 @click.option(
     "--cert",
@@ -59,6 +67,14 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Private key of the certificate, which only you may read.",
 )
+@click.option(
+    "--socket",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="UNIX socket to serve at, for a proxy on this machine that speaks TLS under the name of --shared.",
+)
+@click.option("--group", metavar="NAME", help="Group that may connect to --socket, too (default: only this account).")
+@click.option("--base-path", "base", metavar="PATH", default="", help="Path below which all pages are, such as /ebb.")
 @json_option
 @master_option
 def command(
@@ -69,6 +85,9 @@ def command(
     hosts: tuple[str, ...],
     cert: Path | None,
     key: Path | None,
+    socket: Path | None,
+    group: str | None,
+    base: str,
     as_json: bool,
     master: str | None,
 ) -> None:
@@ -78,15 +97,21 @@ def command(
     """
     check_libraries("dashboard")
     home = Home.current()
-    shared = _shared(hosts, cert, key)
+    base = _base(base)
+    shared = _proxied(hosts, socket, group, cert, key) or _shared(hosts, cert, key)
     running = _running(home)
-    if running is not None and port is None and shared is None:
+    if running is not None and port is None and shared is None and not base:
         _show_link(home, running, no_open=no_open or only_link, as_json=as_json)
         return
     if only_link:
         words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
         raise Failure(f"dashboard: --link: {words}", UNREACHABLE)
-    _serve(home, port, master, shared, quiet=no_link, no_open=no_open, as_json=as_json)
+    settings_of = _settings(home, master)
+    if no_link:
+        _log_changes()
+    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    listening = _listen(port, shared, base)
+    _serve(home, listening, settings_of(listening), quiet=no_link, no_open=no_open, as_json=as_json)
 
 
 def check_libraries(verb: str) -> None:
@@ -123,6 +148,43 @@ def _show_link(home: Home, url: str, *, no_open: bool, as_json: bool) -> None:
         webbrowser.open(links.page(link).as_uri())
 
 
+def _base(text: str) -> str:
+    """Return the path below which all pages are, without a slash at its end. Raises `Failure`."""
+    base = text.rstrip("/")
+    if base and (not _BASE.fullmatch(base) or any(part in (".", "..") for part in base.split("/"))):
+        words = f"{text[:80]!r} is not a path such as /ebb, of letters, digits and ._~-, {MOST_BASE} at most"
+        raise Failure(f"dashboard: --base-path: {words}", USAGE)
+    return base
+
+
+def _check_hosts(hosts: tuple[str, ...]) -> None:
+    if wrong := [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host)]:
+        raise Failure(f"dashboard: --shared: {wrong[0][:80]!r} is not the name of a host", USAGE)
+
+
+def _proxied(
+    hosts: tuple[str, ...], socket: Path | None, group: str | None, cert: Path | None, key: Path | None
+) -> "Proxied | None":
+    """Return how a proxy reaches the dashboard; None if none does. Raises `Failure`."""
+    from ebbtide_web.serve import Proxied
+
+    if socket is None:
+        if group is not None:
+            raise Failure("dashboard: --group: it is for --socket, and there is none", USAGE)
+        return None
+    if not hosts:
+        raise Failure("dashboard: --socket needs --shared: the name under which the proxy speaks TLS", USAGE)
+    if cert is not None or key is not None:
+        raise Failure(
+            "dashboard: --socket: it is the proxy that has the certificate: leave out --cert and --key", USAGE
+        )
+    _check_hosts(hosts)
+    try:
+        return Proxied(hosts, socket, None if group is None else grp.getgrnam(group).gr_gid)
+    except KeyError:
+        raise Failure(f"dashboard: --group: there is no group {group!r} on this machine", USAGE) from None
+
+
 def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Shared | None":
     """Return how other machines reach the dashboard; None if none do. Raises `Failure`."""
     from ebbtide_web.serve import Shared
@@ -130,10 +192,9 @@ def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Sha
     if not hosts and cert is None and key is None:
         return None
     if not hosts or cert is None or key is None:
-        words = "--shared, --cert and --key need each other: other machines are served with TLS only"
-        raise Failure(f"dashboard: {words}", USAGE)
-    if wrong := [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host)]:
-        raise Failure(f"dashboard: --shared: {wrong[0][:80]!r} is not the name of a host", USAGE)
+        words = "--shared, --cert and --key need each other, or --shared needs --socket: other machines are served with"
+        raise Failure(f"dashboard: {words} TLS only", USAGE)
+    _check_hosts(hosts)
     try:
         if key.stat().st_mode & 0o077:
             raise Failure(f"dashboard: --key {key}: others can read it: chmod 600", USAGE)
@@ -145,26 +206,25 @@ def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Sha
     return Shared(hosts, cert, key)
 
 
-def _serve(
-    home: Home,
-    port: int | None,
-    master: str | None,
-    shared: "Shared | None",
-    *,
-    quiet: bool,
-    no_open: bool,
-    as_json: bool,
-) -> None:
-    from ebbtide_web.serve import listen, serve
+def _listen(port: int | None, shared: "Shared | Proxied | None", base: str) -> "Listening":
+    """Open the port or the socket. Raises `Failure`."""
+    from ebbtide_protos.place import NotTrusted
+    from ebbtide_web.serve import Proxied, listen
+    from ebbtide_web.unix_socket import NoSocketError
 
-    settings_of = _settings(home, master)
-    if quiet:
-        _log_changes()
-    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    option = f"--socket {shared.socket}" if isinstance(shared, Proxied) else f"--port {port}"
     try:
-        listening = listen(port, shared)
+        return listen(port, shared, base)
+    except (NoSocketError, NotTrusted) as error:
+        raise Failure(f"dashboard: {option}: {error}", USAGE) from None
     except OSError as error:
-        raise Failure(f"dashboard: --port {port}: {error.strerror or error}", USAGE) from None
+        raise Failure(f"dashboard: {option}: {error.strerror or error}", USAGE) from None
+
+
+def _serve(
+    home: Home, listening: "Listening", settings: "DashboardSettings", *, quiet: bool, no_open: bool, as_json: bool
+) -> None:
+    from ebbtide_web.serve import serve
 
     def ready() -> None:
         write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
@@ -174,7 +234,7 @@ def _serve(
     async def until_stopped(stop: int) -> None:
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_reader(stop, stopped.set)
-        await serve(settings_of(listening), listening, ready, stopped)
+        await serve(settings, listening, ready, stopped)
 
     try:
         with interrupts.stop_signals() as stop:
@@ -225,6 +285,7 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
             token=lambda: token_for(address) or "",
             links=Links(home.dashboard_links),
             origin=listening.origin,
+            base=listening.base,
             cluster=str(address),
         )
 

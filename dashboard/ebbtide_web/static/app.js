@@ -90,6 +90,9 @@ export function bytes(count) {
   return `${count} B`;
 }
 
+/** A text of the address without what cannot be seen or turns around what follows; all else has been cleaned already. */
+export const printable = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "");
+
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 export const now = () => Date.now() / 1000;
 
@@ -135,6 +138,9 @@ setInterval(() => {
   showAway();
 }, 1000);
 
+/** Something wide, such as a table, that scrolls by itself where there is no room, with the keyboard as well. */
+export const scroller = (label, ...children) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, children);
+
 export const empty = (words, command) => h("div", { class: "empty" }, h("p", {}, words), command ? h("pre", { class: "command" }, command) : null);
 
 export function say(words) {
@@ -149,8 +155,6 @@ export function say(words) {
 
 let away = null;
 let lastHeard = now();
-
-export const isAway = () => away !== null;
 
 function showAway() {
   const banner = byId("banner"), live = byId("live");
@@ -167,8 +171,28 @@ function showAway() {
   live.dataset.state = away ? "away" : "live";
   live.lastElementChild.textContent = away ? `last heard ${short(now() - away.since)} ago` : "live";
   document.body.classList.toggle("is-away", away !== null);
-  for (const button of document.querySelectorAll("button[data-verb]")) button.disabled = away !== null || button.dataset.off === "1";
+  for (const button of document.querySelectorAll("button[data-verb]")) showWhyNot(button);
 }
+
+function showWhyNot(button) {
+  const why = away ? "The master does not answer." : (button.dataset.why ?? "");
+  button.setAttribute("aria-disabled", why ? "true" : "false");
+  button.title = why;
+}
+
+/** Says why a button that changes something does nothing now; with no words it does. It keeps its place and the focus. */
+export function whyNot(button, words) {
+  button.dataset.why = words;
+  showWhyNot(button);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.('button[aria-disabled="true"]');
+  if (!button) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  say(button.title);
+}, { capture: true });
 
 export function setAway(found) {
   away = found;

@@ -1,5 +1,5 @@
 // The page of the cluster: sums, a card for each GPU or a map of many, and who is next.
-import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, linked, now, plural, put, read, say, short, state, svg } from "./app.js";
+import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, linked, now, plural, put, read, say, scroller, short, state, svg } from "./app.js";
 
 const STATES = ["allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable"];
 const COLOURS = ["#0072b2", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#7a6fc4", "#8a9a3b"];
@@ -145,7 +145,7 @@ function makeMap() {
   map.words = h("p", { class: "map-words dim small" }, "");
   byId("nodes").replaceChildren(map.canvas, map.words);
   byId("nodes").kept = undefined;
-  const table = h("details", { class: "as-table", ontoggle: () => showTable(table) }, h("summary", {}, "The same as a table"), h("div", { class: "scroll" }));
+  const table = h("details", { class: "as-table", ontoggle: () => showTable(table) }, h("summary", {}, "The same as a table"), scroller("Nodes"));
   map.table = table;
   byId("table").replaceChildren(table);
   new ResizeObserver(() => draw()).observe(byId("nodes"));
@@ -255,7 +255,7 @@ async function details(name, only = null) {
         only === null ? h("h3", {}, `GPU ${gpu.index}`) : null, h("p", { class: "dim small mono" }, `${gpu.model} ${gpu.uuid} ${gpu.bus}`),
         gpu.unhealthy ? h("p", { class: "warn-words" }, gpu.unhealthy) : null, gpu.reserved ? h("p", { class: "dim" }, gpu.reserved) : null,
         gpu.jobs.length ? h("p", {}, "Jobs: ", gpu.jobs.map((id) => [jobLink(id), " "])) : null,
-        gpu.processes.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Process", "User", "Job", "Memory", "Command"].map((title) => h("th", { scope: "col" }, title)))),
+        gpu.processes.length ? scroller(`Processes on GPU ${gpu.index}`, h("table", {}, h("thead", {}, h("tr", {}, ["Process", "User", "Job", "Memory", "Command"].map((title) => h("th", { scope: "col" }, title)))),
           h("tbody", {}, gpu.processes.map((process) => h("tr", {}, h("td", { class: "number" }, String(process.pid)), h("td", {}, process.user), h("td", {}, process.job ? jobLink(process.job) : "none"), h("td", { class: "number" }, bytes(process.mem)), h("td", { class: "mono" }, process.command)))))) : h("p", { class: "dim" }, "No processes."))));
   } catch (error) {
     body.replaceChildren(h("p", { class: "problem" }, error.message));

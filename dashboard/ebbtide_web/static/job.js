@@ -1,5 +1,5 @@
 // The page of one job: what it is, why it waits, its attempts and suspensions, its log and its story.
-import { ask, base, byId, bytes, clock, counting, duration, empty, h, isAway, jobLink, linked, me, now, plural, post, put, read, say, setAway, short, state, stream, svg, time } from "./app.js";
+import { ask, base, byId, bytes, clock, counting, duration, empty, h, jobLink, linked, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, svg, time, whyNot } from "./app.js";
 import { followLog } from "./log.js";
 
 const id = byId("job").dataset.id;
@@ -12,34 +12,37 @@ let explained = false; // whether the reason is told in words of its own
 // --- changes ---
 
 const RUNS = ["RUNNING", "STARTING", "UNREACHABLE"];
-const ACTIONS = [
-  ["Suspend", "suspend", (j) => RUNS.includes(j.state) || (j.state === "SUSPENDED" && j.held !== "user")],
-  ["Resume", "resume", (j) => j.state === "SUSPENDING" || (j.state === "SUSPENDED" && j.held === "user")],
-  ["Hold", "hold", (j) => j.state === "PENDING" && !j.held],
-  ["Release", "release", (j) => (j.state === "PENDING" && j.held) || (j.held === "system" && !j.finished)],
-  ["Resize", "resize", (j) => !j.finished && j.state !== "STOPPING"],
-  ["Drill", "drill", (j) => j.state === "RUNNING" && j.preemptible],
-  ["Priority", "priority", (j) => !j.finished],
-  ["Requeue", "requeue", (j) => j.finished || RUNS.includes(j.state)],
-  ["Cancel", "cancel", (j) => !j.finished && j.state !== "STOPPING"],
-];
+const ACTIONS = [["Suspend", "suspend"], ["Resume", "resume"], ["Hold", "hold"], ["Release", "release"], ["Resize", "resize"], ["Drill", "drill"], ["Priority", "priority"], ["Requeue", "requeue"], ["Cancel", "cancel"]];
+const OF_TASKS = ["resize", "drill", "requeue"];
 
 const mine = () => job.user === me.user || me.role !== "user";
 
+/** Why a verb does not fit the state of a job; empty if it does. */
+function obstacle(verb, j) {
+  if (j.finished) return verb === "requeue" && !j.tasks ? "" : `It is over: ${j.state.toLowerCase()}.`;
+  if (j.tasks) return OF_TASKS.includes(verb) ? "Each task of an array has this on its own page." : "";
+  const runs = RUNS.includes(j.state), rests = j.state === "SUSPENDED", waits = j.state === "PENDING", steps = j.state === "SUSPENDING";
+  switch (verb) {
+    case "suspend": return runs || (rests && j.held !== "user") ? "" : rests ? "It is suspended already." : steps ? "It steps aside already." : waits ? "It does not run yet: ‘Hold’ keeps it from starting." : "It is being ended.";
+    case "resume": return steps || (rests && j.held === "user") ? "" : rests ? "It comes back by itself as soon as there is room." : "It is not suspended.";
+    case "hold": return waits && !j.held ? "" : waits ? "It is held already." : "It has started: ‘Suspend’ lets it step aside.";
+    case "release": return (waits && j.held) || j.held === "system" ? "" : "It is not held.";
+    case "drill": return !j.preemptible ? "It cannot be suspended, by its request." : j.state === "RUNNING" ? "" : "It does not run.";
+    case "requeue": return runs ? "" : waits || rests ? "It is in the queue." : "It is leaving its GPUs.";
+    case "resize": case "cancel": return j.state === "STOPPING" ? "It is being ended." : "";
+    default: return "";
+  }
+}
+
+/** Shows a button for every verb, always at the same place, so that none is under the pointer where another one was. */
 function showActions() {
   const place = byId("actions");
   if (!mine()) { put(place, "theirs", () => h("p", { class: "dim small" }, `Only ${job.user} and operators can change this job.`)); return; }
   if (!place.buttons) {
-    place.buttons = ACTIONS.map(([words, verb, fits]) => Object.assign(h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", onclick: () => act(words, verb) }, words), { fits }));
+    place.buttons = ACTIONS.map(([words, verb]) => h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", onclick: () => act(words, verb) }, words));
     place.replaceChildren(...place.buttons);
   }
-  const focused = place.buttons.find((button) => button === document.activeElement);
-  for (const button of place.buttons) {
-    const fits = button.dataset.verb === "release" || button.dataset.verb === "hold" || !job.tasks ? button.fits(job) : true;
-    button.hidden = !(job.tasks ? ["suspend", "resume", "hold", "release", "cancel", "priority"].includes(button.dataset.verb) && !job.finished : fits);
-    button.disabled = isAway();
-  }
-  if (focused?.hidden) place.buttons.find((button) => !button.hidden)?.focus();
+  for (const button of place.buttons) whyNot(button, obstacle(button.dataset.verb, job));
 }
 
 async function act(words, verb) {
@@ -140,7 +143,7 @@ function showWhy(found) {
       seen?.preempts.length ? h("p", {}, "It would preempt ", seen.preempts.map((one, at) => [at ? ", " : "", jobLink(one, `job ${one}`)]), ".") : null,
       found.stays.map((stays) => h("p", { class: "small" }, "Job ", stays.jobs.map((one, at) => [at ? ", " : "", jobLink(one)]), stays.many > stays.jobs.length ? ` and ${stays.many - stays.jobs.length} more` : "", stays.many === 1 ? " is" : " are", stays.until === null ? ` not asked to step aside: ${stays.reason}.` : ` spared until ${clock(stays.until)} (${stays.reason}).`)),
       found.nodes.length ? h("details", { class: "nodes-table", open: found.nodes.length <= 8 }, h("summary", {}, `What ${plural(found.nodes.length + found.more_nodes, "node")} could give it`),
-        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Idle GPUs", "In the way"].map((title) => h("th", { scope: "col" }, title)))),
+        scroller("Nodes", h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Idle GPUs", "In the way"].map((title) => h("th", { scope: "col" }, title)))),
           h("tbody", {}, found.nodes.map((node) => h("tr", {}, h("th", { scope: "row" }, node.node), h("td", { class: "number" }, `${node.idle} of ${node.gpus}`), h("td", {}, linked(node.obstacle || "nothing")))))))) : null,
       whatIf()];
   });
@@ -179,7 +182,7 @@ function showRun() {
   place.hidden = !job.attempts.length;
   put(place, [job.attempts, job.suspensions, job.finished], () => [
     h("h2", { id: "run-title" }, "Attempts and suspensions"), line(), job.suspensions.length ? suspensions() : null,
-    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Attempt", "Placed", "Started", "Ended", "From step", "GPUs", "Node", "Outcome"].map((title) => h("th", { scope: "col" }, title)))),
+    scroller("Attempts", h("table", {}, h("thead", {}, h("tr", {}, ["Attempt", "Placed", "Started", "Ended", "From step", "GPUs", "Node", "Outcome"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, job.attempts.map((one) => h("tr", {}, h("th", { scope: "row" }, String(one.number)), h("td", {}, one.placed ? time(one.placed) : "–"), h("td", {}, one.started ? time(one.started) : "–"), h("td", {}, one.ended ? time(one.ended) : "–"),
         h("td", { class: "number" }, one.resumed_step === null ? "–" : one.resumed_step.toLocaleString("en")), h("td", { class: "number" }, String(+one.gpus.toFixed(2))), h("td", {}, one.nodes.join(", ")), h("td", {}, linked(one.outcome || "runs")))))))]);
 }
@@ -209,7 +212,7 @@ function suspensions() {
     const repeated = one.left_step !== null && one.kept_step !== null && one.left_step > one.kept_step ? `, repeats ${plural(one.left_step - one.kept_step, "step")}` : "";
     return h("section", { class: "suspension", "aria-label": `Suspension ${number}` },
       h("p", {}, h("b", {}, `Suspension ${number}`), " ", time(one.requested), ": ", linked(one.reason || "asked to leave"), h("span", { class: "dim" }, one.saved === "yes" ? `, saved${one.bytes ? ` ${bytes(one.bytes)}` : ""}` : one.saved === "no" ? ", saved nothing" : "", repeated)),
-      parts.length ? [bar, h("div", { class: "scroll" }, h("table", { class: "parts-table" }, h("caption", { class: "unseen" }, "Parts of this suspension"), h("thead", {}, h("tr", {}, parts.map(([name]) => h("th", { scope: "col" }, h("span", { class: `key p-${name}` }), PARTS[name])), h("th", { scope: "col" }, "in all"))),
+      parts.length ? [bar, scroller(`Parts of suspension ${number}`, h("table", { class: "parts-table" }, h("caption", { class: "unseen" }, "Parts of this suspension"), h("thead", {}, h("tr", {}, parts.map(([name]) => h("th", { scope: "col" }, h("span", { class: `key p-${name}` }), PARTS[name])), h("th", { scope: "col" }, "in all"))),
         h("tbody", {}, h("tr", {}, parts.map(([, seconds]) => h("td", { class: "number" }, duration(seconds))), h("td", { class: "number" }, h("b", {}, duration(sum)))))))] : null,
       one.lost ? h("p", { class: "warn-words small" }, one.lost) : null, one.hint ? h("p", { class: "small" }, one.hint) : null, one.note ? h("p", { class: "dim small" }, one.note) : null);
   });
@@ -239,7 +242,7 @@ async function showStory() {
   try {
     const found = await read(`${path}/story`);
     put(byId("story"), found, () => h("div", {}, found.left_out ? h("p", { class: "dim small" }, `${found.left_out} earlier events: ‘ebb story ${id}’ shows them.`) : null,
-      h("ol", { class: "story" }, [...found.events].reverse().map((event) => h("li", {}, time(event.time), h("span", {}, event.text ? linked(event.text) : h("span", { class: "dim" }, `${event.kind} (not shown)`)))))));
+      h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "Events of this job" }, h("ol", { class: "story" }, [...found.events].reverse().map((event) => h("li", {}, time(event.time), h("span", {}, event.text ? linked(event.text) : h("span", { class: "dim" }, `${event.kind} (not shown)`))))))));
   } catch (error) { told = ""; put(byId("story"), error.message, () => h("p", { class: "dim" }, error.message)); }
 }
 
@@ -249,7 +252,7 @@ async function showTasks() {
   if (!job.tasks) return;
   try {
     const found = await read(`${path}/tasks`);
-    put(place, found, () => [h("h2", {}, "Tasks"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Params", "Progress", "Why"].map((title) => h("th", { scope: "col" }, title)))),
+    put(place, found, () => [h("h2", {}, "Tasks"), scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Params", "Progress", "Why"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, found.tasks.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(one.id)), h("td", {}, state(one.state)), h("td", { class: "mono" }, Object.entries(one.params).map(([name, value]) => `${name}=${value}`).join(" ")),
         h("td", {}, one.progress ? `step ${one.progress.step}${one.progress.loss === null ? "" : `, loss ${one.progress.loss.toPrecision(4)}`}` : "–"), h("td", {}, linked(one.reason))))))), found.left_out ? h("p", { class: "dim small" }, `and ${found.left_out} more: ‘ebb show ${id}’ lists them.`) : null]);
   } catch (error) { put(place, error.message, () => h("p", { class: "problem" }, error.message)); }
@@ -268,7 +271,7 @@ stream(`/stream${path}`, {
     log?.update(job);
   },
   explained: (found) => { if (job && ["PENDING", "SUSPENDED"].includes(job.state)) { explained = true; showWhy(found); showState(); } },
-  away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); if (job) showActions(); else put(byId("state"), "away", () => empty("The master does not answer, and this page was not loaded before. It goes on by itself.")); },
+  away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); if (!job) put(byId("state"), "away", () => empty("The master does not answer, and this page was not loaded before. It goes on by itself.")); },
   refused: ({ words }) => put(byId("state"), words, () => h("p", { class: "empty" }, words)),
   final: () => {},
 });

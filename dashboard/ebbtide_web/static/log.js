@@ -1,7 +1,8 @@
 // A log as it is printed: lines as text, the newest kept, and something to look for.
 import { base, byId, h, put, stream } from "./app.js";
 
-const MOST = 5000; // lines that are kept on the page; the file has all
+const MOST = 3000; // lines that are kept on the page; the file has all
+const OF_A_BLOCK = 200; // lines of a block; the browser lays out and draws only those blocks that can be seen
 const STYLES = /^[a-z0-9 ]*$/;
 
 export function followLog(path, job) {
@@ -12,7 +13,7 @@ export function followLog(path, job) {
   const count = h("span", { class: "dim small hits", role: "status" });
   const attempts = h("select", { "aria-label": "Attempt", onchange: (event) => { attempt = event.target.value; begin(); } });
   const ranks = h("input", { type: "number", min: 0, max: 99999, placeholder: "all", class: "narrow", onchange: (event) => { rank = event.target.value; begin(); } });
-  const trace = h("button", { type: "button", class: "quiet", onclick: () => { const found = [...box.children].filter((line) => line.textContent.startsWith("Traceback (most recent")).pop(); if (found) reach(found); } }, "Traceback");
+  const trace = h("button", { type: "button", class: "quiet", onclick: () => { const found = lines().filter(isTraceback).pop(); if (found) reach(found); else trace.hidden = true; } }, "Traceback");
   const file = h("a", { href: `${base}${path}/log.txt`, download: true }, "Download");
   tools.replaceChildren(attempts, h("label", { class: "rank" }, "Rank ", ranks), search, count, trace, h("label", { class: "check" }, follow, " Follow"), file);
   trace.hidden = true;
@@ -27,15 +28,25 @@ export function followLog(path, job) {
   const lineOf = (pieces) => h("div", { class: "ln" }, pieces.map(([text, style]) => (style && STYLES.test(style) ? h("span", { class: style.split(" ").map((name) => `t-${name}`).join(" ") }, text) : text)), pieces.length ? null : "\u00a0");
   const note = (words) => h("div", { class: "ln note" }, words);
 
-  function add(lines, last) {
-    const found = document.createDocumentFragment();
-    for (const pieces of lines) found.append(lineOf(pieces));
+  const lines = () => [...box.querySelectorAll(".ln")];
+  const isTraceback = (line) => line.textContent.startsWith("Traceback (most recent");
+
+  function append(line) {
+    let block = box.lastChild;
+    if (!block || block.childElementCount >= OF_A_BLOCK) {
+      block?.classList.add("full");
+      block = h("div", { class: "block" });
+      box.append(block);
+    }
+    block.append(line);
+    return line;
+  }
+
+  function add(told, last) {
     open?.remove();
-    open = last ? lineOf(last) : null;
-    if (open) found.append(open);
-    box.append(found);
-    while (box.children.length > MOST) box.firstChild.remove();
-    if (!trace.hidden || box.lastChild?.textContent) trace.hidden = ![...box.children].slice(-400).some((line) => line.textContent.startsWith("Traceback (most recent"));
+    for (const line of told.map(lineOf)) if (isTraceback(append(line))) trace.hidden = false;
+    open = last ? append(lineOf(last)) : null;
+    while ((box.childElementCount - 1) * OF_A_BLOCK >= MOST) box.firstChild.remove();
     if (search.value) mark();
     if (following) requestAnimationFrame(bottom);
   }
@@ -43,7 +54,7 @@ export function followLog(path, job) {
   function mark() {
     const text = search.value.toLowerCase();
     hits = [];
-    for (const line of box.children) {
+    for (const line of lines()) {
       const found = text !== "" && line.textContent.toLowerCase().includes(text);
       line.classList.toggle("hit", found);
       if (found) hits.push(line);
@@ -61,14 +72,15 @@ export function followLog(path, job) {
     if (rank !== "") query.set("rank", rank);
     file.href = `${base}${path}/log.txt?${query}`;
     let shown = 0;
+    trace.hidden = true;
     box.replaceChildren(note("Waiting for output …"));
     source = stream(`/stream${path}/log?${query}`, {
       begin: () => { box.replaceChildren(note("Waiting for output …")); open = null; shown = 0; },
-      log: ({ attempt: number, gap, lines, open: last }) => {
+      log: ({ attempt: number, gap, lines: told, open: last }) => {
         if (!shown) box.replaceChildren();
-        if (number !== shown) { open?.remove(); open = null; box.append(note(`attempt ${number}`)); shown = number; }
-        if (gap) box.append(note("some of the output is not kept"));
-        add(lines, last);
+        if (number !== shown) { open?.remove(); open = null; append(note(`attempt ${number}`)); shown = number; }
+        if (gap) { open?.remove(); open = null; append(note("some of the output is not kept")); }
+        add(told, last);
       },
       finished: () => { if (!shown) box.replaceChildren(note("It has printed nothing.")); },
       away: () => {},

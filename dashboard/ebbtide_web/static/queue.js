@@ -1,5 +1,5 @@
 // The page of the queue: filters in the address, rows that change as they are, and changes of several jobs at once.
-import { ask, base, byId, clock, counting, empty, frames, h, isAway, jobLink, keep, linked, now, plural, post, put, say, short, state } from "./app.js";
+import { ask, base, byId, clock, counting, empty, frames, h, jobLink, keep, linked, now, plural, post, printable, put, say, short, state, whyNot } from "./app.js";
 
 const query = new URLSearchParams(location.search);
 const chosen = new Set();
@@ -68,8 +68,8 @@ function showFilters(facets) {
   for (const [name, values] of Object.entries(facets)) {
     const select = byId(`f-${name}`), wanted = query.get(name) ?? "";
     const known = Object.entries(values).sort(([a], [b]) => a.localeCompare(b, "en"));
-    if (wanted && !(wanted in values)) known.push([wanted, 0]);
-    put(select, [known, wanted], () => [h("option", { value: "" }, "any"), known.map(([value, count]) => h("option", { value, selected: value === wanted }, `${name === "state" ? value.toLowerCase() : value} (${count})`))]);
+    if (wanted && !Object.hasOwn(values, wanted)) known.push([wanted, 0]);
+    put(select, [known, wanted], () => [h("option", { value: "" }, "any"), known.map(([value, count]) => h("option", { value, selected: value === wanted }, `${printable(name === "state" ? value.toLowerCase() : value)} (${count})`))]);
     select.closest("label").hidden = known.length < 2 && !wanted;
   }
   const sort = query.get("sort") ?? "";
@@ -110,8 +110,9 @@ function fill(finished) {
 
 function makeRow(id) {
   const check = h("input", { type: "checkbox", "aria-label": `Choose job ${id}`, onchange: (event) => { if (event.target.checked) chosen.add(id); else chosen.delete(id); show(); } });
-  const row = h("tr", {}, h("td", { class: "check" }, check), ["job", "user", "state", "gpus", "prio", "time", "place", "start", "why"].map((name) => h("td", { class: `c-${name}` })));
-  return Object.assign(row, { check, parts: [...row.children].slice(1) });
+  const parts = ["job", "user", "state", "gpus", "prio", "time", "place", "start", "why"].map((name) => [name, h("div", { class: "cell" })]);
+  const row = h("tr", {}, h("td", { class: "check" }, check), parts.map(([name, cell]) => h("td", { class: `c-${name}` }, cell)));
+  return Object.assign(row, { check, parts: parts.map(([, cell]) => cell) });
 }
 
 function updateRow(row, job, finished) {
@@ -146,12 +147,16 @@ function updateRow(row, job, finished) {
 
 const VERBS = [["Hold", "hold"], ["Release", "release"], ["Suspend", "suspend"], ["Resume", "resume"], ["Priority", "priority"], ["Cancel", "cancel"]];
 
+const bulk = byId("bulk");
+const chosenWords = h("span", {});
+const verbs = VERBS.map(([words, verb]) => h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", onclick: () => change(words, verb) }, words));
+const none = h("button", { type: "button", class: "quiet", "data-verb": "none", onclick: () => { chosen.clear(); show(); } }, "Choose none");
+bulk.replaceChildren(chosenWords, ...verbs, none);
+
+/** Shows how many rows are chosen; the bar is always there, so that choosing a row moves none. */
 function showBulk() {
-  const bulk = byId("bulk");
-  bulk.hidden = chosen.size === 0;
-  put(bulk, chosen.size, () => [h("span", {}, `${plural(chosen.size, "row")} chosen`),
-    VERBS.map(([words, verb]) => h("button", { type: "button", "data-verb": verb, class: verb === "cancel" ? "danger" : "", disabled: isAway(), onclick: () => change(words, verb) }, words)),
-    h("button", { type: "button", class: "quiet", onclick: () => { chosen.clear(); show(); } }, "Choose none")]);
+  chosenWords.textContent = chosen.size ? `${plural(chosen.size, "row")} chosen` : "No row is chosen";
+  for (const button of [...verbs, none]) whyNot(button, chosen.size ? "" : "No row is chosen.");
 }
 
 async function change(words, verb) {
