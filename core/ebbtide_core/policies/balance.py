@@ -40,6 +40,10 @@ class GpuPlace:
     jobs: list[Job] = field(default_factory=list)
     least: int = 0
     """The greatest of the smallest sizes of ``jobs``."""
+    asked: int = 0
+    """The memory, in bytes, of those of ``jobs`` that need the same with any share."""
+    in_proportion: list[Job] = field(default_factory=list)
+    """Those of ``jobs`` whose memory is in proportion to their share."""
 
     @property
     def count(self) -> int:
@@ -62,12 +66,19 @@ class GpuPlace:
             return False
         if self.books.anti_affinity is not None and self.gpu.gpu in self.books.anti_affinity.gpus(job.id, self.node):
             return False
-        return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
+        needed = self.asked + self.needs(job, share)
+        for each in self.in_proportion:
+            needed += self.needs(each, share)
+        return needed <= self.memory
 
     def add(self, job: Job) -> None:
         """Add ``job`` to the jobs that chose the GPU."""
         self.jobs.append(job)
         self.least = max(self.least, job.gpus_min)
+        if job.gpu_memory.requested_bytes:
+            self.asked += memory_of(job, job.gpus_min, self.gpu)
+        else:
+            self.in_proportion.append(job)
 
     def last(self, pinned: AbstractSet[JobId]) -> Job | None:
         """Return the latest of the jobs that may move to another GPU; None if all are ``pinned``."""
@@ -77,6 +88,10 @@ class GpuPlace:
         """Remove ``job``."""
         self.jobs.remove(job)
         self.least = max((each.gpus_min for each in self.jobs), default=0)
+        if job.gpu_memory.requested_bytes:
+            self.asked -= memory_of(job, job.gpus_min, self.gpu)
+        else:
+            self.in_proportion.remove(job)
 
     def needs(self, job: Job, share: int) -> int:
         """Return the GPU memory that ``job`` needs with ``share``, in bytes."""
@@ -105,7 +120,7 @@ def balanced(
     ``now`` holds the present allocations; of these jobs, the ``pinned`` ones stay on their GPU in any case. Jobs that
     need whole GPUs get as many as they need, and choose first. The ``draft`` is changed and cannot be used afterwards.
     """
-    in_order = sorted(jobs, key=lambda job: job.id not in pinned)
+    in_order = sorted(jobs, key=lambda job: job.id not in pinned) if pinned else jobs
     found = _whole(draft, in_order, now)
     seats = _seats(draft, now)
     stay = _keep(seats, [job for job in in_order if job.id in now and job.gpus_min < WHOLE], now, pinned)
@@ -115,7 +130,7 @@ def balanced(
     found |= {job.id: allocation for seat in seats for job, allocation in seat.allocations(now)}
     # Most jobs stay as they are, so only the changed ones have to be checked for whether they fit.
     changed = [job for job in jobs if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
-    for job in jobs:
+    for job in jobs if draft.lifted else ():
         if job.id in draft.lifted and job.gpus_min < WHOLE and found.get(job.id) is now.get(job.id):
             _take(draft, found[job.id])
     for job in changed:
@@ -170,10 +185,10 @@ def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
     for node in trial.nodes.values():
         use = trial.use(node.id)
         for gpu, whole in node.slices.items():
-            free = WHOLE - use.share(gpu) + shares[gpu]
+            free = WHOLE - use.share(gpu) + shares.get(gpu, 0)
             if free:
-                left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
-                seats.append(GpuPlace(draft.snapshot.books, node, whole, len(seats), free, left, others[gpu]))
+                left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory.get(gpu, 0)
+                seats.append(GpuPlace(draft.snapshot.books, node, whole, len(seats), free, left, others.get(gpu, 0)))
     return seats
 
 
