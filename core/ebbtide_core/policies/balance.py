@@ -44,6 +44,8 @@ class GpuPlace:
     """The memory, in bytes, of those of ``jobs`` that need the same with any share."""
     in_proportion: list[Job] = field(default_factory=list)
     """Those of ``jobs`` whose memory is in proportion to their share."""
+    unchanged: bool = False
+    """Whether ``jobs`` are those that have the GPU, each with the share that it has."""
 
     @property
     def count(self) -> int:
@@ -71,8 +73,31 @@ class GpuPlace:
             needed += self.needs(each, share)
         return needed <= self.memory
 
+    def keeps(self, jobs: list[Job], now: Now) -> bool:
+        """Add all of ``jobs``, which have the GPU; return False, with none added, unless it is plain that none changes.
+
+        That is plain if each has an equal share and needs the same memory with any share: then it is the outcome of
+        adding one after the other while the GPU `takes` it, because a share of fewer jobs is no smaller.
+        """
+        share, books = self.share(len(jobs)), self.books
+        if not share or books.heterogeneous or books.anti_affinity is not None:
+            return False
+        asked = least = 0
+        for job in jobs:
+            if now[job.id].share != share or not job.gpus_min <= share <= job.gpus_max:
+                return False
+            if job.eligibility.constrained or not job.gpu_memory.requested_bytes or not sees_checkpoint(job, self.node):
+                return False
+            asked += memory_of(job, share, self.gpu)
+            least = max(least, job.gpus_min)
+        if asked > self.memory:
+            return False
+        self.jobs, self.asked, self.least, self.unchanged = jobs, asked, least, True
+        return True
+
     def add(self, job: Job) -> None:
         """Add ``job`` to the jobs that chose the GPU."""
+        self.unchanged = False
         self.jobs.append(job)
         self.least = max(self.least, job.gpus_min)
         if job.gpu_memory.requested_bytes:
@@ -86,6 +111,7 @@ class GpuPlace:
 
     def drop(self, job: Job) -> None:
         """Remove ``job``."""
+        self.unchanged = False
         self.jobs.remove(job)
         self.least = max((each.gpus_min for each in self.jobs), default=0)
         if job.gpu_memory.requested_bytes:
@@ -117,22 +143,27 @@ def balanced(
 ) -> list[tuple[Job, Allocation | None]]:
     """Return the allocation that each of ``jobs``, in order of arrival, should have; None for a job that has to wait.
 
-    ``now`` holds the present allocations; of these jobs, the ``pinned`` ones stay on their GPU in any case. Jobs that
-    need whole GPUs get as many as they need, and choose first. The ``draft`` is changed and cannot be used afterwards.
+    Jobs on GPUs where nothing changes may be left out. ``now`` holds the present allocations; of these jobs, the
+    ``pinned`` ones stay on their GPU in any case. Jobs that need whole GPUs get as many as they need, and choose first.
+    The ``draft`` is changed and cannot be used afterwards.
     """
     in_order = sorted(jobs, key=lambda job: job.id not in pinned) if pinned else jobs
     found = _whole(draft, in_order, now)
     seats = _seats(draft, now)
-    stay = _keep(seats, [job for job in in_order if job.id in now and job.gpus_min < WHOLE], now, pinned)
+    stay = _keep(seats, in_order, now, pinned)
     _choose(seats, [job for job in jobs if job.gpus_min < WHOLE and job.id not in stay])
     if stay:
         _even_out(seats, pinned)
-    found |= {job.id: allocation for seat in seats for job, allocation in seat.allocations(now)}
+    found |= {job.id: allocation for seat in seats if not seat.unchanged for job, allocation in seat.allocations(now)}
     # Most jobs stay as they are, so only the changed ones have to be checked for whether they fit.
-    changed = [job for job in jobs if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
-    for job in jobs if draft.lifted else ():
-        if job.id in draft.lifted and job.gpus_min < WHOLE and found.get(job.id) is now.get(job.id):
-            _take(draft, found[job.id])
+    unchanged = {job.id for seat in seats if seat.unchanged for job in seat.jobs}
+    others = [job for job in jobs if job.id not in unchanged]
+    changed = [job for job in others if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
+    if draft.lifted:
+        moved = {job.id for job in changed}
+        for job in jobs:
+            if job.id in draft.lifted and job.gpus_min < WHOLE and job.id not in moved:
+                _take(draft, now[job.id])
     for job in changed:
         _lift(draft, job, now)
     for job in changed:
@@ -140,7 +171,7 @@ def balanced(
         if allocation is not None and not fits_beside(draft.trial, allocation):
             found[job.id] = None
         _take(draft, found.get(job.id))
-    return [(job, found.get(job.id)) for job in jobs]
+    return [(job, found.get(job.id)) for job in others]
 
 
 def _whole(draft: Draft, jobs: Sequence[Job], now: Now) -> dict[JobId, Allocation | None]:
@@ -199,14 +230,19 @@ def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
 
 
 def _keep(seats: list[GpuPlace], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
-    """Leave ``jobs`` on their GPUs where possible; return the ids of those that stay."""
-    by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
+    """Leave those of ``jobs`` that share GPUs on them where possible; return the ids of those that stay."""
+    on_gpu: dict[GpuId, list[Job]] = {}
     for job in jobs:
-        seat = by_gpu.get(now[job.id].nodes[0].gpus[0].gpu)
-        if seat is not None and (job.id in pinned or seat.takes(job)):
-            seat.add(job)
-            kept.add(job.id)
-    return kept
+        if job.gpus_min < WHOLE and (has := now.get(job.id)) is not None:
+            on_gpu.setdefault(has.nodes[0].gpus[0].gpu, []).append(job)
+    for seat in seats:
+        here = on_gpu.get(seat.gpu.gpu)
+        if here is None or seat.keeps(here, now):
+            continue
+        for job in here:
+            if job.id in pinned or seat.takes(job):
+                seat.add(job)
+    return {job.id for seat in seats for job in seat.jobs}
 
 
 def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:
