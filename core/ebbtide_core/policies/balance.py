@@ -204,22 +204,24 @@ def _take(draft: Draft, allocation: Allocation | None) -> None:
 
 def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
     """Return, in order, the GPUs of which a part is free or held by sharing jobs that may be changed."""
-    trial, shares, memory = draft.trial, Counter[GpuId](), Counter[GpuId]()
+    trial, shares, memory = draft.trial, dict[GpuId, int](), dict[GpuId, int]()
     for id, has in now.items():
         if id not in draft.lifted and draft.snapshot.job(id).gpus_min < WHOLE:
             for piece in has.nodes[0].gpus:
-                shares[piece.gpu] += piece.share
+                gpu = piece.gpu
+                shares[gpu] = shares.get(gpu, 0) + piece.share
                 if piece.share < WHOLE:  # the memory of whole GPUs is not booked
-                    memory[piece.gpu] += piece.mem_bytes
+                    memory[gpu] = memory.get(gpu, 0) + piece.mem_bytes
     others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned() if job.id not in now)
+    books = draft.snapshot.books
     seats: list[GpuPlace] = []
     for node in trial.nodes.values():
         use = trial.use(node.id)
         for gpu, whole in node.slices.items():
-            free = WHOLE - use.share(gpu) + shares.get(gpu, 0)
+            free = shares.get(gpu, 0) if gpu in use.whole else WHOLE - use.shares.get(gpu, 0) + shares.get(gpu, 0)
             if free:
                 left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory.get(gpu, 0)
-                seats.append(GpuPlace(draft.snapshot.books, node, whole, len(seats), free, left, others.get(gpu, 0)))
+                seats.append(GpuPlace(books, node, whole, len(seats), free, left, others.get(gpu, 0)))
     return seats
 
 
