@@ -35,6 +35,8 @@ class Speedup:
     """
 
     points: tuple[tuple[int, float], ...] = ()
+    _speeds: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The speeds that were worked out: proportional policies ask for the same few again and again."""
 
     def __call__(self, share: int) -> float:
         """Return the speed on ``share`` parts of GPUs; a job without GPUs has speed 1."""
@@ -42,6 +44,11 @@ class Speedup:
             return 1.0
         if not self.points:
             return share / WHOLE
+        if (speed := self._speeds.get(share)) is None:
+            speed = self._speeds[share] = self._at(share)
+        return speed
+
+    def _at(self, share: int) -> float:
         index = bisect_right(self.points, (share, math.inf))
         if index == 0:
             first, speed = self.points[0]

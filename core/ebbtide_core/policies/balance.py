@@ -40,6 +40,12 @@ class GpuPlace:
     jobs: list[Job] = field(default_factory=list)
     least: int = 0
     """The greatest of the smallest sizes of ``jobs``."""
+    asked: int = 0
+    """The memory, in bytes, of those of ``jobs`` that need the same with any share."""
+    in_proportion: list[Job] = field(default_factory=list)
+    """Those of ``jobs`` whose memory is in proportion to their share."""
+    unchanged: bool = False
+    """Whether ``jobs`` are those that have the GPU, each with the share that it has."""
 
     @property
     def count(self) -> int:
@@ -62,12 +68,42 @@ class GpuPlace:
             return False
         if self.books.anti_affinity is not None and self.gpu.gpu in self.books.anti_affinity.gpus(job.id, self.node):
             return False
-        return sum([self.needs(each, share) for each in self.jobs], self.needs(job, share)) <= self.memory
+        needed = self.asked + self.needs(job, share)
+        for each in self.in_proportion:
+            needed += self.needs(each, share)
+        return needed <= self.memory
+
+    def keeps(self, jobs: list[Job], now: Now) -> bool:
+        """Add all of ``jobs``, which have the GPU; return False, with none added, unless it is plain that none changes.
+
+        That is plain if each has an equal share and needs the same memory with any share: then it is the outcome of
+        adding one after the other while the GPU `takes` it, because a share of fewer jobs is no smaller.
+        """
+        share, books = self.share(len(jobs)), self.books
+        if not share or books.heterogeneous or books.anti_affinity is not None:
+            return False
+        asked = least = 0
+        for job in jobs:
+            if now[job.id].share != share or not job.gpus_min <= share <= job.gpus_max:
+                return False
+            if job.eligibility.constrained or not job.gpu_memory.requested_bytes or not sees_checkpoint(job, self.node):
+                return False
+            asked += memory_of(job, share, self.gpu)
+            least = max(least, job.gpus_min)
+        if asked > self.memory:
+            return False
+        self.jobs, self.asked, self.least, self.unchanged = jobs, asked, least, True
+        return True
 
     def add(self, job: Job) -> None:
         """Add ``job`` to the jobs that chose the GPU."""
+        self.unchanged = False
         self.jobs.append(job)
         self.least = max(self.least, job.gpus_min)
+        if job.gpu_memory.requested_bytes:
+            self.asked += memory_of(job, job.gpus_min, self.gpu)
+        else:
+            self.in_proportion.append(job)
 
     def last(self, pinned: AbstractSet[JobId]) -> Job | None:
         """Return the latest of the jobs that may move to another GPU; None if all are ``pinned``."""
@@ -75,8 +111,13 @@ class GpuPlace:
 
     def drop(self, job: Job) -> None:
         """Remove ``job``."""
+        self.unchanged = False
         self.jobs.remove(job)
         self.least = max((each.gpus_min for each in self.jobs), default=0)
+        if job.gpu_memory.requested_bytes:
+            self.asked -= memory_of(job, job.gpus_min, self.gpu)
+        else:
+            self.in_proportion.remove(job)
 
     def needs(self, job: Job, share: int) -> int:
         """Return the GPU memory that ``job`` needs with ``share``, in bytes."""
@@ -102,22 +143,27 @@ def balanced(
 ) -> list[tuple[Job, Allocation | None]]:
     """Return the allocation that each of ``jobs``, in order of arrival, should have; None for a job that has to wait.
 
-    ``now`` holds the present allocations; of these jobs, the ``pinned`` ones stay on their GPU in any case. Jobs that
-    need whole GPUs get as many as they need, and choose first. The ``draft`` is changed and cannot be used afterwards.
+    Jobs on GPUs where nothing changes may be left out. ``now`` holds the present allocations; of these jobs, the
+    ``pinned`` ones stay on their GPU in any case. Jobs that need whole GPUs get as many as they need, and choose first.
+    The ``draft`` is changed and cannot be used afterwards.
     """
-    in_order = sorted(jobs, key=lambda job: job.id not in pinned)
+    in_order = sorted(jobs, key=lambda job: job.id not in pinned) if pinned else jobs
     found = _whole(draft, in_order, now)
     seats = _seats(draft, now)
-    stay = _keep(seats, [job for job in in_order if job.id in now and job.gpus_min < WHOLE], now, pinned)
+    stay = _keep(seats, in_order, now, pinned)
     _choose(seats, [job for job in jobs if job.gpus_min < WHOLE and job.id not in stay])
     if stay:
         _even_out(seats, pinned)
-    found |= {job.id: allocation for seat in seats for job, allocation in seat.allocations(now)}
+    found |= {job.id: allocation for seat in seats if not seat.unchanged for job, allocation in seat.allocations(now)}
     # Most jobs stay as they are, so only the changed ones have to be checked for whether they fit.
-    changed = [job for job in jobs if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
-    for job in jobs:
-        if job.id in draft.lifted and job.gpus_min < WHOLE and found.get(job.id) is now.get(job.id):
-            _take(draft, found[job.id])
+    unchanged = {job.id for seat in seats if seat.unchanged for job in seat.jobs}
+    others = [job for job in jobs if job.id not in unchanged]
+    changed = [job for job in others if job.gpus_min < WHOLE and found.get(job.id) is not now.get(job.id)]
+    if draft.lifted:
+        moved = {job.id for job in changed}
+        for job in jobs:
+            if job.id in draft.lifted and job.gpus_min < WHOLE and job.id not in moved:
+                _take(draft, now[job.id])
     for job in changed:
         _lift(draft, job, now)
     for job in changed:
@@ -125,7 +171,7 @@ def balanced(
         if allocation is not None and not fits_beside(draft.trial, allocation):
             found[job.id] = None
         _take(draft, found.get(job.id))
-    return [(job, found.get(job.id)) for job in jobs]
+    return [(job, found.get(job.id)) for job in others]
 
 
 def _whole(draft: Draft, jobs: Sequence[Job], now: Now) -> dict[JobId, Allocation | None]:
@@ -158,22 +204,24 @@ def _take(draft: Draft, allocation: Allocation | None) -> None:
 
 def _seats(draft: Draft, now: Now) -> list[GpuPlace]:
     """Return, in order, the GPUs of which a part is free or held by sharing jobs that may be changed."""
-    trial, shares, memory = draft.trial, Counter[GpuId](), Counter[GpuId]()
+    trial, shares, memory = draft.trial, dict[GpuId, int](), dict[GpuId, int]()
     for id, has in now.items():
         if id not in draft.lifted and draft.snapshot.job(id).gpus_min < WHOLE:
             for piece in has.nodes[0].gpus:
-                shares[piece.gpu] += piece.share
+                gpu = piece.gpu
+                shares[gpu] = shares.get(gpu, 0) + piece.share
                 if piece.share < WHOLE:  # the memory of whole GPUs is not booked
-                    memory[piece.gpu] += piece.mem_bytes
+                    memory[gpu] = memory.get(gpu, 0) + piece.mem_bytes
     others = Counter(_gpu_of(draft, job) for job in draft.snapshot.planned() if job.id not in now)
+    books = draft.snapshot.books
     seats: list[GpuPlace] = []
     for node in trial.nodes.values():
         use = trial.use(node.id)
         for gpu, whole in node.slices.items():
-            free = WHOLE - use.share(gpu) + shares[gpu]
+            free = shares.get(gpu, 0) if gpu in use.whole else WHOLE - use.shares.get(gpu, 0) + shares.get(gpu, 0)
             if free:
-                left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory[gpu]
-                seats.append(GpuPlace(draft.snapshot.books, node, whole, len(seats), free, left, others[gpu]))
+                left = whole.mem_bytes - use.gpu_mem.get(gpu, 0) + memory.get(gpu, 0)
+                seats.append(GpuPlace(books, node, whole, len(seats), free, left, others.get(gpu, 0)))
     return seats
 
 
@@ -184,14 +232,19 @@ def _gpu_of(draft: Draft, job: Job) -> GpuId | None:
 
 
 def _keep(seats: list[GpuPlace], jobs: Sequence[Job], now: Now, pinned: AbstractSet[JobId]) -> set[JobId]:
-    """Leave ``jobs`` on their GPUs where possible; return the ids of those that stay."""
-    by_gpu, kept = {seat.gpu.gpu: seat for seat in seats}, set()
+    """Leave those of ``jobs`` that share GPUs on them where possible; return the ids of those that stay."""
+    on_gpu: dict[GpuId, list[Job]] = {}
     for job in jobs:
-        seat = by_gpu.get(now[job.id].nodes[0].gpus[0].gpu)
-        if seat is not None and (job.id in pinned or seat.takes(job)):
-            seat.add(job)
-            kept.add(job.id)
-    return kept
+        if job.gpus_min < WHOLE and (has := now.get(job.id)) is not None:
+            on_gpu.setdefault(has.nodes[0].gpus[0].gpu, []).append(job)
+    for seat in seats:
+        here = on_gpu.get(seat.gpu.gpu)
+        if here is None or seat.keeps(here, now):
+            continue
+        for job in here:
+            if job.id in pinned or seat.takes(job):
+                seat.add(job)
+    return {job.id for seat in seats for job in seat.jobs}
 
 
 def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:

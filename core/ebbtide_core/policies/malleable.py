@@ -19,7 +19,7 @@ from ebbtide_core.model.types import Allocation, JobId
 from ebbtide_core.policies.balance import balanced
 from ebbtide_core.policies.draft import CROWDED_OUT, Draft
 from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
-from ebbtide_core.policies.pool import Arrivals, Divide, Members, PlacedJob, Wanted, supply, typical
+from ebbtide_core.policies.pool import Arrivals, Divide, Members, PlacedJob, Wanted, places_for, supply, typical
 from ebbtide_core.policies.resizing import Why, fits_beside, grown, on_own_gpus, shrunk, shrunk_on
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -124,16 +124,15 @@ def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
         len(node.slices) == len(node.gpus) for node in books.usable.values()
     )
     for member in members.all:
-        job = member.job
         if not reliable and not _usable(draft, member):
             continue
-        if job.running:
-            if not job.preemptible:
+        if member.running:
+            if not member.preemptible:
                 continue
-            started = job.attempts[-1].started
+            started = member.started
             if started is None:
-                pool.still.add(job.id)
-            elif job.gpus_min <= member.share <= job.gpus_max:
+                pool.still.add(member.job.id)
+            elif member.in_range:
                 if member.nearly_done(now, rules.min_work_s):
                     continue
                 if started + rules.resize_after_s > now:
@@ -182,7 +181,7 @@ def _smallest(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> Wanted:
     is taken if it has room for the same jobs and more.
     """
     wanted, refused = _offer(snapshot, queue, pool, anew=False)
-    if refused:
+    if refused and len(wanted) < _most_jobs(snapshot, queue, pool):
         other, _ = _offer(snapshot, queue, pool, anew=True)
         if {job.id for job, _ in other} > {job.id for job, _ in wanted}:
             return other
@@ -217,6 +216,18 @@ def _offer(snapshot: Snapshot, queue: Arrivals, pool: Pool, *, anew: bool) -> tu
         [(queue.order(job), job) for job in others],
     )
     return wanted, refused
+
+
+def _most_jobs(snapshot: Snapshot, queue: Arrivals, pool: Pool) -> float:
+    """Return a number of jobs beyond which not even the smallest ones fit, wherever they are placed.
+
+    Placing all jobs anew costs much more than this bound, which a crowded cluster has nearly always reached.
+    """
+    waiting = [job.gpus_min for job, _ in queue.kinds() if job.gpus_max > 0]
+    least = min([*waiting, *(job.gpus_min for job in pool.returning), *(member.smallest for member in pool.members)])
+    if least == 0 or snapshot.books.beside:
+        return math.inf
+    return places_for(least, Draft(snapshot), pool.members)
 
 
 def _balance(draft: Draft, pool: Pool, jobs: Sequence[Job], why: Why) -> None:
@@ -266,24 +277,28 @@ def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
     moving = pool.moving()
     for id in moving.keys() - {job.id for job, _ in wanted}:
         draft.evict(moving[id].job, CROWDED_OUT, None)
+    waiting: Wanted = []
+    growing: list[tuple[PlacedJob, int]] = []
     for job, share in wanted:
         member = moving.get(job.id)
-        if member is not None and share < member.share:
+        if member is None:
+            if job.planned is None and job.waiting:
+                waiting.append((job, share))
+        elif share > member.share:
+            growing.append((member, share))
+        elif share < member.share:
             smaller = shrunk(draft.trial, job, member.planned, share)
             if smaller is not None:
                 draft.place(job, smaller, why(job), claim=True)
     left_out = 0
-    for job, share in wanted:
-        if job.waiting and job.planned is None:
-            allocation = find_at_most(draft.trial, job, share)
-            left_out += allocation is None
-            draft.settle(job, allocation, why(job))
-    for job, share in wanted:
-        member = moving.get(job.id)
-        if member is not None and share > member.share:
-            bigger = grown(draft.trial, job, member.planned, share)
-            if bigger is not None:
-                draft.place(job, bigger, why(job), claim=True)
+    for job, share in waiting:
+        allocation = find_at_most(draft.trial, job, share)
+        left_out += allocation is None
+        draft.settle(job, allocation, why(job))
+    for member, share in growing:
+        bigger = grown(draft.trial, member.job, member.planned, share)
+        if bigger is not None:
+            draft.place(member.job, bigger, why(member.job), claim=True)
     return left_out
 
 

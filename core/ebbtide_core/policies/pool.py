@@ -101,7 +101,23 @@ def _has(job: Job) -> int:
 class PlacedJob:
     """A job with room promised to it, and cached answers to what policies often ask about it."""
 
-    __slots__ = ("_known", "_left", "_since", "_speed", "_state", "job", "planned", "sequence", "share", "smallest")
+    __slots__ = (
+        "_known",
+        "_left",
+        "_since",
+        "_speed",
+        "_state",
+        "gpu",
+        "in_range",
+        "job",
+        "planned",
+        "preemptible",
+        "running",
+        "sequence",
+        "share",
+        "smallest",
+        "started",
+    )
 
     def __init__(self, state: PoolState, job: Job, planned: Allocation) -> None:
         self._state = state
@@ -112,11 +128,16 @@ class PlacedJob:
     def take(self, planned: Allocation) -> None:
         """Record ``planned`` as the job's room."""
         self.planned, self.share, self.smallest = planned, planned.share, self.job.gpus_min
-        self._known = False
+        self.gpu = planned.gpu_ids[0] if 0 < self.share < WHOLE else None
+        """The GPU of which the job has a part; None if it has whole GPUs."""
+        self.learn()
 
-    def forget(self) -> None:
-        """Drop what was cached about the job's work, because it may have changed."""
-        self._known = False
+    def learn(self) -> None:
+        """Record what policies ask of the job in every pass, and drop what was cached about its work."""
+        job, self._known = self.job, False
+        self.running, self.preemptible = job.running, job.preemptible
+        self.started = job.attempts[-1].started if job.attempts else None
+        self.in_range = job.gpus_min <= self.share <= job.gpus_max
 
     @property
     def even(self) -> bool:
@@ -210,7 +231,7 @@ class Members:
             known = self._known[job.id] = PlacedJob(self._state, job, planned)
             insort(self.all, known, key=_sequence)
         elif known.planned is planned and known.smallest == job.gpus_min:
-            known.forget()
+            known.learn()
             return
         else:
             known.take(planned)
@@ -238,13 +259,25 @@ def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
     available = idle * WHOLE + sum(WHOLE - share for share in shared.values())
     for member in members:
         available += member.share
-        if member.share >= WHOLE:
+        if (gpu := member.gpu) is None:
             idle += member.share // WHOLE
             continue
-        [gpu] = member.planned.gpu_ids
         shared[gpu] -= member.share
         idle += shared[gpu] == 0
     return Supply(idle, available)
+
+
+def places_for(size: int, draft: Draft, members: Sequence[PlacedJob]) -> int:
+    """Return how many jobs of ``size`` parts would have room if ``members`` gave back what they have."""
+    shared = _shared(draft)
+    for member in members:
+        if member.gpu is not None:
+            shared[member.gpu] -= member.share
+    idle = draft.trial.room.total + sum([member.share // WHOLE for member in members])
+    parts = [WHOLE - share for share in shared.values()]
+    if size < WHOLE:
+        return idle * (WHOLE // size) + sum([part // size for part in parts])
+    return (idle + parts.count(WHOLE)) * WHOLE // size
 
 
 def _shared(draft: Draft) -> dict[GpuId, int]:

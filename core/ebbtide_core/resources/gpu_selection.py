@@ -115,15 +115,23 @@ def _pick_shared(job: Job, share: int, node: Node, use: NodeUse) -> tuple[GpuSli
     """
     best: tuple[tuple[bool, bool, float], GpuSlice] | None = None
     own, swaps = _own_gpus(job), job.spec.suspend is SuspendMode.SWAP
+    most, taken, shares = WHOLE - share, use.whole, use.shares  # GPUs in use by more are ruled out cheaply
     for offers in (node.slices, node.beside):
+        seen = set[tuple[int, int, int, int, bool, bool]]()
         for id, offered in offers.items():
+            if id in taken or shares.get(id, 0) > most:
+                continue
             if swaps and node.gpus[id].mps and use.share(id):
                 continue  # because the driver cannot swap out a process under an MPS server
             whole = offered if offers is node.slices else replace(offered, mem_bytes=node.gpus[id].mem_bytes)
+            leaving, mine = node.held.share(id) + share > WHOLE, id in own
+            state = shares.get(id, 0), use.gpu_mem.get(id, 0), offered.mem_bytes, whole.mem_bytes, leaving, mine
+            if state in seen:
+                continue  # because the first of several equally good GPUs is taken
+            seen.add(state)
             if (left := left_over(job, share, whole, offered, use)) is None:
                 continue
-            leaving = node.held.share(id) + share > WHOLE
-            cost = (leaving and id not in own, id not in own, left)
+            cost = (leaving and not mine, not mine, left)
             if best is None or cost < best[0]:
                 best = cost, GpuSlice(id, share, memory_of(job, share, whole))
         if best is not None:

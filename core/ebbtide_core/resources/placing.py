@@ -302,9 +302,14 @@ class Trial:
             if (node := self.nodes.get(id)) is None:
                 continue
             use = self.use(id)
-            gpus = [gpu for gpu, used in use.shares.items() if used <= most]
-            slices = [whole for gpu in gpus if (whole := node.slices.get(gpu)) is not None]
-            left = [left for whole in slices if (left := left_over(job, share, whole, whole, use)) is not None]
+            distinct = {  # GPUs of which as much is in use are equally good
+                (used, use.gpu_mem[gpu], whole.mem_bytes): whole
+                for gpu, used in use.shares.items()
+                if used <= most and (whole := node.slices.get(gpu)) is not None
+            }
+            left = [
+                left for whole in distinct.values() if (left := left_over(job, share, whole, whole, use)) is not None
+            ]
             if left:
                 fits[id] = min(left)
         return sorted(fits, key=fits.__getitem__)
