@@ -154,10 +154,10 @@ def test_a_job_is_resized_drilled_held_and_released(cluster, page):
     page.wait_for_selector(".parts-table >> text=first step")  # until it is back, its buttons change with its state
     page.wait_for_selector(".state-line .state >> text=Running")
     page.get_by_role("button", name="Resize").click()
-    page.get_by_label("GPUs").fill("many")
+    page.get_by_role("dialog").get_by_label("GPUs").fill("many")
     page.get_by_role("dialog").get_by_role("button", name="Resize").click()
     assert "no number" in page.get_by_role("dialog").inner_text()
-    page.get_by_label("GPUs").fill("2")
+    page.get_by_role("dialog").get_by_label("GPUs").fill("2")
     page.get_by_role("dialog").get_by_role("button", name="Resize").click()
     wait_for("it has two GPUs", lambda: cluster.show(job)["gpus"]["allocated"] == 2)
     other = submit(cluster, "--gpus", "1", name="other")
