@@ -115,7 +115,7 @@ def review(state: ClusterState, now: float) -> None:
         if is_away is not was_away:
             state.displaced[id] = is_away
             state.refresh(job, now)
-        if is_away:
+        if is_away and id not in state.blocked_by_bookings:  # bookings keep it out even of an empty cluster
             job.reason = f"suspended until there is room apart from {kept_from(job, books) or 'others'}"
 
 

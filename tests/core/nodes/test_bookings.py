@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
+from tests.core.measuring.test_interference import LONG, pair, train
 from tests.core.resources.test_pools import Pools
 from tests.core.resources.test_pools_world import WorldOfPools
 from tests.core.world import NODES, World
@@ -354,6 +355,21 @@ SETTINGS = settings(
 )
 TestBookedWorld, TestBookedPools = BookedWorld.TestCase, BookedPools.TestCase
 TestBookedWorld.settings = TestBookedPools.settings = SETTINGS
+
+
+def test_a_job_that_disturbed_another_says_that_bookings_keep_it_out_as_long_as_they_do() -> None:
+    lab = BookedLab(gpus=2)
+    lab.running(1)
+    one, two = pair(lab)
+    train(lab, LONG, (one, 2), (two, 2))
+    lab.book(2, after=200.0)
+    lab.end(two)
+    for _ in range(3):
+        lab.wait(1)
+        assert two.reason.startswith("waiting for 1/4 GPU: 2 GPUs are reserved for bob")
+    lab.tell(e.BookingCancelled("1"))
+    lab.wait(1)
+    assert two.reason == f"suspended until there is room apart from job {one.id}"
 
 
 def many(lab: BookedLab, count: int) -> None:
