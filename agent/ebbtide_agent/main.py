@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.process import Identity
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
@@ -25,7 +26,6 @@ from ebbtide_agent.accounts.accounts import MIN_UID
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import NodeDirectories
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
@@ -204,7 +204,9 @@ async def _serve_for_ever(
     async with AsyncExitStack() as backends, AsyncExitStack() as closing:
         await attempts.start()
         closing.push_async_callback(attempts.close)
-        backend = await in_thread(partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding())))
+        backend = await on_daemon_thread(
+            partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding()))
+        )
         backends.callback(backend.close)
         reader = GpuReader(backend)
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ebbtide_protos.threads import on_daemon_thread
+
 from ebbtide_agent.accounts import accounts
 from ebbtide_agent.accounts.accounts import Account, NoAccount
-from ebbtide_agent.blocking_calls import in_thread
 
 ANSWER_S: Final = 10.0
 """Seconds in which an account must be found; else the job cannot run here for now."""
@@ -25,7 +26,7 @@ async def account_of(name: str, uid: int | None, min_uid: int) -> Account | None
         return None
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await in_thread(partial(accounts.find, name, uid, min_uid))
+            return await on_daemon_thread(partial(accounts.find, name, uid, min_uid))
     except TimeoutError:
         raise NoAccount(f"account {name!r} cannot be looked up here: nothing answers") from None
 

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Final
 
 from ebbtide_protos.process import Identity
+from ebbtide_protos.threads import on_daemon_thread
 
 from ebbtide_agent.attempts import recovery
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.supervisor.lease import boottime
@@ -137,11 +137,11 @@ class Backstop:
         supervisor = self._supervisor()
         if supervisor is None:
             with suppress(OSError, ValueError, LookupError):
-                supervisor = await in_thread(partial(recovery.recorded_supervisor, self._place))
+                supervisor = await on_daemon_thread(partial(recovery.recorded_supervisor, self._place))
         if supervisor is not None and supervisor.is_alive():
             with suppress(OSError):
                 what = self._place, self._attempt, supervisor, self._end_by == math.inf
-                supervisor_too &= await in_thread(partial(recovery.kill_under, *what))
+                supervisor_too &= await on_daemon_thread(partial(recovery.kill_under, *what))
             if supervisor_too:
                 supervisor.signal(signal.SIGKILL)
         if supervisor_too:

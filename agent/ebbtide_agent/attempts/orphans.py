@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_protos.process import Identity
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.attempts.release import Gpus, Release
 from ebbtide_agent.attempts.translation import freed
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 
 LOOK_S: Final = 0.5
@@ -60,7 +60,7 @@ class Orphans:
             status = agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], orphan=True)
             status.phase = agent_pb2.ATTEMPT_PHASE_RUNNING
             place = AttemptDir.of(self._node_dir, *key)
-            status.gpus.extend(await in_thread(partial(survivors.gpus_of, place, processes)))
+            status.gpus.extend(await on_daemon_thread(partial(survivors.gpus_of, place, processes)))
             self._orphans[key] = _Orphan(processes, status)
             log.error("event=orphan job=%s attempt=%d pids=%s", *key, [process.pid for process in processes])
             self._on_change(status)
@@ -129,7 +129,7 @@ class Orphans:
         if not ends and any(process.is_alive() for process in orphan.processes):
             return
         # The orphan may have started more processes meanwhile.
-        found = await in_thread(partial(survivors.by_any_sign, self._node_dir))
+        found = await on_daemon_thread(partial(survivors.by_any_sign, self._node_dir))
         orphan.processes = found.get(key, [])
         for process in orphan.processes if ends else ():
             process.signal(signal.SIGKILL)

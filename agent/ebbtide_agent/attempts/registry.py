@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery, survivors
@@ -14,7 +15,6 @@ from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import GpuSharing
@@ -125,7 +125,7 @@ class Registry:
 
     async def _look_for_unaccounted(self, launching: AttemptKey | None = None) -> frozenset[AttemptKey]:
         """Return the attempts that have processes here, but are over or unknown."""
-        running = await in_thread(partial(survivors.by_any_sign, self._node_dir))
+        running = await on_daemon_thread(partial(survivors.by_any_sign, self._node_dir))
         accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
         self._unaccounted = frozenset(running.keys() - accounted)
         known = self._attempts.keys() - {launching}  # their end is recorded, so they are no orphans

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide_protos.process import Identity
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery
@@ -18,7 +19,6 @@ from ebbtide_agent.attempts.backstop import PATIENCE_S, Backstop
 from ebbtide_agent.attempts.control_channel import ControlChannel
 from ebbtide_agent.attempts.release import Gpus, Release
 from ebbtide_agent.attempts.translation import allocation_of, freed, status_of
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import SharingMode
@@ -305,16 +305,16 @@ class Supervised:
 
     async def _try_to_recover(self) -> bool:
         """Make one step of recovery. Return whether the attempt is over or followed again."""
-        found = await in_thread(partial(recovery.examine, self.place, self.intent, self._identity))
+        found = await on_daemon_thread(partial(recovery.examine, self.place, self.intent, self._identity))
         match found:
             case recovery.EndedAttempt(content):
                 self.apply(content)
             case recovery.Lost(supervisor):
-                if await in_thread(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
+                if await on_daemon_thread(partial(recovery.kill_survivors, self.place, self.intent, supervisor)):
                     return False
                 log.error("event=exit-lost job=%s attempt=%d supervisor=%d", *self.key, supervisor.pid)
                 patience_s = PATIENCE_S if self._backstop.is_due else recovery.PATIENCE_S
-                self.apply(await in_thread(partial(recovery.record_loss, self.place, self.intent, patience_s)))
+                self.apply(await on_daemon_thread(partial(recovery.record_loss, self.place, self.intent, patience_s)))
             case recovery.Alive(supervisor):
                 self._identity = supervisor
                 return await self._connect()

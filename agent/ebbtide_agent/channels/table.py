@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError, Put
 from ebbtide_agent.channels.input import feed
 from ebbtide_agent.channels.inside import run_inside
@@ -133,8 +133,8 @@ class ChannelTable:
     ) -> channel_pb2.ChannelClosed:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                account = await in_thread(partial(self._inside.account, want.job_id, want.attempt))
-                workdir = await in_thread(partial(self._inside.copied_workdir, want.job_id))
+                account = await on_daemon_thread(partial(self._inside.account, want.job_id, want.attempt))
+                workdir = await on_daemon_thread(partial(self._inside.copied_workdir, want.job_id))
         except FileNotFoundError:
             raise ChannelError(f"job {want.job_id} has no files on this node") from None
         except TimeoutError:

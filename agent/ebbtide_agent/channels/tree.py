@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 import ebbtide_agent
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.flow import copy_out, readable
 
@@ -63,7 +63,7 @@ async def send(
             await errors
         finally:
             errors.cancel()
-        if await in_thread(reader.wait):
+        if await on_daemon_thread(reader.wait):
             raise ChannelError("the files could not be read to their end")
         client.send_end()
     return channel_pb2.ChannelClosed(exit_code=0)
@@ -95,7 +95,7 @@ def _give_up(reader: "subprocess.Popen[bytes]") -> None:
             pipe.close()
     if reader.poll() is None:
         reader.kill()
-        in_thread(reader.wait)
+        on_daemon_thread(reader.wait)
 
 
 async def _head(source: int) -> tuple[dict[str, object], bytes]:

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from ebbtide import checkpoints, trees
 from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.accounts.rights import with_rights
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
@@ -69,7 +69,7 @@ class Copy:
             name = (await self._ask("", "", 0, 0)).checkpoint
             if name:
                 if self._account is not None:
-                    await in_thread(partial(provide_job_dir, self._job_dir, self._account))
+                    await on_daemon_thread(partial(provide_job_dir, self._job_dir, self._account))
                 await self._bring(name, checkpoint_below(self._job_dir, name))
         except (Unanswered, Unreadable, InvalidCheckpoint, OSError, ValueError) as error:
             raise NotCopied(str(error)) from error
@@ -97,7 +97,7 @@ class Copy:
         """Touch files with the account's rights, in its directories. Raises NotCopied if these do not answer."""
         try:
             async with asyncio.timeout(within_s):
-                return await in_thread(partial(with_rights, self._account, call))
+                return await on_daemon_thread(partial(with_rights, self._account, call))
         except TimeoutError:
             raise NotCopied(f"{self._job_dir} does not answer") from None
 
@@ -143,7 +143,7 @@ class Copy:
                     window.cancel()
                 await asyncio.gather(*windows, return_exceptions=True)
         finally:
-            await in_thread(out.close)
+            await on_daemon_thread(out.close)
 
     async def _whole(self, name: str, file: str, offset: int, size: int) -> agent_pb2.CheckpointData:
         window = await self._ask(name, file, offset, size)

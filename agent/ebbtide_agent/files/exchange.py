@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import owner
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.files.reading import owner_of, read
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
@@ -92,7 +92,7 @@ async def read_as_owner(job_dir: Path, request: agent_pb2.ReadCheckpoint) -> age
         ids = await ask(owner_of, str(job_dir), account=None, within_s=_OWNER_S)
         if isinstance(ids, NoAnswer):
             return agent_pb2.CheckpointData(error=f"whose {job_dir} is does not get known: {ids.reason}")
-        account = None if ids is None else await in_thread(partial(owner, *ids))
+        account = None if ids is None else await on_daemon_thread(partial(owner, *ids))
     within_s = _ANSWER_S if request.checkpoint else _VERIFIED_S
     answer = await ask(read, *arguments_of(job_dir, request), account=account, within_s=within_s)
     if isinstance(answer, NoAnswer):

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, Protocol, TypeVar
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import attempts_dir, is_job_id
 from ebbtide_agent.files.clearing import ANSWER_S, clear, folders_in, size
 from ebbtide_agent.files.exchange import Unanswered, Unreadable
@@ -104,7 +104,7 @@ class RetentionTask:
             return []
         folder = self._root / cluster_id
         checkpoints = {job for job in await _folders_in(folder) if is_job_id(job)}
-        logs = await in_thread(partial(_logs, self._attempts))
+        logs = await on_daemon_thread(partial(_logs, self._attempts))
         gone = [job for answer in await self._asked_of(checkpoints | logs.keys()) for job in answer.removed]
         for job in gone:
             log.info("event=job-removed job=%s", job)
@@ -120,7 +120,7 @@ class RetentionTask:
             return []
         folder = self._root / cluster_id
         sizes = await _sizes(folder)
-        logs = await in_thread(partial(_logs, self._attempts))
+        logs = await on_daemon_thread(partial(_logs, self._attempts))
         ended: dict[str, float] = {}
         for answer in await self._asked_of(sizes.keys() | logs.keys()):
             ended |= answer.ended_ago_s
@@ -203,4 +203,4 @@ async def _remove_checkpoints(folder: Path) -> None:
         if name.startswith(_PARTS):
             await clear(folder / name)
     with suppress(OSError):  # the directory has other content, which stays
-        await in_thread(folder.rmdir)
+        await on_daemon_thread(folder.rmdir)

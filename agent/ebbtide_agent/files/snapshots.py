@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ebbtide import trees
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.job_dir import give, provide_private
 from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside
 from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
@@ -91,7 +91,7 @@ class SnapshotCache:
             try:
                 if not await self._is_there(place):
                     await self._fetch(job_id, attempt, digest)
-                    await in_thread(partial(_copy_tree, self._cache / digest, place, account))
+                    await on_daemon_thread(partial(_copy_tree, self._cache / digest, place, account))
             except (Unanswered, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
@@ -113,7 +113,7 @@ class SnapshotCache:
     async def _is_there(self, path: Path) -> bool:
         """Return whether the directory is there, and if so mark it as used now."""
         async with self._setting_aside:
-            return await in_thread(partial(_touch, path))
+            return await on_daemon_thread(partial(_touch, path))
 
     async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
         tree, part = self._cache / digest, self._cache / f"{digest}.part"
@@ -123,7 +123,7 @@ class SnapshotCache:
         started = time.monotonic()
         await self._fetch_windows(job_id, attempt, digest, part)
         try:
-            await in_thread(partial(_unpack, part, digest, tree))
+            await on_daemon_thread(partial(_unpack, part, digest, tree))
         finally:
             part.unlink(missing_ok=True)  # if it was damaged, all of it is fetched again
         log.info("event=snapshot-unpacked job=%s digest=%s s=%.3f", job_id, digest[:12], time.monotonic() - started)

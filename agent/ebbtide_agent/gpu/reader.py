@@ -9,7 +9,8 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_protos.threads import on_daemon_thread
+
 from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuBackend, GpuReading, GpuSettings, Kind
 from ebbtide_agent.gpu.xids import words
 
@@ -44,7 +45,7 @@ class GpuReader:
 
     async def links(self) -> tuple[DeviceLink, ...]:
         """Return how the GPUs of the node reach each other."""
-        return await in_thread(self._backend.links)
+        return await on_daemon_thread(self._backend.links)
 
     def settings(self, uuid: str) -> GpuSettings:
         """Return how an administrator has set the GPU. Blocks, and may do so for ever."""
@@ -72,7 +73,7 @@ class GpuReader:
         async with self._turn:
             if self._stuck is not None and not self._stuck.done():
                 return self._silent(asked)
-            call = self._stuck = in_thread(partial(_read, self._backend, asked))
+            call = self._stuck = on_daemon_thread(partial(_read, self._backend, asked))
             done, _ = await asyncio.wait({call}, timeout=self._timeout_s)
         if not done:
             log.error("event=nvml-silent timeout_s=%g", self._timeout_s)

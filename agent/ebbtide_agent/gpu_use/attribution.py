@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide_protos.process import Identity, boot_id
+from ebbtide_protos.threads import on_daemon_thread
 
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import own_group
@@ -155,7 +155,7 @@ class Attribution:
         assert self._environments is not None
         if self._looking is not None and not self._looking.done():
             return
-        look = self._looking = in_thread(partial(self._environments, frozenset(wanted)))
+        look = self._looking = on_daemon_thread(partial(self._environments, frozenset(wanted)))
         done, _ = await asyncio.wait({look}, timeout=_ENVIRONMENT_S)
         found = look.result() if done else {}
         for pid, stat in wanted.items() if done else ():

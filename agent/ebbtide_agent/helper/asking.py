@@ -15,8 +15,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
+from ebbtide_protos.threads import on_daemon_thread
+
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.helper import answer
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.processes.isolated import package_roots
@@ -44,7 +45,7 @@ def ask(
 ) -> asyncio.Future[T | NoAnswer]:
     """Return a future of what `ask_and_wait` returns, for an event loop."""
     given = {"account": account, "within_s": within_s, "descriptors": descriptors}
-    return in_thread(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
+    return on_daemon_thread(partial(ask_and_wait, task, *arguments, **given))  # type: ignore[arg-type]
 
 
 def ask_and_wait(

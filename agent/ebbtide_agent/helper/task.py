@@ -42,17 +42,14 @@ class HelperTask(Generic[T]):
         self._fork = partial(_forked, task, arguments, account, descriptors)
         self._worker: Worker | None = None
         self._process: ForkedProcess | None = None
-        readable, writable = os.pipe2(os.O_CLOEXEC)
-        try:
+
+        def start(writable: int) -> None:
             if worker is not None and not descriptors and worker.take(task, arguments, writable):
                 self._worker = worker
             else:
-                self._process = self._fork(writable)
-        except OSError:
-            os.close(readable)
-            raise
-        finally:
-            os.close(writable)
+                self._start_process(writable)
+
+        readable = _piped(start)
         self._ready = select.epoll()
         self._listen_to(readable)
         self._inbox = b""
@@ -92,19 +89,15 @@ class HelperTask(Generic[T]):
         self._worker.end()
         self._worker = None
         with suppress(OSError):  # e.g. there can be no further process, and the answer is unknown
-            readable, writable = os.pipe2(os.O_CLOEXEC)
-            try:
-                self._process = self._fork(writable)
-            except OSError:
-                os.close(readable)
-                raise
-            finally:
-                os.close(writable)
+            readable = _piped(self._start_process)
             self._ready.unregister(self._readable)
             os.close(self._readable)
             self._listen_to(readable)
             return True
         return False
+
+    def _start_process(self, writable: int) -> None:
+        self._process = self._fork(writable)
 
     def _listen_to(self, readable: int) -> None:
         os.set_blocking(readable, False)
@@ -148,6 +141,19 @@ class HelperTask(Generic[T]):
             left_s = self.deadline - time.monotonic()
             self._ready.poll(None if left_s == math.inf else max(0.0, left_s))
         return self.end()
+
+
+def _piped(start: Callable[[int], None]) -> int:
+    """Start something that writes into a new pipe, and return the end to read from. Raises OSError."""
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        start(writable)
+    except OSError:
+        os.close(readable)
+        raise
+    finally:
+        os.close(writable)
+    return readable
 
 
 def _forked(

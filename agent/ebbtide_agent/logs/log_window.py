@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.blocking_calls import in_thread
 from ebbtide_agent.logs.log_edges import LogEdge, edge_of
 from ebbtide_agent.logs.log_file import Window, read_window
 
@@ -42,7 +42,7 @@ async def read(
 async def find(path: Path, edge: LogEdge) -> agent_pb2.LogData:
     """Return where the edge is in the log, without the data that begins there."""
     try:
-        begin = await in_thread(partial(edge_of, path, edge))
+        begin = await on_daemon_thread(partial(edge_of, path, edge))
     except OSError as error:
         return agent_pb2.LogData(error=f"the log cannot be read: {error.strerror}")
     return agent_pb2.LogData(next=begin.offset, lines=begin.lines)

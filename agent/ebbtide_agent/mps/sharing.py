@@ -16,7 +16,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from ebbtide_agent.blocking_calls import in_thread
+from ebbtide_protos.threads import on_daemon_thread
+
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.intent import AllocatedGpu as Part
 from ebbtide_agent.contract.intent import Intent
@@ -148,7 +149,9 @@ class GpuSharing:
         if self._binary:
             try:
                 async with asyncio.timeout(_SETTINGS_S):
-                    self._fit = await in_thread(lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings)))
+                    self._fit = await on_daemon_thread(
+                        lambda: frozenset(gpu.uuid for gpu in gpus if _is_fit(gpu, settings))
+                    )
             except TimeoutError:
                 log.error("event=no-mps reason='the driver does not say how its GPUs are set'")
 
@@ -266,7 +269,7 @@ class GpuSharing:
         if group is None:
             return False
         try:
-            await in_thread(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
+            await on_daemon_thread(partial(have_limit_set, part.uuid, group.path, part.mem_bytes))
         except NotLimited as error:
             group.remove()
             self._driver_limits = False  # the reason is the driver or the agent's rights, not the job
@@ -288,7 +291,7 @@ class GpuSharing:
         if uuid not in self._fit or time.monotonic() < gpu.not_before:
             return False
         try:
-            gpu.daemon = await in_thread(partial(daemons.start, gpu.control))
+            gpu.daemon = await on_daemon_thread(partial(daemons.start, gpu.control))
         except (ControlFailed, OSError) as error:
             gpu.not_before = time.monotonic() + _TRY_AGAIN_S
             log.error("event=mps-not-started gpu=%s reason=%r", uuid, str(error))
@@ -339,7 +342,7 @@ class GpuSharing:
     async def _question(self, gpu: _Shared, daemon: MpsDaemon) -> None:
         """Ask the server for its status; a busy machine may be slow to answer once."""
         try:
-            failure = await in_thread(daemon.failure)
+            failure = await on_daemon_thread(daemon.failure)
             gpu.silent = 0
         except ControlFailed as error:
             gpu.silent += 1
@@ -351,7 +354,7 @@ class GpuSharing:
     async def _has_clients(self, daemon: MpsDaemon) -> bool:
         """Return whether processes that belong to no attempt compute through the daemon."""
         with suppress(ControlFailed):
-            return bool(await in_thread(daemon.clients))
+            return bool(await on_daemon_thread(daemon.clients))
         return False
 
     def _declare(self, gpu: _Shared, failure: str) -> None:
@@ -388,7 +391,7 @@ class GpuSharing:
         async with gpu.turn:
             if gpu.modes and not gpu.trouble:
                 return  # an attempt came meanwhile
-            left = await in_thread(partial(daemons.end, daemon))
+            left = await on_daemon_thread(partial(daemons.end, daemon))
             if left:
                 pids = ",".join(str(process.pid) for process in left)
                 gpu.trouble = f"MPS server failed and does not end (pid {pids})"

@@ -121,8 +121,8 @@ class Story:
         handle = partial(_Handle, self.node)
         run = partial(instead_of_a_thread, self.node, loop)
         monkeypatch.setattr(attribution_module, "Identity", handle)
-        monkeypatch.setattr(attribution_module, "in_thread", run)
-        monkeypatch.setattr(reader_module, "in_thread", run)
+        monkeypatch.setattr(attribution_module, "on_daemon_thread", run)
+        monkeypatch.setattr(reader_module, "on_daemon_thread", run)
         monkeypatch.setattr(telemetry_module, "who", lambda pid: ("ann", "x") if self.node.stat(pid) else ("", ""))
 
     async def run(self, steps):
