@@ -322,7 +322,7 @@ class ClusterState:
     def vacate(self, job: Job) -> None:
         """Free the room of the newest attempt, which is proven over, and its plan if it ended without a request."""
         attempt, pool = job.attempts[-1], self.pools[job.pool]
-        if attempt.stop is None and attempt.exited is None:
+        if attempt.stop is None and attempt.end is None:
             pool.books.vacate(job.id, attempt.allocation)
             job.planned = None
             del pool.planned[job.id]

@@ -214,8 +214,9 @@ def _computed(attempt: Attempt, end: float) -> float:
     """Return how many seconds an attempt computed: until its stop request, its exit, or the end of the journal."""
     if attempt.started is None:
         return 0.0
-    until = attempt.stop.requested if attempt.stop is not None else attempt.exited
-    return max(0.0, (end if until is None else until) - attempt.started)
+    ended = attempt.end.at if attempt.end is not None else end
+    until = attempt.stop.requested if attempt.stop is not None else ended
+    return max(0.0, until - attempt.started)
 
 
 # --- the live measures ---

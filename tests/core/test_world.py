@@ -47,7 +47,7 @@ class WatchedWorld(World):
     def no_attempt_is_taken_for_over_before_it_is_on_all_of_its_nodes(self) -> None:
         for process in getattr(self, "processes", {}).values():
             attempt = self.cluster.state.jobs[process.ref.job].attempts[process.ref.attempt - 1]
-            assert attempt.exited is None or not process.alive, process
+            assert attempt.end is None or not process.alive, process
             assert attempt.freed is None or process.free, process
 
     @invariant()

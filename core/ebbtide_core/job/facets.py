@@ -250,6 +250,20 @@ class End:
     """That of its last attempt; None if it had none, or if that is not known."""
 
 
+@frozen
+class AttemptEnd:
+    """How an attempt ended."""
+
+    at: float
+    """The Unix time at which its last process ended, or at which a node refused to start it."""
+    exit: ExitFacts | None
+    """How its processes ended; None if it never ran."""
+    outcome: str
+    """What that meant, in words."""
+    freed: float | None
+    """The Unix time at which what it held was proven to be free; None before."""
+
+
 @dataclass(slots=True)
 class Swap:
     """What an attempt holds, and where its GPU memory is, if that can be moved to host memory while the attempt lives.

@@ -143,7 +143,7 @@ def has_started(attempt: Attempt, node: NodeId) -> bool:
 
 def has_ended(attempt: Attempt, node: NodeId) -> bool:
     """Return whether no process of the attempt is left on ``node``; true where no part was launched."""
-    if attempt.exited is not None:
+    if attempt.end is not None:
         return True
     if attempt.gang is None:
         return False

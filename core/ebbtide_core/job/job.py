@@ -15,6 +15,7 @@ from ebbtide_core.job.facets import (
     NO_TIMES,
     NOTHING_MEASURED,
     NOTHING_SAVED,
+    AttemptEnd,
     Eligibility,
     End,
     Gang,
@@ -38,7 +39,6 @@ from ebbtide_core.model.types import (
     WHOLE,
     Allocation,
     Checkpointed,
-    ExitFacts,
     GpuId,
     HeldBy,
     JobId,
@@ -91,14 +91,8 @@ class Attempt:
     """The step from which it went on, if it reported one."""
     stop: StopOrder | None = None
     """The last request to it to end, None as long as it is to go on."""
-    exited: float | None = None
-    """When its last process ended."""
-    exit: ExitFacts | None = None
-    """How it ended; None if it has not ended, or never ran."""
-    freed: float | None = None
-    """When what it held was proven to be free."""
-    outcome: str = ""
-    """What its end meant, in words."""
+    end: AttemptEnd | None = None
+    """How it ended; None as long as it may have processes."""
     published: bool = False
     """Whether it has published a checkpoint."""
     swap: Swap | None = None
@@ -136,8 +130,13 @@ class Attempt:
         return self.swap.count if self.swap is not None else 0
 
     @property
+    def freed(self) -> float | None:
+        """When what it held was proven to be free."""
+        return self.end.freed if self.end is not None else None
+
+    @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes where the attempt may have processes, as long as it has not exited."""
+        """The nodes where the attempt may have processes, as long as it has not ended."""
         if self.gang is None:
             return self.allocation.node_ids
         return tuple([node for node, member in self.gang.members.items() if member.ended is None])
@@ -241,8 +240,8 @@ class Job:
         if self.end is not None:
             return self.end.exit_code
         for attempt in reversed(self.attempts):
-            if attempt.exit is not None:
-                return attempt.exit.code
+            if attempt.end is not None and attempt.end.exit is not None:
+                return attempt.end.exit.code
         return None
 
     @property
@@ -256,7 +255,7 @@ class Job:
         if not self.attempts:
             return None
         newest = self.attempts[-1]
-        return newest if newest.exited is None else None
+        return newest if newest.end is None else None
 
     @property
     def holding(self) -> Attempt | None:
@@ -264,7 +263,8 @@ class Job:
         if not self.attempts:
             return None
         newest = self.attempts[-1]
-        return newest if newest.freed is None and not newest.off_gpu else None
+        is_free = newest.end is not None and newest.end.freed is not None
+        return newest if not is_free and not newest.off_gpu else None
 
     @property
     def pinned_allocation(self) -> Allocation | None:
@@ -275,7 +275,7 @@ class Job:
         if not self.attempts:
             return None
         newest = self.attempts[-1]
-        return newest.allocation if newest.swap is not None and newest.exited is None else None
+        return newest.allocation if newest.swap is not None and newest.end is None else None
 
     @property
     def off_gpu(self) -> bool:
@@ -507,7 +507,7 @@ def derive_state(job: Job, unreachable: frozenset[NodeId] | set[NodeId]) -> JobS
     """Derive the state of ``job`` from its facts and from the nodes that are silent."""
     if job.end is not None:
         return job.end.state
-    if not job.attempts or (live := job.attempts[-1]).exited is not None:
+    if not job.attempts or (live := job.attempts[-1]).end is not None:
         return _SUSPENDED if job.next.resumes else _PENDING
     if unreachable and not unreachable.isdisjoint(live.nodes):
         return JobState.UNREACHABLE

@@ -9,10 +9,11 @@ def waited(job: Job) -> str:
     The policy's reason comes first, then the gate that held the job back, then the back-off before a new try.
     """
     last = job.attempt
-    if job.reason is not ITS_TURN and (last is None or job.reason != last.outcome):
+    end = last.end if last is not None else None
+    if job.reason is not ITS_TURN and (end is None or job.reason != end.outcome):
         return job.reason
     if job.admission is not None and job.admission.why:
         return job.admission.why
-    if last is not None and last.exited is not None and job.next.not_before > last.exited:
-        return f"{last.outcome}; tried again {job.next.not_before - last.exited:g} s later"
+    if end is not None and job.next.not_before > end.at:
+        return f"{end.outcome}; tried again {job.next.not_before - end.at:g} s later"
     return ""

@@ -78,7 +78,7 @@ def _say_placed(event: e.AttemptPlaced) -> str:
 
 def _may_start(state: ClusterState, event: e.AttemptStarted) -> bool:
     attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.started is not None or attempt.exited is not None:
+    if attempt is None or attempt.started is not None or attempt.end is not None:
         return False
     if attempt.off_gpu or attempt.swaps != event.swaps:
         return False

@@ -10,7 +10,7 @@ from ebbtide_core.estimates import restart_costs
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
-from ebbtide_core.job.facets import End
+from ebbtide_core.job.facets import AttemptEnd, End
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
 from ebbtide_core.lifecycle import halving_tasks, log_matches, swaps, unsaved_work
@@ -25,7 +25,7 @@ from ebbtide_core.state import ClusterState
 
 def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> bool:
     attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.exited is not None:
+    if attempt is None or attempt.end is not None:
         return False
     return not event.node or not gang.has_ended(attempt, event.node)
 
@@ -59,7 +59,6 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited, attempt.exit = now, exit
     if job.spec.asha is not None:
         halving_tasks.attempt_ended(state, job)
     if attempt.started is not None:
@@ -71,13 +70,13 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         outcome = gpu_memory.read_end(job, attempt, exit, outcome)
     if attempt.matches:
         outcome = log_matches.read_end(attempt.matches, outcome)
-    attempt.outcome = outcome.reason
+    attempt.end = AttemptEnd(now, exit, outcome.reason, freed=now if freed else None)
     if state.failing or outcome.ending is Ending.FAILED:
         failing_nodes.note(state, job, attempt, outcome.ending, now)
     if job.held_by is not HeldBy.SYSTEM:  # a job that the system holds shows why until a user releases it
         job.reason = outcome.reason
     _finish_suspension(job, attempt, exit, now)
-    _follow(state, job, attempt, outcome, now)
+    _follow(state, job, attempt, exit, outcome, now)
 
 
 def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -105,9 +104,7 @@ def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) 
         suspension.checkpoint_bytes = job.saved.checkpoint.bytes
 
 
-def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    exit = attempt.exit
-    assert exit is not None
+def _follow(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome, now: float) -> None:
     match outcome.ending:
         case Ending.COMPLETED:
             state.history.add(job)
@@ -131,9 +128,9 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, outcome: Outcome, n
         case Ending.INTERRUPTED:
             job.retries = replace(job.retries, restarts=job.retries.restarts + 1)
             job.next = job.next.returning()
-            _count_fruitless(job, attempt, outcome)
+            _count_fruitless(job, attempt, exit, outcome)
         case Ending.SUSPENDED:
-            _count_fruitless(job, attempt, outcome)
+            _count_fruitless(job, attempt, exit, outcome)
 
 
 def _back_off(job: Job, times: int, now: float) -> None:
@@ -141,8 +138,8 @@ def _back_off(job: Job, times: int, now: float) -> None:
     job.next = replace(job.next, at_head=True, not_before=now + delay_s)
 
 
-def _count_fruitless(job: Job, attempt: Attempt, outcome: Outcome) -> None:
-    saved = attempt.published or (attempt.exit is not None and attempt.exit.checkpointed is Checkpointed.YES)
+def _count_fruitless(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> None:
+    saved = attempt.published or exit.checkpointed is Checkpointed.YES
     job.suspending.fruitless_in_row = 0 if saved or outcome.clean else job.suspending.fruitless_in_row + 1
     job.next = job.next.resuming()
 
@@ -163,7 +160,7 @@ def _may_be_freed(state: ClusterState, event: e.AttemptFreed) -> bool:
     if attempt is None or attempt.freed is not None:
         return False
     if not event.node:
-        return attempt.exited is not None
+        return attempt.end is not None
     return gang.has_ended(attempt, event.node) and not gang.has_freed(attempt, event.node)
 
 
@@ -171,8 +168,9 @@ def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> 
     attempt = job.attempts[-1]
     if event.node:
         gang.of(attempt).members[event.node].freed = True
-    if not event.node or (attempt.exited is not None and gang.is_free(attempt)):
+    if attempt.end is not None and (not event.node or gang.is_free(attempt)):
         _free(state, job, attempt, now)
+        attempt.end = replace(attempt.end, freed=now)
     for piece in attempt.allocation:
         node = state.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
@@ -182,12 +180,11 @@ def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> 
 
 
 def _free(state: ClusterState, job: Job, attempt: Attempt, now: float) -> None:
-    """Free what the newest attempt held, which is proven free."""
+    """Free in the books what the newest attempt held, which is proven free."""
     if not attempt.off_gpu:
         state.vacate(job)
     if attempt.swap is not None:
         swaps.free_kept(state, job, attempt.swap)
-    attempt.freed = now
     if job.suspensions and job.suspensions[-1].gpu_free is None:
         job.suspensions[-1].gpu_free = now
 
@@ -209,10 +206,9 @@ def _end_refused(
         _free(state, job, attempt, now)
     elif attempt.stop is None:
         state.unplan(job)
-    attempt.exited = now
+    attempt.end = AttemptEnd(now, None, f"not started: {refusal.reason}", freed=now if freed else None)
     if job.spec.asha is not None:
         halving_tasks.attempt_ended(state, job)
-    attempt.outcome = f"not started: {refusal.reason}"
     if attempt.stop is not None and attempt.stop.cause.final:
         end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
         return
@@ -250,7 +246,7 @@ def _after_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -
     attempt = job.attempts[-1]
     if attempt.gang is not None and attempt.gang.broken_by is not None and job.running:
         return (stop(job, StopCause.BROKEN, gang.why_broken(attempt), grace_s=limits.GANG_GRACE_S),)
-    if attempt.exited is None:
+    if attempt.end is None:
         return ()
     events = (*unsaved_work.find(job, attempt), *(rates.final_records(state, job) if attempt.meter is not None else ()))
     if job.gpu_memory.alone_after and (change := gpu_memory.after_end(state, job, attempt)) is not None:

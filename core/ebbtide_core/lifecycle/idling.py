@@ -98,7 +98,7 @@ def _may_be_cleared(state: ClusterState, event: JobBusy) -> bool:
 
 def _newest(state: ClusterState, event: JobIdle | JobBusy) -> Attempt | None:
     newest = state.newest(event.job, event.attempt)
-    return newest if newest is not None and newest.exited is None else None
+    return newest if newest is not None and newest.end is None else None
 
 
 def _say_idle(event: JobIdle) -> str:

@@ -23,7 +23,7 @@ _ELSEWHERE: Final = {LogAction.EXCLUDE_GPU: "GPU", LogAction.EXCLUDE_NODE: "node
 def _is_news(state: ClusterState, event: LogMatched) -> bool:
     """Return whether this match is new: a node reports each rule once, and again when it reports all that it knows."""
     newest = state.newest(event.job, event.attempt)
-    if newest is None or newest.exited is not None or len(newest.matches) >= MOST_MATCHES:
+    if newest is None or newest.end is not None or len(newest.matches) >= MOST_MATCHES:
         return False
     return all((known.node, known.match.pattern) != (event.node, event.match.pattern) for known in newest.matches)
 

@@ -31,7 +31,7 @@ def _say_first_step(event: e.FirstStepMade) -> str:
 def _is_live(state: ClusterState, event: e.ProgressReported) -> bool:
     """Return whether the attempt is live: the end of an attempt has newer progress than a report that comes later."""
     attempt = state.newest(event.job, event.attempt)
-    return attempt is not None and attempt.exited is None
+    return attempt is not None and attempt.end is None
 
 
 def _progressed(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:

@@ -49,7 +49,7 @@ def is_swapped_for(job: Job, cause: StopCause) -> bool:
 
 def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:
     attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.exited is not None or attempt.swap is None:
+    if attempt is None or attempt.end is not None or attempt.swap is None:
         return False
     return event.swaps > attempt.swaps
 

@@ -22,11 +22,11 @@ _CATCHES: Final = {Clue.CATCHES_TERM: "TERM", Clue.CATCHES_USR1: "USR1", Clue.CA
 
 def find(job: Job, attempt: Attempt) -> Iterator[WorkUnsaved]:
     """Yield the event for ``attempt``, the newest, which has ended; nothing if all of its work is saved."""
-    exit, stop, began = attempt.exit, attempt.stop, attempt.first_started
-    if exit is None or stop is None or began is None or job.end is not None or not job.suspensions:
+    end, stop, began = attempt.end, attempt.stop, attempt.first_started
+    if end is None or end.exit is None or stop is None or began is None or job.end is not None or not job.suspensions:
         return
-    suspension = job.suspensions[-1]
-    if suspension.exited != attempt.exited:
+    suspension, exit = job.suspensions[-1], end.exit
+    if suspension.exited != end.at:
         return
     lost = _lost(exit, suspension.kept_step, suspension.left_step)
     if lost or exit.checkpointed is not Checkpointed.YES:

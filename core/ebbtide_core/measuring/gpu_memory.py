@@ -83,7 +83,7 @@ def _is_first_overrun(state: ClusterState, event: e.MemoryOverran) -> bool:
     """Return whether the overrun is news: an attempt with whole GPUs takes nothing from others, and a stopped one
     leaves."""
     attempt = state.newest(event.job, event.attempt)
-    if attempt is None or attempt.overran or attempt.stop is not None or attempt.exited is not None:
+    if attempt is None or attempt.overran or attempt.stop is not None or attempt.end is not None:
         return False
     return attempt.allocation.share < WHOLE and event.gpu in attempt.allocation.gpu_ids
 
@@ -143,7 +143,8 @@ def after_end(state: ClusterState, job: Job, attempt: Attempt) -> e.GpuMemoryCha
     if job.gpu_memory.alone_after != attempt.number or job.end is not None:
         return None
     given = _given(attempt)
-    peak = attempt.exit.gpu_mem_peak_bytes if attempt.exit is not None else None
+    exit = attempt.end.exit if attempt.end is not None else None
+    peak = exit.gpu_mem_peak_bytes if exit is not None else None
     reason = f"it ran out of {gib(given)} in attempt {attempt.number}"
     return _change_to(state, job, request_for(max(given, peak or 0)), reason, alone=True)
 

@@ -21,7 +21,8 @@ USERS: Final = 2
 def note(state: ClusterState, job: Job, attempt: Attempt, ending: Ending, now: float) -> None:
     """Note what the end of an attempt says about its nodes."""
     lasted = attempt.started is not None and now - attempt.started > SOON_S
-    own_fault = attempt.exit is not None and bool(attempt.exit.memory_failure or attempt.exit.input_failure)
+    exit = attempt.end.exit if attempt.end is not None else None
+    own_fault = exit is not None and bool(exit.memory_failure or exit.input_failure)
     for node in attempt.allocation.node_ids:
         if ending is Ending.FAILED and not lasted and not own_fault:
             state.failing.setdefault(node, {})[job.id] = job.user

@@ -14,6 +14,7 @@ from ebbtide_core.commands import Command, Forget, Stop
 from ebbtide_core.events import Event
 from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.events.words import by
+from ebbtide_core.job.facets import AttemptEnd
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.frozen import frozen
@@ -111,7 +112,7 @@ def _overtaken(state: ClusterState, job: Job | None, report: AttemptReport) -> I
         return  # both may run: a user has to look
     if report.orphan and report.node in older.allocation.node_ids:
         return  # the node knows only processes, and reports the older attempt itself
-    if older.exited is not None:
+    if older.end is not None:
         yield e.AttemptFreed(job.id, older.number)
     else:
         why = f"attempt {report.attempt} of it, which this journal does not know, is on node {report.node}"
@@ -164,9 +165,8 @@ def _count_up(state: ClusterState, job: Job, node: Node, event: e.StrayFound, no
     allocation = Allocation((NodeAllocation(node.id, slices),))
     state.leave_queue(job)
     for number in range(len(job.attempts) + 1, event.attempt + 1):
-        lost = Attempt(number, allocation, now, exited=now, freed=now)
-        lost.outcome = "not in this journal"
-        job.attempts.append(lost)
+        end = AttemptEnd(now, exit=None, outcome="not in this journal", freed=now)
+        job.attempts.append(Attempt(number, allocation, now, end=end))
     if not job.saved.root_id:
         job.saved = replace(job.saved, root_id=node.facts.checkpoint_root_id)
     state.refresh(job, now)

@@ -156,9 +156,9 @@ class Groups:
             self._live[job.id] = live.number
         elif (number := self._live.pop(job.id, None)) is not None:
             attempt = job.attempts[number - 1]
-            assert attempt.exited is not None
+            assert attempt.end is not None
             past = self.past.setdefault(job.user, RecentUsage())
-            past.had(attempt.allocation.share / WHOLE, attempt.placed, attempt.exited, half_life_s)
+            past.had(attempt.allocation.share / WHOLE, attempt.placed, attempt.end.at, half_life_s)
 
 
 def _stand(job: Job) -> Stand | None:

@@ -69,7 +69,7 @@ def _job(job: Job) -> Json:
 
 def _attempt(attempt: Attempt) -> Json:
     """Encode all facts of an attempt, except for its measured speed, because the journal does not have it."""
-    swap, gang, idle = attempt.swap or Swap(None), attempt.gang or Gang({}), attempt.idle
+    swap, gang, idle, end = attempt.swap or Swap(None), attempt.gang or Gang({}), attempt.idle, attempt.end
     known = (
         attempt.number,
         attempt.allocation,
@@ -80,10 +80,10 @@ def _attempt(attempt: Attempt) -> Json:
         attempt.pid,
         attempt.resumed_step,
         attempt.stop,
-        attempt.exited,
-        attempt.exit,
+        end.at if end is not None else None,
+        end.exit if end is not None else None,
         attempt.freed,
-        attempt.outcome,
+        end.outcome if end is not None else "",
         attempt.published,
         swap.kept,
         swap.count,

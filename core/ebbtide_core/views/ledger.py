@@ -212,7 +212,7 @@ class Ledger:
             self._move(entry.held, held, now)
             entry.held = held
         last = entry.job.attempt
-        if last is not None and last.exited is not None and last.number > entry.judged:
+        if last is not None and last.end is not None and last.number > entry.judged:
             self._judge(entry, last)
 
     def _judge(self, entry: _JobEntry, attempt: Attempt) -> None:
@@ -322,14 +322,14 @@ def _life(job: Job) -> _Life | None:
 
 
 def _stage(attempt: Attempt) -> _Stage:
-    if attempt.stop is not None or attempt.exited is not None:
+    if attempt.stop is not None or attempt.end is not None:
         return _Stage.LEAVING
     return _Stage.STARTING if attempt.started is None else _Stage.COMPUTING
 
 
 def _fate(job: Job, attempt: Attempt) -> _Fate:
     """Return what became of the unsaved work of ``attempt``, which has ended."""
-    exit, order = attempt.exit, attempt.stop
+    exit, order = attempt.end.exit if attempt.end is not None else None, attempt.stop
     if exit is None:  # the attempt never ran
         return _Fate.KEPT
     cause = None if order is None or order.cause is StopCause.BROKEN else order.cause

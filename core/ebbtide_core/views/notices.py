@@ -56,10 +56,12 @@ def _started(job: Job, event: e.AttemptStarted) -> tuple[Moment, str] | None:
 
 def _suspended(job: Job, number: int, at: float) -> tuple[Moment, str] | None:
     attempt = job.attempts[number - 1]
-    if attempt.exited != at or attempt.stop is None or attempt.started is None:
+    if attempt.end is None or attempt.end.at != at or attempt.stop is None or attempt.started is None:
         return None
     return Moment.SUSPENDED, _why_stopped(attempt)
 
 
 def _why_stopped(attempt: Attempt) -> str:
-    return attempt.stop.reason if attempt.stop is not None else attempt.outcome
+    if attempt.stop is not None:
+        return attempt.stop.reason
+    return attempt.end.outcome if attempt.end is not None else ""

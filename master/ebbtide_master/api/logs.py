@@ -87,7 +87,7 @@ class LogService:
             attempt, node, _ = await self._loop.ask(partial(attempt_of, request=request, number=number))
             if attempt is None or request.attempt:
                 break
-            if attempt.exited is None or attempt.exited >= request.since:
+            if attempt.end is None or attempt.end.at >= request.since:
                 break
             number += 1
         if attempt is None or node is None or not has_started(attempt, node):

@@ -187,21 +187,22 @@ def _suspension_message(job: Job, suspension: Suspension) -> client_pb2.Suspensi
 
 
 def _attempt_message(attempt: Attempt) -> client_pb2.AttemptSummary:
+    end = attempt.end
     return client_pb2.AttemptSummary(
         attempt=attempt.number,
         placed_time=attempt.placed,
         start_time=attempt.first_started,
         warm=None if attempt.start is None else attempt.start.warm,
         earlier_cpu_s=None if attempt.start is None else attempt.start.earlier_cpu_s,
-        end_time=attempt.exited,
+        end_time=end.at if end is not None else None,
         allocation=_allocation_messages(attempt.allocation),
-        outcome=attempt.outcome,
+        outcome=end.outcome if end is not None else "",
         resumed_step=attempt.resumed_step,
         sharing=attempt.sharing.way if attempt.sharing is not None else "",
         limited_by=attempt.sharing.limited_by if attempt.sharing is not None else "",
         pid=attempt.pid,
         edited=attempt.edited,
-        gpu_mem_peak_bytes=None if attempt.exit is None else attempt.exit.gpu_mem_peak_bytes,
+        gpu_mem_peak_bytes=end.exit.gpu_mem_peak_bytes if end is not None and end.exit is not None else None,
     )
 
 

@@ -30,4 +30,4 @@ def _is_left_over(process: agent_pb2.GpuProcess, cluster: Cluster) -> bool:
     job = cluster.job(JobId(process.job_id))
     if job is None or not 0 < process.attempt <= len(job.attempts):
         return True
-    return job.attempts[process.attempt - 1].exited is not None
+    return job.attempts[process.attempt - 1].end is not None

@@ -46,7 +46,7 @@ def test_a_save_that_takes_too_much_memory_is_told_and_saved_nothing() -> None:
     job = lab.running()
     lab.tell(e.SuspendRequested(job.id))
     lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, caught=True, memory_failure=TOO_MUCH))
-    assert job.attempts[-1].outcome == f"ended by signal SIGKILL ({TOO_MUCH}) when asked to step aside"
+    assert job.attempts[-1].end.outcome == f"ended by signal SIGKILL ({TOO_MUCH}) when asked to step aside"
     assert job.suspending.fruitless_in_row == 1
 
 

@@ -122,7 +122,7 @@ def test_a_job_that_fails_because_its_gpu_was_lost_is_not_charged(lab):
     job = lab.running(retries=0)
     lab.end(job, ExitFacts(exit_code=1, lost_gpu="a0"))
     assert (job.state, job.retries.failures) == (JobState.STARTING, 0)
-    assert job.attempts[0].outcome == "interrupted: its GPU was lost (exit code 1)"
+    assert job.attempts[0].end.outcome == "interrupted: its GPU was lost (exit code 1)"
 
 
 def test_a_job_that_loses_gpus_again_and_again_without_saving_is_held(lab):

@@ -23,7 +23,7 @@ def test_a_reboot_proves_that_the_attempt_is_dead() -> None:
     lab = Lab(gpus=1)
     job = lab.running()
     lab.tell(registration("a", 1, boot_id="boot-2"))
-    assert job.attempts[0].outcome.startswith("interrupted")
+    assert job.attempts[0].end.outcome.startswith("interrupted")
     assert job.state is JobState.STARTING
     assert len(job.attempts) == 2
 

@@ -19,7 +19,7 @@ def lab():
 def test_who_computed_through_a_failed_mps_server_goes_on_and_is_not_charged(lab):
     job = lab.running("1/4")
     lab.end(job, FAILED)
-    assert job.attempts[0].outcome == f"{FAILURE}; it resumes from its last checkpoint"
+    assert job.attempts[0].end.outcome == f"{FAILURE}; it resumes from its last checkpoint"
     assert (job.state, job.retries.failures, len(job.attempts)) == (JobState.STARTING, 0, 2)
 
 

@@ -148,7 +148,7 @@ def test_one_that_cannot_be_swapped_ends_and_goes_on_from_its_last_checkpoint(la
     lab.end(job, ExitFacts(signal=9, stop_requested=True, delivered=True, killed=True, swap_failure=failure))
     assert job.state is JobState.SUSPENDED
     assert job.suspensions[-1].note == failure
-    assert job.attempts[-1].outcome == f"{failure}; it resumes from its last checkpoint"
+    assert job.attempts[-1].end.outcome == f"{failure}; it resumes from its last checkpoint"
     assert job.retries.failures == 0
     assert use(lab) == (1, 0.0, 0)
     lab.end(urgent, ExitFacts())
@@ -182,7 +182,7 @@ def test_one_that_finds_no_room_on_its_gpu_stays_in_host_memory_and_tries_again_
 def test_a_reboot_of_its_node_loses_what_was_in_host_memory(lab):
     job, _ = away(lab)
     lab.tell(registration("a", 1, boot_id="boot-2"))
-    assert job.attempts[0].outcome.startswith("interrupted")
+    assert job.attempts[0].end.outcome.startswith("interrupted")
     assert job.retries.failures == 0
     assert use(lab)[2] == (8 if len(job.attempts) == 2 else 0)
 

@@ -56,7 +56,7 @@ class TestConfirmedDead:
         assert job.state is JobState.UNREACHABLE
         assert launched(lab.tell(dead(A))) == {job.id}
         assert gpus_of(job) == {"b0"}
-        assert job.attempts[0].outcome == "interrupted: node a was confirmed dead by ann"
+        assert job.attempts[0].end.outcome == "interrupted: node a was confirmed dead by ann"
         assert job.spec.retries == job.retries.failures == 0
 
     def test_a_connected_node_is_not_dead(self, lab: Lab) -> None:
@@ -120,7 +120,7 @@ class TestLease:
         assert any(abs(time - ends) < 1e-6 for _, time in lab.wakes)
         assert launched(lab.wait(ends - lab.now - 2.0)) == set()
         assert launched(lab.wait(1.0)) == {job.id}
-        assert "its lease ended: node a was silent for" in job.attempts[0].outcome
+        assert "its lease ended: node a was silent for" in job.attempts[0].end.outcome
 
     def test_without_one_it_waits_for_ever(self, lab: Lab) -> None:
         job = running_on(lab, "a")
@@ -157,7 +157,7 @@ class TestLease:
         job = running_on(lab, "a", failover_after_s=self.T)
         exit = ExitFacts(signal=15, stop_requested=True, delivered=True, caught=True, fenced=True, acknowledged=True)
         lab.exit(job, exit)
-        assert "its lease ended, the master was not heard for 600 s" in job.attempts[0].outcome
+        assert "its lease ended, the master was not heard for 600 s" in job.attempts[0].end.outcome
         assert job.state is JobState.SUSPENDED
 
     def test_it_has_to_be_longer_than_the_grace_period_and_a_margin(self, lab: Lab) -> None:

@@ -13,6 +13,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES
+from ebbtide_core.job.job import Attempt
 from ebbtide_core.job.meter import Setting
 from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.types import WHOLE, JobId, StartFacts
@@ -202,8 +203,8 @@ class TestGoldenJournal:
             for line in store.events():
                 cluster.replay(line.event, line.time)
         jobs, node = cluster.state.jobs, cluster.state.nodes["b"]
-        assert jobs["1"].attempts[0].outcome == "interrupted: its lease ended: node a was silent for 646 s"
-        assert jobs["2"].attempts[0].outcome == "interrupted: node b was confirmed dead by the fence hook"
+        assert jobs["1"].attempts[0].end.outcome == "interrupted: its lease ended: node a was silent for 646 s"
+        assert jobs["2"].attempts[0].end.outcome == "interrupted: node b was confirmed dead by the fence hook"
         assert jobs["2"].attempts[1].orphaned
         assert {(ref.job, ref.attempt): stray.grace_s for ref, stray in node.strays.items()} == {("77", 2): 9.0}
         assert node.quarantine == {"b0": "job 2 ended, but it is full"}
@@ -334,6 +335,12 @@ def golden(name: str, path: Path) -> Iterator[SqliteStore]:
         yield store
 
 
+def _attempt(attempt: Attempt) -> list[Any]:
+    end = attempt.end
+    ended, outcome = (None, "") if end is None else (end.at, end.outcome)
+    return [attempt.started, ended, attempt.freed, outcome]
+
+
 def summary(cluster: Cluster) -> dict[str, Any]:
     """What matters of a cluster's state, in JSON."""
     state = cluster.state
@@ -360,7 +367,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
                     job.suspending.fruitless_in_row,
                 ],
                 "ran_s": job.times.ran_s,
-                "attempts": [[a.started, a.exited, a.freed, a.outcome] for a in job.attempts],
+                "attempts": [_attempt(attempt) for attempt in job.attempts],
                 "suspensions": [[s.requested, s.exited, s.gpu_free, s.resumed] for s in job.suspensions],
             }
             for job in state.jobs.values()
