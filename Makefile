@@ -35,7 +35,8 @@ test-all: $(STAMP)
 matrix: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m matrix tests/launchers
 
-# Every kind of fault, as often as docs/reliability.md promises (20 minutes): `make chaos SEED=7` does it again.
+# Every kind of fault, as often as docs/explanation/reliability.md promises (20 minutes): `make chaos SEED=7` does it
+# again.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED))
 
