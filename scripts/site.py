@@ -2,8 +2,8 @@
 
 python scripts/site.py dist/docs   # writes dist/docs/VERSION, and dist/docs/index.html, which lists the versions there
 
-It fails at any warning of Sphinx, at a link to something that is not in the site, and at a page that would load something
-from a network.
+It fails at any warning of Sphinx, at a link to something that is not in the site, and at a page that would load
+something from a network.
 """
 
 import argparse

@@ -35,7 +35,7 @@ class Documentation:
         raise Failure("docs: the pages are not installed: they are in the folder docs of the source")
 
     def names(self) -> dict[str, Path]:
-        """Return the pages, each by all of its names: ``backup`` and ``how-to/backup``. A page's shortest comes first."""
+        """Return the pages, each by all of its names, such as ``backup`` and ``how-to/backup``; the shortest first."""
         found: dict[str, Path] = {}
         for page in sorted(self.pages.rglob("*.md"), key=self._order):
             place = page.relative_to(self.pages).with_suffix("").parts
@@ -56,10 +56,10 @@ class Documentation:
         """Return the file of the site that shows ``page``; None if no site was built."""
         return self.site and self.site / page.relative_to(self.pages).with_suffix(".html")
 
-    def _order(self, page: Path) -> tuple[int, int, str]:
+    def _order(self, page: Path) -> tuple[int, int, bool, str]:
         place = page.relative_to(self.pages)
         part = place.parts[0]
-        return (PARTS.index(part) if part in PARTS else -1, len(place.parts), place.as_posix())
+        return (PARTS.index(part) if part in PARTS else -1, len(place.parts), page.stem != START, place.as_posix())
 
 
 def title(page: Path) -> str:
@@ -69,4 +69,4 @@ def title(page: Path) -> str:
 
 def readable(page: Path) -> str:
     """Return the text of a page without what is only for tests of it."""
-    return re.sub(r"^<!-- .*? -->\n+", "", page.read_text("utf-8"), flags=re.MULTILINE)
+    return re.sub(r"^<!-- .*? -->\n+", "", page.read_text("utf-8").rstrip(), flags=re.MULTILINE)

@@ -18,8 +18,8 @@ from ebbtide_cli.verb import examples
 def command(name: str, text: bool, only_list: bool) -> None:
     """Open the documentation of this version in a browser, or show it in this terminal. No network is needed.
 
-    PAGE is the name of a page, such as backup, or its place, such as how-to/backup or commands/submit. Without a browser,
-    or where the pages were not built as a site, the page is shown as text.
+    PAGE is the name of a page, such as backup, or its place, such as how-to/backup or commands/submit. Without a
+    browser, or where the pages were not built as a site, the page is shown as text.
     """
     documentation = Documentation.here()
     if only_list:

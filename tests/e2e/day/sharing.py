@@ -9,7 +9,8 @@ cuts
   for at most. One that is held, suspended, before its time, behind its array's limit or in the delay after a failure
   asks for what it still has; jobs on GPUs that are not counted in C are left out, as is what these jobs have;
 - a user's fair share is what docs/explanation/policies/fair-share.md says: GPUs in proportion to demand, none above it.
-  That is the max-min fair division of C with the demands as weights and as caps: raise all d * x together, and let everybody stop at d.
+  That is the max-min fair division of C with the demands as weights and as caps: raise all d * x together, and let
+  everybody stop at d.
 """
 
 from collections.abc import Iterator, Mapping
