@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs bundle clean
 
 install: $(STAMP)
 
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples,simulate,dask]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,examples,simulate,dask]'
 	@touch $@
 
 demo: $(STAMP)
@@ -35,7 +35,8 @@ test-all: $(STAMP)
 matrix: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m matrix tests/launchers
 
-# Every kind of fault, as often as docs/reliability.md promises (20 minutes): `make chaos SEED=7` does it again.
+# Every kind of fault, as often as docs/explanation/reliability.md promises (20 minutes): `make chaos SEED=7` does it
+# again.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED))
 
@@ -63,8 +64,12 @@ protos: $(STAMP)
 man: $(STAMP)
 	$(BIN)/python scripts/reference.py --share dist/share
 
+# The documentation as a site, a folder per version; fails at any warning and at a link that leads nowhere.
+docs: $(STAMP)
+	$(BIN)/python scripts/site.py dist/docs
+
 # What a machine without a network needs, in one file below dist/.
-bundle: $(STAMP)
+bundle: $(STAMP) docs
 	PYTHON=$(BIN)/python scripts/make_bundle.sh
 
 clean:

@@ -1,4 +1,4 @@
-"""What only a real GPU can tell: answers the open questions of docs/gpu-notes.md, as a table for it.
+"""What only a real GPU can tell: answers the open questions of docs/explanation/gpu-notes.md, as a table for it.
 
     python benchmarks/gpu_notes.py                  # some minutes; driver 580 or later, an idle GPU
     python benchmarks/gpu_notes.py --only 1 5

@@ -14,6 +14,8 @@ print(version, "%d.%d" % sys.version_info[:2], platform.machine())')
 name=ebbtide-$version-py$minor-$machine
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
+# `make bundle` builds the documentation first; without it, `ebb docs` shows the pages as text.
+if [ -f "dist/docs/$version/index.html" ]; then export EBB_DOCS_SITE="dist/docs/$version"; fi
 "$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" '.[postgres]' pip
 cp -r deploy/systemd deploy/bundle/install.sh LICENSE "$dist/$name/"
 echo "$version" > "$dist/$name/VERSION"

@@ -3,8 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from scripts.wheel import Documentation
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 METADATA = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -24,9 +27,30 @@ def test_every_package_of_the_repository_is_in_the_wheel_and_so_are_the_examples
     assert WHEEL["force-include"] == {"examples": "ebbtide_cli/examples"}
 
 
+def included(version: str) -> dict[str, str]:
+    """What the build adds to a wheel, by the path in the repository."""
+    data: dict[str, Any] = {"force_include": {}}
+    Documentation(str(REPOSITORY), {}, None, None, "", "wheel").initialize(version, data)  # type: ignore[arg-type]
+    found = {str(Path(path).relative_to(REPOSITORY)): place for path, place in data["force_include"].items()}
+    assert all((REPOSITORY / path).exists() for path in found)
+    return found
+
+
+def test_every_page_of_the_docs_is_in_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EBB_DOCS_SITE", raising=False)
+    pages = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "docs").rglob("*.md")}
+    assert included("standard") == {page: f"ebbtide_cli/{page}" for page in pages}
+    assert included("editable") == {}
+
+
+def test_the_site_is_in_the_wheel_if_the_build_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBB_DOCS_SITE", str(REPOSITORY / "docs"))
+    assert included("standard")["docs"] == "ebbtide_cli/site"
+
+
 def test_every_extra_that_a_message_or_a_page_names_can_be_installed() -> None:
     sources = [path for folder in WHEEL["packages"] for path in (REPOSITORY / folder).rglob("*.py")]
-    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/*.md")]
+    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/*.md"), *(REPOSITORY / "docs").rglob("*.md")]
     named = {name for path in (*sources, *pages) for name in re.findall(r"ebbtide\[(\w+)\]", path.read_text())}
     assert {"examples", "simulate", "dashboard"} <= named
     assert named <= set(PROJECT["optional-dependencies"])

@@ -15,10 +15,10 @@ SAVED_UNSEEN: Final = "it saved, and it reports no steps that would show where i
 UNSEEN: Final = "nothing shows that it saved, and it reports no steps that would show where it continued: see its log"
 ADVICE: Final = {
     SAVED_UNSEEN: "It is unknown whether the script continued from what it saved, because it reports no steps. To make "
-    "it known, report them with ebbtide.job() (docs/job-contract.md#with-the-sdk), or compare the lines of its log.",
+    "it known, report them with ebbtide.job() ('ebb docs with-the-sdk'), or compare the lines of its log.",
     UNSEEN: "It is unknown whether the script saved by itself, because Ebbtide does not see files of its own. To "
-    "make it known, save with ebbtide.job() (docs/job-contract.md#with-the-sdk), or in a handler that writes into "
-    "EBB_CHECKPOINT_DIR (docs/job-contract.md#without-the-sdk).",
+    "make it known, save with ebbtide.job() ('ebb docs with-the-sdk'), or in a handler that writes into "
+    "EBB_CHECKPOINT_DIR ('ebb docs without-the-sdk').",
 }
 """For each reason why the verdict is unknown: what is unknown, why, and what the user can do about that."""
 

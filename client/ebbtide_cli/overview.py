@@ -20,6 +20,7 @@ VERBS = {
         "events": "Show what happened in the cluster",
         "usage": "Sum up GPU hours, and how much of them was lost or idle",
         "completion": "Make the shell complete verbs, options and ids",
+        "docs": "Open the documentation, without a network",
         "doctor": "Check this node, and say what to do about each problem",
     },
     "People": {

@@ -36,6 +36,7 @@ MEANT: Final = {
     **dict.fromkeys(("why",), "explain"),
     **dict.fromkeys(("restart", "rerun", "retry"), "requeue"),
     **dict.fromkeys(("scale",), "resize"),
+    **dict.fromkeys(("doc", "man", "manual", "help"), "docs"),
 }
 """Verbs of other tools, and the verb here that does the same."""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("examples/*.md")])
+DOCS = REPOSITORY / "docs"
+PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *REPOSITORY.glob("examples/*.md")])
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARKED = re.compile(r"^<!-- (run|file)(?: when)?:? ?(.*?) ?-->\n+```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -71,8 +72,15 @@ def section(page: Path, heading: str) -> str:
     return below.partition("\n## ")[0] + "\n"
 
 
-def table(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table of the section below a heading, without its header."""
-    rows = re.search(r"^\|.*\|\n\|[-| ]+\|\n((?:\|.*\|\n)+)", section(page, heading), re.MULTILINE)
+def page_with(heading: str) -> Path:
+    """The page of the docs that has a heading of the second level."""
+    [page] = [page for page in DOCS.rglob("*.md") if f"\n## {heading}\n" in page.read_text()]
+    return page
+
+
+def table(page: Path, heading: str = "") -> list[list[str]]:
+    """The cells of the first table of the page, or of its section below a heading, without the table's header."""
+    text = section(page, heading) if heading else page.read_text()
+    rows = re.search(r"^\|.*\|\n\|[-| ]+\|\n((?:\|.*\|\n)+)", text, re.MULTILINE)
     assert rows, f"{page.name}: no table below {heading!r}"
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]

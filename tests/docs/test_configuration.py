@@ -1,4 +1,4 @@
-"""The configuration file as docs/operations.md and `ebb init` show it: all is understood, and nothing is left out."""
+"""The configuration file as the docs and `ebb init` show it: all is understood, and nothing is left out."""
 
 import re
 import tomllib
@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ebbtide_master.config.file import Config, _read, read_config
-from ebbtide_master.config.table import Table
+from ebbtide_master.config.file import Config, read_config
 
-from tests.docs.pages import REPOSITORY, fenced
+from scripts.reference import EVERY_TABLE, REFERENCE, configuration_keys
+from tests.docs.pages import DOCS, REPOSITORY, fenced
 
 FIRST = REPOSITORY / "examples" / "ebbtide.toml"
-OPERATIONS = REPOSITORY / "docs" / "operations.md"
 OF_FAKES = "gpu"
 """A block with this is about fake GPUs."""
 
 
 def shown() -> list[str]:
     """Every block that is part of the configuration file."""
-    return [block for block in fenced(OPERATIONS, "toml") if OF_FAKES not in tomllib.loads(block)]
+    blocks = (block for page in sorted(DOCS.rglob("*.md")) for block in fenced(page, "toml"))
+    return [block for block in blocks if OF_FAKES not in tomllib.loads(block)]
 
 
 @pytest.fixture
@@ -44,21 +44,37 @@ def together() -> dict[str, Any]:
     return whole
 
 
-def test_all_parts_are_one_file_of_which_every_section_and_of_those_shown_every_key_is_named(monkeypatch):
-    known, take = set(), Table.take
-
-    def noted(self, key, *rest):
-        known.add((self.where, key))
-        return take(self, key, *rest)
-
-    monkeypatch.setattr(Table, "take", noted)
-    values, text = together(), OPERATIONS.read_text()
-    _read(values)
-    sections = {key for where, key in known if not where}
+def test_all_parts_are_one_file_of_which_every_section_and_of_those_shown_every_key_is_named():
+    values, text = together(), (DOCS / "how-to/configure.md").read_text()
+    keys = configuration_keys(values)
+    sections = {key.name for key in keys if not key.table}
     assert {key for key in sections if f"`{key}`" not in text and f"`[{key}" not in text} == set()
-    keys = {(where, key) for where, key in known if where and where.partition(".")[0] in values}
+    of_those_shown = {(key.table, key.name) for key in keys if key.table.partition(".")[0] in values}
     blocks = "\n".join(shown())
-    assert {(where, key) for where, key in keys if key not in blocks} == set()
+    assert {(table, key) for table, key in of_those_shown if key not in blocks} == set()
+
+
+def test_the_reference_has_every_key_of_every_section():
+    text = (REFERENCE / "configuration.md").read_text()
+    sections = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    keys = configuration_keys(EVERY_TABLE)
+    assert {key.name for key in keys if not key.table} - {*sections, "gpu_pool", "cpu_pool"} == set()
+    for key in keys:
+        if key.kind != "a table":
+            assert f"| `{key.name}` | {key.kind} | {key.default} | " in text
+            assert not key.table or f"`[{key.table}]`\n" in text
+
+
+def test_a_default_of_the_reference_is_the_one_that_holds(path):
+    """Every key with its default written out makes a file that changes nothing."""
+    tables: dict[str, list[str]] = {}
+    for key in configuration_keys({}):
+        if key.default != "none":
+            tables.setdefault(key.table, []).append(f"{key.name} = {key.default.strip('`')}\n")
+    head = "".join(tables.pop(""))
+    path.write_text(head + "".join(f"[{table}]\n{''.join(lines)}" for table, lines in tables.items()))
+    assert len(tables) > 5
+    assert read_config(path) == Config()
 
 
 def test_the_first_configuration_file_changes_nothing_as_it_stands(path):
@@ -71,17 +87,11 @@ def uncommented() -> str:
     return re.sub(r"^#(?=\[|[\w-]+ = )", "", FIRST.read_text(), flags=re.MULTILINE)
 
 
-def test_the_settings_of_the_first_configuration_file_are_understood_and_every_section_is_there(path, monkeypatch):
-    known, take = set(), Table.take
-
-    def noted(self, key, *rest):
-        known.add((self.where, key))
-        return take(self, key, *rest)
-
-    monkeypatch.setattr(Table, "take", noted)
+def test_the_settings_of_the_first_configuration_file_are_understood_and_every_section_is_there(path):
     path.write_text(uncommented())
     assert read_config(path) != Config()
-    assert {key for where, key in known if not where} == set(tomllib.loads(uncommented()))
+    values = tomllib.loads(uncommented())
+    assert {key.name for key in configuration_keys(values) if not key.table} == set(values)
 
 
 @pytest.mark.parametrize("section", ["sessions", "idle", "journal", "limits", "fencing"])

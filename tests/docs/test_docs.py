@@ -21,13 +21,26 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, StopCause
 from ebbtide_core.policies.registry import POLICIES
 
-from tests.docs.pages import PAGES, REPOSITORY, Block, anchors, code, fenced, links, marked_blocks, section, table
+from tests.docs.pages import (
+    DOCS,
+    PAGES,
+    REPOSITORY,
+    Block,
+    anchors,
+    code,
+    fenced,
+    links,
+    marked_blocks,
+    page_with,
+    section,
+    table,
+)
 from tests.e2e.cluster import Cluster
 from tests.scripts.cases import CASES, OUT_OF_DISK
 
-DOCS = REPOSITORY / "docs"
 PATIENCE_S = 120.0
 PAUSE_S = 0.3
+ARCHITECTURE = DOCS / "explanation/architecture.md"
 QUICK = "README.md"
 """The page whose commands `make test` runs; those of the others take longer."""
 RUNNABLE = [
@@ -164,7 +177,7 @@ def test_the_picture_of_the_demo_claims_what_held():
 def test_the_state_diagrams_show_exactly_the_transitions_of_the_code():
     drawn = [
         edge
-        for diagram in fenced(DOCS / "architecture.md", "mermaid")
+        for diagram in fenced(ARCHITECTURE, "mermaid")
         if diagram.startswith("stateDiagram-v2")
         for edge in re.findall(r"^\s*([A-Z]+) --> ([A-Z]+)", diagram, re.MULTILINE)
     ]
@@ -173,9 +186,9 @@ def test_the_state_diagrams_show_exactly_the_transitions_of_the_code():
 
 
 def test_the_rings_show_exactly_who_imports_whom():
-    [drawing] = [text for text in fenced(DOCS / "architecture.md", "mermaid") if text.startswith("flowchart")]
+    [drawing] = [text for text in fenced(ARCHITECTURE, "mermaid") if text.startswith("flowchart")]
     drawn = set(re.findall(r"^\s*(\w+)\S*.*? --> (\w+)", drawing, re.MULTILINE))
-    rows = table(DOCS / "architecture.md", "Rings")
+    rows = table(ARCHITECTURE, "Rings")
     folders = {name.strip("`"): folder.strip("`/") for folder, name, _ in rows}
     imported = {
         (folder, other)
@@ -235,22 +248,22 @@ EXITS: dict[str, list[tuple[ExitFacts, StopCause | None]]] = {
 }
 
 
-def test_exits_are_read_as_the_job_contract_says():
-    rows = {row[0]: row[1].strip("`") for row in table(DOCS / "job-contract.md", "How an exit is read")}
+def test_exits_are_read_as_the_page_says():
+    rows = {row[0]: row[1].strip("`") for row in table(DOCS / "reference/exits.md")}
     assert rows.keys() == EXITS.keys()
     for words, exits in EXITS.items():
         for exit, cause in exits:
             assert read_exit(exit, SPEC, cause).ending is Ending[rows[words]], (words, exit)
 
 
-def test_exit0_completed_changes_the_reading_as_the_job_contract_says():
+def test_exit0_completed_changes_the_reading_as_the_page_says():
     spec = dataclasses.replace(SPEC, exit_zero=ExitZero.COMPLETED)
     assert read_exit(STOPPED, spec, SUSPEND).ending is Ending.COMPLETED
     assert read_exit(dataclasses.replace(STOPPED, acknowledged=True), spec, SUSPEND).ending is Ending.SUSPENDED
 
 
 def test_what_comes_of_each_awkward_script_is_what_its_test_asserts():
-    rows = {row[0]: row[2:] for row in table(DOCS / "job-contract.md", "Awkward scripts")}
+    rows = {row[0]: row[2:] for row in table(DOCS / "reference/awkward-scripts.md")}
     assert rows.pop("`finishes.py`")
     assert rows == {
         case.script: [
@@ -262,7 +275,7 @@ def test_what_comes_of_each_awkward_script_is_what_its_test_asserts():
     }
 
 
-def test_the_job_contract_lists_every_variable_of_the_environment():
+def test_every_variable_of_the_environment_is_listed():
     intent = Intent(
         job_id="1", attempt=1, cluster_id="c", command=("true",), workdir="/", env={}, gpus=(AllocatedGpu("GPU-1", 1,
         1, 1),),
@@ -272,14 +285,14 @@ def test_the_job_contract_lists_every_variable_of_the_environment():
     )  # fmt: skip
     given = job_environment(intent, checkpoint_dir="/c/1", resume_dir="", socket="/s")
     given |= gang_environment(intent, 1) | rank_environment(intent, 0, 1)
-    rows = table(DOCS / "job-contract.md", "Environment")
+    rows = table(DOCS / "reference/environment.md")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(listed) == sorted(given)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if not dataclasses.fields(kind)])
 def test_a_policy_without_options_says_so(name: str):
-    assert "It has no options." in section(DOCS / "policies.md", f"`{name}`").replace("\n", " ")
+    assert "It has no options." in section(page_with(f"`{name}`"), f"`{name}`").replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", [name for name, kind in POLICIES.items() if dataclasses.fields(kind)])
@@ -287,11 +300,12 @@ def test_the_options_of_each_policy_are_listed_with_their_defaults(name: str):
     def text(value: object) -> str:
         return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
-    listed = {row[0].strip("`"): row[1].strip("`") for row in table(DOCS / "policies.md", f"`{name}`")}
+    listed = {row[0].strip("`"): row[1].strip("`") for row in table(page_with(f"`{name}`"), f"`{name}`")}
     assert listed == {field.name: text(field.default) for field in dataclasses.fields(POLICIES[name])}
 
 
 def test_only_policies_that_exist_have_a_section():
-    sections = re.findall(r"^## `([\w-]+)`$", (DOCS / "policies.md").read_text(), re.MULTILINE)
-    assert set(sections) == set(POLICIES)
-    assert f"`{DEFAULT_POLICY}` is the default" in (DOCS / "policies.md").read_text()
+    pages = DOCS / "explanation/policies"
+    sections = re.findall(r"^## `([\w-]+)`$", "".join(page.read_text() for page in pages.glob("*.md")), re.MULTILINE)
+    assert sorted(sections) == sorted(POLICIES)
+    assert f"`{DEFAULT_POLICY}` is the default" in (pages / "index.md").read_text()

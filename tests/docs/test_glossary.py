@@ -8,7 +8,7 @@ import pytest
 from scripts import structure
 from tests.docs.pages import PAGES, REPOSITORY, table
 
-GLOSSARY = REPOSITORY / "docs" / "glossary.md"
+GLOSSARY = REPOSITORY / "docs" / "reference" / "glossary.md"
 
 
 def named(page: Path) -> str:

@@ -9,7 +9,7 @@ import pytest
 from scripts import structure
 from tests.docs.pages import PAGES, REPOSITORY, table
 
-MAP = REPOSITORY / "docs" / "map.md"
+MAP = REPOSITORY / "docs" / "explanation" / "map.md"
 PRODUCT = structure.modules(REPOSITORY)
 NAMED_LINK = re.compile(r"\[`([\w.]+)`\w*\]\((?!https?:)([^)#\s]+)\)")
 QUESTIONS = (
@@ -92,10 +92,10 @@ def test_the_map_has_every_room(package: str) -> None:
         path.parent for path in REPOSITORY.glob(f"*/{package}/*/__init__.py") if not path.parent.name.startswith("_")
     ]
     assert len(rooms) > 5
-    missing = [room.name for room in rooms if f"(../{room.relative_to(REPOSITORY).as_posix()})" not in text]
+    missing = [room.name for room in rooms if f"(../../{room.relative_to(REPOSITORY).as_posix()})" not in text]
     assert missing == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/explanation/architecture.md"])
 def test_the_map_is_found_from(page: str) -> None:
-    assert re.search(r"\]\((docs/)?map\.md\)", (REPOSITORY / page).read_text())
+    assert re.search(r"\]\((docs/explanation/)?map\.md\)", (REPOSITORY / page).read_text())

@@ -1,4 +1,4 @@
-"""docs/commands.md, the man pages and the completions: all made from the help, and all of it there."""
+"""The pages of commands, the man pages and the completions: all made from the help, and all of it there."""
 
 import re
 import subprocess
@@ -11,10 +11,11 @@ from ebbtide_cli.overview import VERBS
 from ebbtide_cli.sections import SectionedCommand
 
 from scripts import reference
-from tests.docs.pages import anchors
+from tests.docs.pages import anchors, links
 from tests.docs.test_examples_of_help import commands
 
 ALL = dict(commands())
+COMMANDS = reference.REFERENCE / "commands"
 
 
 def names_of(command: click.Command) -> set[str]:
@@ -29,16 +30,23 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_is_what_the_help_says() -> None:
-    assert reference.PAGE.read_text() == reference.page(), "run python scripts/reference.py --write"
+def test_the_pages_are_what_the_code_says() -> None:
+    assert reference.behind_the_code(reference.REFERENCE) == [], "run python scripts/reference.py --write"
 
 
-def test_every_verb_has_a_section_with_all_of_its_options() -> None:
-    text = reference.PAGE.read_text()
+def test_the_list_of_commands_has_every_verb_with_its_page() -> None:
+    listed = [path for path, _ in links(COMMANDS / "index.md")]
+    assert listed == [f"{verb}.md" for verbs in VERBS.values() for verb in verbs]
+    assert {page.name for page in COMMANDS.iterdir()} == {"index.md", *listed}
+
+
+def test_every_verb_has_a_page_with_all_of_its_options() -> None:
     for name, command in ALL.items():
-        _, _, below = text.partition(f"\n## ebb {name}\n")
-        assert below, name
-        own = below.partition("\n## ")[0]
+        verb, _, below = name.partition(" ")
+        text = "\n" + (COMMANDS / f"{verb}.md").read_text()
+        head = f"\n{'##' if below else '#'} ebb {name}\n"
+        assert head in text, name
+        own = re.split(rf"\n## ebb {verb} ", text.partition(head)[2])[0]
         missing = {option for option in names_of(command) if f"`{option}" not in own and f", {option}" not in own}
         if reference.LIKE_SUBMIT in own:
             missing -= names_of(ALL["submit"])
@@ -49,7 +57,7 @@ def test_every_verb_has_a_section_with_all_of_its_options() -> None:
 def test_each_section_of_the_help_is_a_section_of_the_page(verb: str) -> None:
     command = ALL[verb]
     assert isinstance(command, SectionedCommand)
-    found = anchors(reference.PAGE)
+    found = anchors(COMMANDS / f"{verb}.md")
     for title in command.sections():
         heading = re.sub(r"[^\w\- ]", "", f"ebb {verb}: {title}".lower()).replace(" ", "-")
         assert heading in found
@@ -100,8 +108,12 @@ def test_the_completion_beside_them_is_what_the_verb_prints(
 def test_a_page_that_is_behind_fails_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reference, "PAGE", tmp_path / "commands.md")
+    monkeypatch.setattr(reference, "REFERENCE", tmp_path)
     for option, code in (("--check", 1), ("--write", 0), ("--check", 0)):
         monkeypatch.setattr("sys.argv", ["reference.py", option])
         assert reference.main() == code
     assert "reference.py --write" in capsys.readouterr().err
+    (tmp_path / "commands/forgotten.md").write_text("# ebb forgotten\n")
+    assert reference.behind_the_code(tmp_path) == ["commands/forgotten.md"]
+    reference.write_pages(tmp_path)
+    assert not (tmp_path / "commands/forgotten.md").exists()

@@ -1,4 +1,4 @@
-"""docs/reliability.md names, for each fault, a test that exists, or says why there is none."""
+"""docs/explanation/reliability.md names, for each fault, a test that exists, or says why there is none."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/reliability.md").read_text()
+PAGE = (REPOSITORY / "docs/explanation/reliability.md").read_text()
 FAULTS = {
     int(cells[1]): cells[-2]
     for line in PAGE.splitlines()

@@ -1,4 +1,4 @@
-"""`docs/slurm.md` has every option of sbatch, and says of each what the code does."""
+"""`docs/how-to/slurm.md` has every option of sbatch, and says of each what the code does."""
 
 import re
 
@@ -6,7 +6,7 @@ from ebbtide_cli.submitting.slurm.options import OPTIONS
 
 from tests.docs.pages import REPOSITORY, table
 
-ROWS = table(REPOSITORY / "docs/slurm.md", "Options")
+ROWS = table(REPOSITORY / "docs/how-to/slurm.md", "Options")
 
 
 def test_every_option_of_sbatch_is_in_the_table_with_what_becomes_of_it():

@@ -1,6 +1,6 @@
 """Nodes and masters that lost what they knew, with real processes: nothing starts twice, nothing is ended by mistake.
 
-Rows 5, 6, 17, 21, 24 and 25 of docs/reliability.md.
+Rows 5, 6, 17, 21, 24 and 25 of docs/explanation/reliability.md.
 """
 
 import os

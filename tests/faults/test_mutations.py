@@ -16,6 +16,6 @@ def test_a_mutation_can_be_applied_and_its_test_exists(mutation: Mutation) -> No
 
 
 def test_the_page_lists_them() -> None:
-    page = (REPOSITORY / "docs/reliability.md").read_text()
+    page = (REPOSITORY / "docs/explanation/reliability.md").read_text()
     rows = [f"| {mutation.fence} | `{mutation.test}` |" for mutation in MUTATIONS]
     assert "\n".join(rows) in page

@@ -1,6 +1,6 @@
 """Launchers and shells, and what follows when one that trains is suspended, preempted, resized, or killed.
 
-docs/job-contract.md says the same in words.
+docs/reference/stopping.md says the same in words.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What Ebbtide does with each script: the table of docs/job-contract.md says the same in words."""
+"""What Ebbtide does with each script: the table of docs/reference/awkward-scripts.md says the same in words."""
 
 import os
 import re

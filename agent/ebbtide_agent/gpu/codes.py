@@ -1,4 +1,4 @@
-"""Define what each of NVML's codes means for a GPU, in one table, which docs/gpu-notes.md explains.
+"""Define what each of NVML's codes means for a GPU, in one table, which docs/explanation/gpu-notes.md explains.
 
 A code that is not in the table says that something is wrong with this call: the GPU is unhealthy in this reading.
 """

@@ -2,7 +2,7 @@
 
 The processes that can answer are asked, whatever started them: those that take part through the SDK, else the topmost
 that handle the stop signal. Shells, and drivers that only wait, are kept stopped until the processes below them have
-left, and are asked only then, so that they begin no next command. docs/job-contract.md says the same in words.
+left, and are asked only then, so that they begin no next command. docs/reference/stopping.md says the same in words.
 """
 
 import math

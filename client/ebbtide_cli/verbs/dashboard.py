@@ -16,6 +16,7 @@ import click
 from ebbtide_protos.process import Identity
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.browser import has_display, open_page
 from ebbtide_cli.errors import UNREACHABLE, USAGE, Failure
 from ebbtide_cli.home import Home, read_record, write_record
 from ebbtide_cli.output import print_json
@@ -142,10 +143,8 @@ def _show_link(home: Home, url: str, *, no_open: bool, as_json: bool) -> None:
         print_json({"url": link})
     else:
         print(f"{link}\nThe link logs in once, within a minute; 'ebb dashboard --link' makes another.", flush=True)
-    if not no_open and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
-        import webbrowser  # most links are opened by hand
-
-        webbrowser.open(links.page(link).as_uri())
+    if not no_open and has_display():
+        open_page(links.page(link).as_uri())
 
 
 def _base(text: str) -> str:

@@ -139,7 +139,7 @@ def _print(job: client_pb2.Job, findings: DrillFindings) -> None:
     rows += [(title, str(step)) for title, step in named if step is not None]
     if findings.repeated_cpu_s is not None:
         again = f"{format_duration(findings.repeated_cpu_s)} of CPU time went to what its script had done before"
-        rows.append(("done again", f"{again}: have it find out what is done (docs/job-contract.md#asked-to-leave)"))
+        rows.append(("done again", f"{again}: have it find out what is done ('ebb docs stopping')"))
     for when, text in findings.log.items():
         rows += [(f"log {when}", printable(line)) for line in text.splitlines() or ["(nothing printed)"]]
     print_columns(rows)

@@ -44,7 +44,7 @@ from ebbtide_cli.verbs.master_reload import reload
     metavar="FILE",
     type=click.Path(path_type=Path),
     help=(
-        "Configuration file with pools and more; see docs/operations.md (default: ebbtide.toml in "
+        "Configuration file with pools and more; see 'ebb docs configure' (default: ebbtide.toml in "
         "EBB_HOME, if there is one)."
     ),
 )

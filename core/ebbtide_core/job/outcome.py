@@ -1,7 +1,7 @@
 """Decides what the end of an attempt means: the whole exit contract is here.
 
 The supervisor reports facts; only this module decides whether the job is done, stepped aside, failed, or asks to be run
-again. docs/job-contract.md has the same table in words.
+again. docs/reference/exits.md has the same table in words.
 """
 
 import signal as signals  # noqa: TID251 (names and numbers only)

@@ -2,7 +2,8 @@
 
 A job that asks for a share of a GPU without ``--gpu-mem`` is given what the last runs of its script used, and a tenth
 more. A job that uses more than it was given has to go on elsewhere, with as much as it showed that it needs. A job that
-ran out of memory beside others is run once more with a GPU of its own. docs/policies.md ("GPU memory") explains this.
+ran out of memory beside others is run once more with a GPU of its own. docs/explanation/policies/gpu-memory.md explains
+this.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 """Holds every bound that Ebbtide puts on its input, with the reason for its value.
 
-All of them hold by default. docs/operations.md ("Limits") says which of them an administrator can change, and how.
+All of them hold by default. docs/reference/limits.md says which of them an administrator can change, and how.
 """
 
 from typing import Final

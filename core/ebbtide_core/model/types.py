@@ -84,7 +84,7 @@ class SignalTarget(Enum):
 
 
 class JobState(Enum):
-    """The state of a job; docs/architecture.md draws the transitions."""
+    """The state of a job; docs/explanation/architecture.md draws the transitions."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"

@@ -1,7 +1,7 @@
 """Adds up from the journal how much GPU time jobs had, and what became of it.
 
 The ledger folds events into a cluster state of its own, as a recovering master does, and looks after each event at what
-it changed. So the ledger says of a job only what the cluster would have said at that time. docs/operations.md ("Usage")
+it changed. So the ledger says of a job only what the cluster would have said at that time. docs/how-to/usage.md
 describes what is counted as what.
 """
 

@@ -1,7 +1,6 @@
 """Reads the whole configuration file."""
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -51,15 +50,15 @@ def read_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        config = _read(values)
+        config = read_sections(Table("", values))
         check_kept_secret(config.journal.store, path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return config
 
 
-def _read(values: Mapping[str, object]) -> Config:
-    file = Table("", values)
+def read_sections(file: Table) -> Config:
+    """Read all sections of ``file``. Raises `ConfigError` about a key that is wrong or not known."""
     read = read_pools(file)
     pools = {DEFAULT_POOL: PoolSettings(), **read}
     defaults = {key: file.take(key, str, DEFAULT_POOL) for key in ("gpu_pool", "cpu_pool")}

@@ -1,14 +1,14 @@
 """Reads a table of the configuration file, and refuses unknown keys and values of a wrong type."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ebbtide_core.model.spelling import choices
 from ebbtide_protos.quantities import parse_duration, parse_size
 
 Value = TypeVar("Value")
 
-_NAMES = {
+NAMES_OF_KINDS: Final = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -16,6 +16,7 @@ _NAMES = {
     dict: "a table",
     list: "a list",
 }
+"""What each kind of value is called in errors."""
 
 
 class ConfigError(Exception):
@@ -39,7 +40,7 @@ class Table:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise self.error(key, f"{value!r} is not {_NAMES[kind]}")
+            raise self.error(key, f"{value!r} is not {NAMES_OF_KINDS[kind]}")
         return value
 
     def take_duration(self, key: str, default_s: float) -> float:
@@ -55,11 +56,11 @@ class Table:
         for name, values in self.take(key, dict, {}).items():
             if type(values) is not dict:
                 raise self.error(f"{key}.{name}", f"{values!r} is not a table")
-            yield name, Table(f"{self.where}{key}.{name}.", values)
+            yield name, type(self)(f"{self.where}{key}.{name}.", values)
 
     def table(self, key: str) -> "Table":
         """Return the table ``[key]``, which is empty if it is missing."""
-        return Table(f"{self.where}{key}.", self.take(key, dict, {}))
+        return type(self)(f"{self.where}{key}.", self.take(key, dict, {}))
 
     def finish(self) -> None:
         """Raise `ConfigError` if a key is left that was not taken."""

@@ -1,4 +1,4 @@
-"""Makes the notice that is sent when something happens to a job; docs/operations.md has the schema."""
+"""Makes the notice that is sent when something happens to a job; docs/how-to/notifications.md has the schema."""
 
 import json
 from dataclasses import dataclass

@@ -67,7 +67,8 @@ of evictions per evicted task, and the waste.
 ASSUMPTIONS: Final = (
     "the trace is not at hand, and the paper gives neither the demands nor the load of the 15 hours it took from it: "
     "the tasks are synthetic, and their parameters were searched until PRI came near its column of Table 2; HYBRID and "
-    "PRI5 were then run as they are. Other parameters fit PRI as well, and change HYBRID's effect: docs/experiments.md",
+    "PRI5 were then run as they are. Other parameters fit PRI as well, and change HYBRID's effect: "
+    "docs/explanation/experiments.md",
     "a core is 1/16 of the largest machine; decisions are taken when something happens, not once per time unit; no "
     "task overruns its memory",
     "victims: the newest of the least urgent class; for production, of those on the most powerful slots",

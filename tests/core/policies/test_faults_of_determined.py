@@ -1,4 +1,6 @@
-"""What Determined's schedulers did wrong, by source and by users, and ours does not; docs/policies.md has the list.
+"""What Determined's schedulers did wrong, by source and by users, and ours does not.
+
+The list is in docs/explanation/policies/determined.md.
 
 The faults are those of the last release (0.38). Where it says "live", a test on real processes has the rest.
 """

@@ -8,8 +8,9 @@ cuts
 - a user's demand d is the sum over their jobs that stand in the queue or have room there: of the GPUs that each asks
   for at most. One that is held, suspended, before its time, behind its array's limit or in the delay after a failure
   asks for what it still has; jobs on GPUs that are not counted in C are left out, as is what these jobs have;
-- a user's fair share is what docs/policies.md says: GPUs in proportion to demand, none above it. That is the max-min
-  fair division of C with the demands as weights and as caps: raise all d * x together, and let everybody stop at d.
+- a user's fair share is what docs/explanation/policies/fair-share.md says: GPUs in proportion to demand, none above it.
+  That is the max-min fair division of C with the demands as weights and as caps: raise all d * x together, and let
+  everybody stop at d.
 """
 
 from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ def test_every_job_that_was_acknowledged_came_to_its_scripted_end(day: Evidence)
 
 
 def scripted_end(day: Evidence, id: str) -> str:
-    """As planned; but a session does not begin anew once it has lost its GPU (docs/interactive.md)."""
+    """As planned; but a session does not begin anew once it has lost its GPU (docs/how-to/interactive.md)."""
     plan = day.plans[id]
     lost = any(entry.fact.get("cause") == "lost_gpu" for entry in day.stories[id] if entry.kind == "StopRequested")
     return "FAILED" if lost and plan.kind in KINDS else plan.end

@@ -1,4 +1,4 @@
-"""The recipes of docs/job-contract.md, to be run as they stand there."""
+"""The recipes of docs/how-to/frameworks.md, to be run as they stand there."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from types import CodeType
 import torch
 from ebbtide import jobs
 
-PAGE = Path(__file__).parents[3] / "docs" / "job-contract.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "frameworks.md"
 
 
 def recipe(name: str) -> CodeType:

@@ -208,6 +208,7 @@ ASSUMPTIONS: Final = (
     "published: two tasks share a GPU at 0.75 each, more gain nothing further",
     "preemption of whoever has more than 300 s of work left on one GPU, at any time; what a restart costs is added "
     "each time a task is resized, moved or suspended",
-    "rigid: whoever does not fit is passed over; other open points of the algorithms are in docs/policies.md",
+    "rigid: whoever does not fit is passed over; other open points of the algorithms are in "
+    "docs/explanation/policies/moldable.md",
     "live: the same policy with its defaults, which resize nobody for less than the restart costs, nor within a minute",
 )

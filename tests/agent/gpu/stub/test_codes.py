@@ -1,4 +1,4 @@
-"""Every code of NVML has its stated behaviour, whoever says it: the table of docs/gpu-notes.md."""
+"""Every code of NVML has its stated behaviour, whoever says it: the table of docs/explanation/gpu-notes.md."""
 
 import pynvml
 import pytest
