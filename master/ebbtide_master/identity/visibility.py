@@ -126,7 +126,7 @@ def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerO
             node.obstacle = "not one that it can use"
 
 
-def _hide_story(reply: client_pb2.StoryReply, user: str, owner_of: OwnerOf) -> None:
+def _hide_events(reply: client_pb2.StoryReply | client_pb2.QueryEventsReply, user: str, owner_of: OwnerOf) -> None:
     for event in reply.events:
         _hide_event(event, user, owner_of)
 
@@ -184,7 +184,8 @@ HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
     client_pb2.Job: _hide_job,
     client_pb2.ListJobsReply: _hide_jobs,
     client_pb2.Explanation: _hide_explanation,
-    client_pb2.StoryReply: _hide_story,
+    client_pb2.StoryReply: _hide_events,
+    client_pb2.QueryEventsReply: _hide_events,
     client_pb2.Event: _hide_event,
 }
 """The functions that hide, by type of reply; other replies do not show what a job runs."""

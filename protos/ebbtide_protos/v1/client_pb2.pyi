@@ -1572,6 +1572,86 @@ class Event(_message.Message):
 Global___Event: _TypeAlias = Event  # noqa: Y015
 
 @_typing.final
+class QueryEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    before_sequence: _builtins.int
+    """only those recorded before this one; 0: from the newest"""
+    after_sequence: _builtins.int
+    """only those recorded after this one"""
+    since: _builtins.float
+    """Unix seconds; 0: from the first"""
+    until: _builtins.float
+    """Unix seconds; 0: up to now"""
+    job_id: _builtins.str
+    """only about this job, or task; empty: about any, or none"""
+    node: _builtins.str
+    """only about this node"""
+    limit: _builtins.int
+    """at most so many; 0: 500, which is the most"""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only of one of these; none: of any"""
+
+    def __init__(
+        self,
+        *,
+        before_sequence: _builtins.int = ...,
+        after_sequence: _builtins.int = ...,
+        since: _builtins.float = ...,
+        until: _builtins.float = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        job_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "before_sequence", b"before_sequence", "job_id", b"job_id", "kinds", b"kinds", "limit", b"limit", "node", b"node", "since", b"since", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryEventsRequest: _TypeAlias = QueryEventsRequest  # noqa: Y015
+
+@_typing.final
+class QueryEventsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    OLDER_BEFORE_FIELD_NUMBER: _builtins.int
+    SEARCHED_TO_FIELD_NUMBER: _builtins.int
+    older_before: _builtins.int
+    """`before_sequence` of the page behind this one; 0: this is the last"""
+    searched_to: _builtins.float
+    """Unix seconds: how far back it was looked; unset with the last page"""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """the newest first"""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        older_before: _builtins.int = ...,
+        searched_to: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "older_before", b"older_before", "searched_to", b"searched_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryEventsReply: _TypeAlias = QueryEventsReply  # noqa: Y015
+
+@_typing.final
 class ReadLogsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2332,12 +2412,15 @@ class DrainNodeRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DEADLINE_S_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    PREVIEW_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     user: _builtins.str
     reason: _builtins.str
     deadline_s: _builtins.float
     """from now; 0: at once; unset: those there run to their end"""
     force: _builtins.bool
+    preview: _builtins.bool
+    """only say what would become of the jobs there; nothing is changed"""
     def __init__(
         self,
         *,
@@ -2346,10 +2429,11 @@ class DrainNodeRequest(_message.Message):
         reason: _builtins.str = ...,
         deadline_s: _builtins.float | None = ...,
         force: _builtins.bool = ...,
+        preview: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "reason", b"reason", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "preview", b"preview", "reason", b"reason", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_s: _TypeAlias = _typing.Literal["deadline_s"]  # noqa: Y015
     _WhichOneofArgType__deadline_s: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s"]  # noqa: Y015

@@ -58,6 +58,8 @@ class ClientServiceStub:
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+    QueryEvents: _grpc.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]
+    """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]
     Suspend: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -148,6 +150,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+    QueryEvents: _aio.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]  # type: ignore[assignment]
+    """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]  # type: ignore[assignment]
     Suspend: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -289,6 +293,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.Event], _abc.AsyncIterator[_client_pb2.Event]]:
         """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+
+    @_abc_1.abstractmethod
+    def QueryEvents(
+        self,
+        request: _client_pb2.QueryEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.QueryEventsReply, _abc.Awaitable[_client_pb2.QueryEventsReply]]:
+        """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
 
     @_abc_1.abstractmethod
     def ReadLogs(
