@@ -94,7 +94,10 @@ def _page_of_events(
     store: Store, request: client_pb2.QueryEventsRequest
 ) -> tuple[client_pb2.QueryEventsReply, list[StoredEvent]]:
     """Return a reply without its events, and the lines of the journal that become these. Blocks."""
-    before: int = min(request.before_sequence or store.last_sequence + 1, store.last_sequence + 1)
+    last = store.last_sequence
+    reply, before = client_pb2.QueryEventsReply(last_sequence=last), min(request.before_sequence or last + 1, last + 1)
+    if request.after_sequence >= before - 1:
+        return reply, []
     if request.until:
         before = min(before, _last_before(store, math.nextafter(request.until, math.inf)) + 1)
     first = next(store.events(limit=1), None)
@@ -106,10 +109,10 @@ def _page_of_events(
     lines = list(store.newest(before, low, limit, about))
     if len(lines) == limit:
         low = lines[-1].sequence - 1
-    if low <= after:
-        return client_pb2.QueryEventsReply(), lines
-    oldest = next(store.events(low, limit=1), None)
-    return client_pb2.QueryEventsReply(older_before=low + 1, searched_to=oldest.time if oldest else 0.0), lines
+    if low > after:
+        oldest = next(store.events(low, limit=1), None)
+        reply.older_before, reply.searched_to = low + 1, oldest.time if oldest else 0.0
+    return reply, lines
 
 
 def _put_into_words(lines: list[StoredEvent], reply: client_pb2.QueryEventsReply, _: Cluster) -> Parts[None]:

@@ -1628,10 +1628,13 @@ class QueryEventsReply(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     OLDER_BEFORE_FIELD_NUMBER: _builtins.int
     SEARCHED_TO_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     older_before: _builtins.int
     """`before_sequence` of the page behind this one; 0: this is the last"""
     searched_to: _builtins.float
     """Unix seconds: how far back it was looked; unset with the last page"""
+    last_sequence: _builtins.int
+    """of the last event that there was then: `after_sequence` for those to come"""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """the newest first"""
@@ -1642,10 +1645,11 @@ class QueryEventsReply(_message.Message):
         events: _abc.Iterable[Global___Event] | None = ...,
         older_before: _builtins.int = ...,
         searched_to: _builtins.float = ...,
+        last_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "older_before", b"older_before", "searched_to", b"searched_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence", "older_before", b"older_before", "searched_to", b"searched_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

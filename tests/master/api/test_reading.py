@@ -133,6 +133,8 @@ class TestEvents:
 
             newest = await found()
             assert (list(newest.events), newest.older_before) == (all_of_them[::-1], 0)
+            assert newest.last_sequence == all_of_them[-1].sequence
+            assert not (await found(after_sequence=newest.last_sequence)).events
             assert [event.kind for event in (await found(node="n1")).events] == ["NodeRegistered"]
             assert [event.kind for event in (await found(job_id=jobs[1])).events] == ["CancelRequested", "JobSubmitted"]
             submitted = await found(kinds=["JobSubmitted"], limit=3)
