@@ -14,6 +14,12 @@ from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded
 
 HERE: Final = Path(__file__).parent
+_ENVIRONMENT: Final = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=lambda value: printable(value) if type(value) is str else value,
+)
 
 
 class Templates:
@@ -22,16 +28,10 @@ class Templates:
     def __init__(self, base: str = "", cluster: str = "") -> None:
         self._base = base
         self._cluster = cluster
-        self._environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            finalize=lambda value: printable(value) if type(value) is str else value,
-        )
 
     def text(self, template: str, session: Session | None, **values: Any) -> str:
         """Return the text of a page."""
-        found = self._environment.get_template(template)
+        found = _ENVIRONMENT.get_template(template)
         return found.render(base=self._base, cluster=self._cluster, session=session, **values)
 
     def page(self, template: str, session: Session | None, *, status: int = 200, **values: Any) -> HTMLResponse:

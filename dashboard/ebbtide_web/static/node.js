@@ -6,6 +6,7 @@ const name = byId("node").dataset.name;
 const path = `/nodes/${encodeURIComponent(name)}`;
 const ACTIONS = [["Drain", "drain"], ["Undrain", "undrain"], ["Confirm dead", "confirm-dead"], ["Remove", "remove"]];
 const DEADLINES = [["", "they run to their end"], ["0", "they leave at once"], ["600", "they leave within 10 minutes"], ["3600", "they leave within an hour"], ["14400", "they leave within 4 hours"], ["86400", "they leave within a day"]];
+const LIMITS = { enforced: "enforced", booked: "not enforced", watched: "watched" };
 let node = null;
 
 // --- changes ---
@@ -95,7 +96,7 @@ function fateTime(job) {
 function showState() {
   document.title = `Node ${node.name} · Ebbtide`;
   put(byId("facts"), [node.pool, node.moves_to, node.hostname, node.version, node.backend], () => [
-    [node.hostname !== node.name ? node.hostname : "", `pool ${node.pool}`, node.version ? `Ebbtide ${node.version}` : "", node.backend ? `GPUs by ${node.backend}` : ""].filter(Boolean).join(" · "),
+    [node.hostname !== node.name ? node.hostname : "", `pool ${node.pool}`, node.version ? `Ebbtide ${node.version}` : "", node.backend ? `GPUs read by ${node.backend}` : ""].filter(Boolean).join(" · "),
     node.moves_to ? `, goes to pool ${node.moves_to} once nothing runs here` : null]);
   const drain = node.drain, down = node.state === "down", ends = node.certificate_ends;
   put(byId("state"), [node.state, down ? node.seen : 0, down ? "" : node.reason, drain, node.cpus, node.mem, node.limits, node.labels, node.taints, node.dead, ends], () => {
@@ -105,8 +106,8 @@ function showState() {
         node.reason && !down && !drain ? h("span", { class: "reason" }, node.reason) : null),
       drain ? h("p", {}, "Out of service since ", time(drain.since, false), drain.user ? ` by ${drain.user}` : "", drain.reason ? `: ${drain.reason}` : "", drain.deadline === null ? ". Jobs there run to their end." : [". Jobs have to leave by ", time(drain.deadline, false), drain.force ? "; those that cannot go on elsewhere are ended." : "."]) : null,
       h("dl", { class: "facts-list" },
-        fact("CPUs", `${+node.cpus[0].toFixed(1)} of ${+node.cpus[1].toFixed(1)} booked`, node.limits.cpus ? h("span", { class: "dim" }, `, limits ${node.limits.cpus}`) : null),
-        fact("Memory", `${bytes(node.mem[0])} of ${bytes(node.mem[1])} booked`, node.limits.mem ? h("span", { class: "dim" }, `, limits ${node.limits.mem}`) : null),
+        fact("CPUs", `${+node.cpus[0].toFixed(1)} of ${+node.cpus[1].toFixed(1)} booked`, LIMITS[node.limits.cpus] ? h("span", { class: "dim" }, `, ${LIMITS[node.limits.cpus]}`) : null),
+        fact("Memory", `${bytes(node.mem[0])} of ${bytes(node.mem[1])} booked`, LIMITS[node.limits.mem] ? h("span", { class: "dim" }, `, ${LIMITS[node.limits.mem]}`) : null),
         Object.keys(node.labels).length ? fact("Labels", h("span", { class: "mono" }, Object.entries(node.labels).map(([key, value]) => `${key}=${value}`).join(" "))) : null,
         node.taints.length ? fact("Taints", h("span", { class: "mono" }, node.taints.join(" "))) : null,
         ends === null ? null : fact("Certificate", ends > now() ? `valid until ${clock(ends, false)}` : "has expired: join again")),
