@@ -14,6 +14,7 @@ from ebbtide_web.feed import SharedFeed
 from ebbtide_web.guard import Origin
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
 from ebbtide_web.sessions import SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
+from ebbtide_web.usage_ledger import UsageLedger
 
 CHECKED_S: Final = 3.0
 """Seconds after which the master is asked again whether a session's token still holds."""
@@ -42,6 +43,7 @@ class Dashboard:
     settings: DashboardSettings
     master: Master
     feed: SharedFeed
+    usage: UsageLedger
     sessions: WebSessions = field(default_factory=WebSessions)
     failures: Failures = field(default_factory=Failures)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -116,4 +118,5 @@ class Dashboard:
         with suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 await asyncio.gather(*(self.revoke(session) for session in ended))
+        await self.usage.close()
         await self.master.close()

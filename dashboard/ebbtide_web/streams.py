@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from ebbtide_protos.v1 import client_pb2
 from starlette.responses import Response
 
-from ebbtide_web import events_page, job_facts, node_facts
+from ebbtide_web import events_page, job_facts, node_facts, usage_page
 from ebbtide_web.events_page import WantedEvents
 from ebbtide_web.feed import SharedFeed, Topic
 from ebbtide_web.guard import Receive, Scope, Send
@@ -19,6 +19,8 @@ from ebbtide_web.picture import FINISHED, WAITING, state_of
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
 from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded, event
+from ebbtide_web.usage_ledger import Answer, UsageLedger
+from ebbtide_web.usage_page import WantedUsage
 
 Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
@@ -134,6 +136,11 @@ def of_events(session: Session, master: Master, wanted: WantedEvents) -> Events:
     return _again(session, lambda: _events_now(session, master, wanted))
 
 
+def of_usage(session: Session, ledger: UsageLedger, wanted: WantedUsage) -> Events:
+    """Yield how far the sums are, the sums, and these again whenever they are asked for anew."""
+    return _again(session, lambda: _usage_now(session, ledger, wanted))
+
+
 async def _again(session: Session, begin: Callable[[], Events]) -> Events:
     """Yield the events of ``begin``, which is called again whenever the master was away, until the session ends."""
     with session.stream():
@@ -195,6 +202,27 @@ async def _events_now(session: Session, master: Master, wanted: WantedEvents) ->
         elif time.monotonic() - at > PING_S:
             at = time.monotonic()
             yield _PING
+
+
+async def _usage_now(session: Session, ledger: UsageLedger, wanted: WantedUsage) -> Events:
+    while True:
+        async with aclosing(ledger.replies(wanted)) as replies:
+            while (found := await before_end(session, _reply_of(replies))) is not None:
+                if isinstance(found, Answer):
+                    facts = usage_page.usage_facts(wanted, found.edges, found.by_key, found.by_day)
+                    yield event("usage", encoded(facts))
+                    break
+                yield event("progress", encoded({"done": found}))
+        while (wait_s := ledger.wait_s(wanted)) > 0:
+            if await before_end(session, _pause(min(PING_S, wait_s))) is None:
+                return
+            yield _PING
+        if session.ended.is_set():
+            return
+
+
+async def _reply_of(replies: AsyncGenerator[float | Answer, None]) -> float | Answer | None:
+    return await anext(replies, None)
 
 
 async def _job_now(session: Session, master: Master, id: str) -> Events:

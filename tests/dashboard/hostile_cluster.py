@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, user_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2, user_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.dashboard import DashboardSettings
 from ebbtide_web.sessions import Links
@@ -32,6 +32,8 @@ JOBS = -(-len(CORPUS) // OF_A_JOB)
 ARRAY, FLOOD, REFUSED = 900, 901, 1000
 """Ids: of an array, of a job that prints without end, and of the first job that is refused in hostile words."""
 FLOOD_LINES = 20_000
+USERS, FOREIGN = 100, 20
+"""Users in one answer about usage, which are as many as the page shows, and those who used GPUs past the cluster."""
 NODE_JOBS = 200
 """Jobs on a node, each with a text."""
 PERSON = "\"><script>alert('person')</script>\u202e"
@@ -235,6 +237,18 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         if not request.preview:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(13))
         return client_pb2.NodeReply(jobs=fates())
+
+    async def Usage(self, request: Any, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
+        accounts = [
+            usage_pb2.UsageAccount(key=[one], jobs=1, allocated_gpu_s=7200.0, computing_gpu_s=7000.0, lost_gpu_s=n)
+            for n, one in enumerate(CORPUS[:USERS])
+        ]
+        by_day = [usage_pb2.UsageAccount(key=["0"], allocated_gpu_s=7200.0, computing_gpu_s=7200.0)]
+        yield usage_pb2.UsageReply(
+            done=1.0, accounts=by_day if request.by == ["day"] else accounts, total=usage_pb2.UsageAccount(jobs=1),
+            gpus=usage_pb2.GpuUsage(gpus=4, known_gpu_s=9000.0, allocated_gpu_s=7200.0), until=time.time(),
+            foreign_gpu_s=dict.fromkeys(CORPUS[:FOREIGN], 60.0), problems=list(CORPUS),
+        )  # fmt: skip
 
     async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
         if request.after_sequence:

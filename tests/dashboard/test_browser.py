@@ -414,6 +414,8 @@ def every_page(cluster):
         ("/nodes/there-is-none", ".empty", None),
         ("/events", ".story li", None),
         ("/events?kind=NodeRemoved", ".empty", None),
+        ("/usage", ".usage tbody tr", None),
+        ("/usage?window=day&by=pool", ".usage tbody tr", lambda page: page.locator(".as-table summary").click()),
     ]
 
 

@@ -170,6 +170,16 @@ def test_the_events_show_hostile_texts_as_text(hostile, page):
     check(page)
 
 
+def test_the_usage_shows_hostile_texts_as_text(hostile, page):
+    page.goto(f"{hostile.url}/usage")
+    page.wait_for_selector("#rows tbody tr")
+    users = sorted({printable(text) for text in CORPUS[: hostile_cluster.USERS]})
+    foreign = sorted({printable(text) for text in CORPUS[: hostile_cluster.FOREIGN]})
+    for place, texts in (("#rows", users), ("#gpus", foreign), ("#problems", SHOWN)):
+        assert page.evaluate(MISSING, [place, texts]) == []
+    check(page)
+
+
 def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, page):
     names = ("q", "user", "state", "pool", "class", "sort", "show", "page")
     for text in CORPUS[::7]:

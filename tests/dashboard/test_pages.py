@@ -7,8 +7,8 @@ import unicodedata
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
-from ebbtide_web import events_page, job_facts, node_facts, nodes_page, queue_page
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, usage_pb2
+from ebbtide_web import events_page, job_facts, node_facts, nodes_page, queue_page, usage_page
 from ebbtide_web import feed as feeds
 from ebbtide_web.answers import HERE, Templates
 from ebbtide_web.events_page import WantedEvents
@@ -17,6 +17,7 @@ from ebbtide_web.nodes_page import WantedNodes
 from ebbtide_web.picture import ClusterPicture
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.shared_page import SharedPage, cleaned, encoded
+from ebbtide_web.usage_page import WantedUsage
 
 from tests.dashboard.hostile import CORPUS, SAFE
 from tests.dashboard.stage import a_stage, answer_reads
@@ -189,6 +190,8 @@ def told_with(text: str) -> list[str]:
         cpu_limits=text, mem_limits=text, labels={text: text}, taints=[text], dead=text, gpus=[on_node],
         drain=client_pb2.NodeDrain(user=text, reason=text), strays=[client_pb2.Stray(job_id=text, kind=text)],
     )  # fmt: skip
+    account = usage_pb2.UsageAccount(key=[text])
+    usage = usage_pb2.UsageReply(accounts=[account], foreign_gpu_s={text: 1.0}, problems=[text])
     fate = client_pb2.NodeJob(job_id=text, name=text, user=text, fate=text, text=text)
     lines, rest = Lines().take(f"{text}\nnext {text}".encode("utf-8", "surrogatepass"))
     return [
@@ -200,6 +203,7 @@ def told_with(text: str) -> list[str]:
         *nodes_page.cells(picture, WantedNodes()).values(),
         encoded(node_facts.node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
         encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
+        encoded(usage_page.usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
         encoded(lines),
         encoded(rest),
     ]
@@ -221,6 +225,7 @@ def pages_with(text: str) -> list[str]:
     common = {"id": text, "name": text, "title": text, "words": text, "back": text, "kinds": kinds}
     wanted = {
         "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
+        "usage.html": WantedUsage(window=text, by=text),
         "queue.html": Wanted(text=text),
         "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),
     }  # fmt: skip
