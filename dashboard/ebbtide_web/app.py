@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from ebbtide_web import streams
 from ebbtide_web.answers import HERE, Templates, answer, body, problem
+from ebbtide_web.array_routes import ArrayRoutes
 from ebbtide_web.changes import BadInputError
 from ebbtide_web.dashboard import Dashboard, DashboardSettings
 from ebbtide_web.event_routes import EventRoutes
@@ -38,6 +39,7 @@ class Pages:
         self._dashboard = dashboard
         self._templates = Templates(dashboard.settings.base, dashboard.settings.cluster)
         self._jobs = JobRoutes(dashboard, self._templates)
+        self._arrays = ArrayRoutes(dashboard, self._templates)
         self._nodes = NodeRoutes(dashboard, self._templates)
         self._events = EventRoutes(dashboard, self._templates)
         self._usage = UsageRoutes(dashboard, self._templates)
@@ -71,6 +73,8 @@ class Pages:
             get("/stream/jobs/{id}/log", self._jobs.stream_log),
             post("/jobs", self._jobs.change_many),
             post("/jobs/{id}/{verb}", self._jobs.change_one),
+            get("/arrays/{id}", self._arrays.array),
+            get("/stream/arrays/{id}", self._arrays.stream),
             get("/nodes", self._nodes.nodes),
             get("/nodes/{name}", self._nodes.node),
             get("/nodes/{name}/facts", self._nodes.facts),

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 from ebbtide_protos.v1 import client_pb2
 from starlette.responses import Response
 
-from ebbtide_web import events_page, job_facts, node_facts, usage_page
+from ebbtide_web import array_facts, events_page, job_facts, node_facts, usage_page
+from ebbtide_web.array_facts import WantedTasks
 from ebbtide_web.events_page import WantedEvents
 from ebbtide_web.feed import SharedFeed, Topic
 from ebbtide_web.guard import Receive, Scope, Send
@@ -34,6 +35,10 @@ EXPLAINED_S: Final = 15.0
 """Seconds after which a job that waits is explained again: a forecast costs the master a copy of itself."""
 NODE_S: Final = 2.0
 """Seconds after which a node that somebody looks at is asked for again."""
+ARRAY_S: Final = 2.0
+"""Seconds after which an array of a thousand tasks or less is asked for again; a larger one is so more seldom."""
+TASKS_A_S: Final = 500
+"""Tasks of an array that are told of a second, for each who looks at one."""
 EVENTS_S: Final = 1.0
 """Seconds after which the master is asked for new events; of very many only the newest are told."""
 TAIL_LINES: Final = 1000
@@ -131,6 +136,11 @@ def of_node(session: Session, master: Master, name: str) -> Events:
     return _again(session, lambda: _node_now(session, master, name))
 
 
+def of_array(session: Session, master: Master, id: str, wanted: WantedTasks) -> Events:
+    """Yield an array whenever it is another than before, as its viewer may see it."""
+    return _again(session, lambda: _array_now(session, master, id, wanted))
+
+
 def of_events(session: Session, master: Master, wanted: WantedEvents) -> Events:
     """Yield the newest events that are wanted, and then what is added, as far as its viewer may see it."""
     return _again(session, lambda: _events_now(session, master, wanted))
@@ -175,16 +185,35 @@ async def node_now(master: Master, name: str, token: str) -> client_pb2.NodeRepl
 
 
 async def _node_now(session: Session, master: Master, name: str) -> Events:
+    async def ask() -> tuple[str, float]:
+        return encoded(node_facts.node_facts(await node_now(master, name, session.token))), NODE_S
+
+    async for each in _changes(session, "node", ask):
+        yield each
+
+
+async def _array_now(session: Session, master: Master, id: str, wanted: WantedTasks) -> Events:
+    async def ask() -> tuple[str, float]:
+        found = await master.call("ShowArray", wanted.request(id), session.token)
+        pause_s = max(ARRAY_S, len(found.indices) / TASKS_A_S)
+        return encoded(array_facts.array_facts(found, wanted)), pause_s
+
+    async for each in _changes(session, "array", ask):
+        yield each
+
+
+async def _changes(session: Session, name: str, ask: Callable[[], Awaitable[tuple[str, float]]]) -> Events:
+    """Yield what ``ask`` returns whenever that is another text; it returns, too, when it is to be called again."""
     told, at = "", time.monotonic()
     while True:
-        found = encoded(node_facts.node_facts(await node_now(master, name, session.token)))
+        found, pause_s = await ask()
         if found != told:
             told, at = found, time.monotonic()
-            yield event("node", found)
+            yield event(name, found)
         elif time.monotonic() - at > PING_S:
             at = time.monotonic()
             yield _PING
-        if await before_end(session, _pause(NODE_S)) is None:
+        if await before_end(session, _pause(pause_s)) is None:
             return
 
 

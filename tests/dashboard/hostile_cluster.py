@@ -193,6 +193,19 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         ]
         return client_pb2.ListJobsReply(jobs=tasks)
 
+    async def ShowArray(self, request: Any, context: Any) -> client_pb2.ShowArrayReply:
+        rows = [
+            client_pb2.ArrayTaskRow(index=n, state=state(n), reason=one, params=dict.fromkeys(CORPUS[:8], one))
+            for n, one in enumerate(CORPUS)
+        ][request.first : request.first + request.limit]
+        many = len(CORPUS)
+        states = bytes(map(state, range(many)))
+        return client_pb2.ShowArrayReply(
+            job_id=request.job_id, user=text(3), name=text(4), indices=range(many), states=states,
+            params=CORPUS[:100], metrics=CORPUS[:100], param=text(5), metric=text(6), x=range(1, many + 1),
+            y=range(many), rungs=[client_pb2.RungCount(steps=1, tasks=5)], rows=rows,
+        )  # fmt: skip
+
     async def ShowStory(self, request: Any, context: Any) -> client_pb2.StoryReply:
         told = [client_pb2.Event(kind="AttemptExited", text=one, time=time.time()) for one in CORPUS]
         return client_pb2.StoryReply(events=[*told, *(client_pb2.Event(kind=one, time=time.time()) for one in CORPUS)])

@@ -126,7 +126,7 @@ async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_pa
             read.append(path)
             if path.startswith("/stream"):
                 events = await bob.stream(filled(path, job))
-                await events.until(lambda name, _: name in ("frame", "job", "events", "usage", "refused"))
+                await events.until(lambda name, _: name in ("frame", "job", "events", "usage", "array", "refused"))
                 events.close()
                 assert "secret" not in json.dumps(events.seen), path
             else:
@@ -335,7 +335,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"a line\n"))
         streams = [filled(path, job) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
-        assert len(streams) == 8
+        assert len(streams) == 9
         open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")
         for stream in [*open_, theirs]:
@@ -416,7 +416,17 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
 async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         job, ann = await a_job(stage), await stage.person("ann")
-        for path in ("/", "/queue", f"/jobs/{job}", "/jobs/99", "/nodes", "/nodes/n1", "/events", "/usage"):
+        for path in (
+            "/",
+            "/queue",
+            f"/jobs/{job}",
+            "/jobs/99",
+            f"/arrays/{job}",
+            "/nodes",
+            "/nodes/n1",
+            "/events",
+            "/usage",
+        ):
             text = (await ann.page(path)).body.decode()
             assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
             assert re.findall(r"<style|\bstyle=|\son\w+=|javascript:", text) == []

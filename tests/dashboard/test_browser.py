@@ -414,6 +414,8 @@ def every_page(cluster):
         ("/nodes/there-is-none", ".empty", None),
         ("/events", ".story li", None),
         ("/events?kind=NodeRemoved", ".empty", None),
+        (f"/arrays/{array}", "#tasks-table tbody tr", None),
+        (f"/arrays/{array}?page=7", "#tasks-table p", None),
         ("/usage", ".usage tbody tr", None),
         ("/usage?window=day&by=pool", ".usage tbody tr", lambda page: page.locator(".as-table summary").click()),
     ]

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 from ebbtide_protos.quantities import printable
+from ebbtide_web import array_facts
 from ebbtide_web.node_facts import MOST_MARKS
 from ebbtide_web.nodes_page import PAGE
 from ebbtide_web.sessions import Links
@@ -245,6 +246,18 @@ def test_an_array_shows_hostile_texts_as_text(hostile, page):
     page.wait_for_selector("#tasks tbody tr")
     assert page.evaluate(MISSING, ["#tasks", SHOWN]) == []
     check(page)
+
+
+def test_the_page_of_an_array_shows_hostile_texts_as_text(hostile, page):
+    missing, pages = set(SHOWN), -(-len(CORPUS) // array_facts.PAGE)
+    for number in range(pages):
+        page.goto(f"{hostile.url}/arrays/{hostile_cluster.ARRAY}?page={number}")
+        page.wait_for_selector("#tasks-table tbody tr")
+        missing &= set(page.evaluate(MISSING, ["#tasks-table", SHOWN]))
+        check(page)
+    assert sorted(missing) == []
+    names = sorted({printable(text) for text in CORPUS[:100]})
+    assert page.evaluate(MISSING, ["#plot", names]) == []
 
 
 def test_words_of_a_refusal_are_only_text(hostile, page):

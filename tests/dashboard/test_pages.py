@@ -8,9 +8,10 @@ from urllib.parse import parse_qsl
 
 import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, usage_pb2
-from ebbtide_web import events_page, job_facts, node_facts, nodes_page, queue_page, usage_page
+from ebbtide_web import array_facts, events_page, job_facts, node_facts, nodes_page, queue_page, usage_page
 from ebbtide_web import feed as feeds
 from ebbtide_web.answers import HERE, Templates
+from ebbtide_web.array_facts import WantedTasks
 from ebbtide_web.events_page import WantedEvents
 from ebbtide_web.log_lines import LONGEST_LINE, Lines
 from ebbtide_web.nodes_page import WantedNodes
@@ -190,6 +191,11 @@ def told_with(text: str) -> list[str]:
         cpu_limits=text, mem_limits=text, labels={text: text}, taints=[text], dead=text, gpus=[on_node],
         drain=client_pb2.NodeDrain(user=text, reason=text), strays=[client_pb2.Stray(job_id=text, kind=text)],
     )  # fmt: skip
+    row = client_pb2.ArrayTaskRow(reason=text, params={text: text}, value=float("nan"))
+    array = client_pb2.ShowArrayReply(
+        job_id=text, user=text, name=text, states=b"\x03\x00", params=[text], metrics=[text], param=text, metric=text,
+        x=[float("inf")], y=[float("nan")], rows=[row],
+    )  # fmt: skip
     account = usage_pb2.UsageAccount(key=[text])
     usage = usage_pb2.UsageReply(accounts=[account], foreign_gpu_s={text: 1.0}, problems=[text])
     fate = client_pb2.NodeJob(job_id=text, name=text, user=text, fate=text, text=text)
@@ -200,6 +206,7 @@ def told_with(text: str) -> list[str]:
         encoded(job_facts.job_facts(job, 0.0)),
         encoded(job_facts.explanation_facts(explanation, 0.0)),
         encoded(job_facts.story_facts([event])),
+        encoded(array_facts.array_facts(array, WantedTasks())),
         *nodes_page.cells(picture, WantedNodes()).values(),
         encoded(node_facts.node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
         encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
@@ -224,7 +231,7 @@ def pages_with(text: str) -> list[str]:
     person = type("Person", (), {"csrf": text, "user": text, "role": text})()
     common = {"id": text, "name": text, "title": text, "words": text, "back": text, "kinds": kinds}
     wanted = {
-        "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
+        "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None, "array.html": None,
         "usage.html": WantedUsage(window=text, by=text),
         "queue.html": Wanted(text=text),
         "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),

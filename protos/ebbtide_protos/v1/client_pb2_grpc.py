@@ -54,6 +54,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.ShowArray = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ShowArray',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.FromString,
+                _registered_method=True)
         self.ShowStory = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ShowStory',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
@@ -319,6 +324,13 @@ class ClientServiceServicer:
 
     def ShowJob(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShowArray(self, request, context):
+        """All tasks of an array briefly, and some in more detail.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -668,6 +680,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'ShowArray': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowArray,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.SerializeToString,
+            ),
             'ShowStory': grpc.unary_unary_rpc_method_handler(
                     servicer.ShowStory,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
@@ -995,6 +1012,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/ShowJob',
             ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShowArray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ShowArray',
+            ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.FromString,
             options,
             channel_credentials,
             insecure,

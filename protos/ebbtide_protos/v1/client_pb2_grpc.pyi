@@ -47,6 +47,8 @@ class ClientServiceStub:
     """Replies once the job is on disk. Repeating an operation_id returns the first one's job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    ShowArray: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowArrayRequest, _client_pb2.ShowArrayReply]
+    """All tasks of an array briefly, and some in more detail."""
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
     Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
     """With changes, also what would follow from them; nothing is changed."""
@@ -139,6 +141,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Replies once the job is on disk. Repeating an operation_id returns the first one's job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    ShowArray: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowArrayRequest, _client_pb2.ShowArrayReply]  # type: ignore[assignment]
+    """All tasks of an array briefly, and some in more detail."""
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
     Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
     """With changes, also what would follow from them; nothing is changed."""
@@ -246,6 +250,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.JobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def ShowArray(
+        self,
+        request: _client_pb2.ShowArrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ShowArrayReply, _abc.Awaitable[_client_pb2.ShowArrayReply]]:
+        """All tasks of an array briefly, and some in more detail."""
 
     @_abc_1.abstractmethod
     def ShowStory(
