@@ -19,7 +19,7 @@ async def an_array(stage, *rates: str) -> str:
 
 
 def test_every_state_of_a_job_has_a_letter_of_its_own():
-    names = {name.removeprefix("JOB_STATE_") for name in job_pb2.JobState.keys()} - {"UNSPECIFIED"}
+    names = {name.removeprefix("JOB_STATE_") for name in job_pb2.JobState.DESCRIPTOR.values_by_name} - {"UNSPECIFIED"}
     assert set(LETTERS) == names
     assert len(set(LETTERS.values())) == len(names)
 

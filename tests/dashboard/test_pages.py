@@ -231,7 +231,8 @@ def pages_with(text: str) -> list[str]:
     person = type("Person", (), {"csrf": text, "user": text, "role": text})()
     common = {"id": text, "name": text, "title": text, "words": text, "back": text, "kinds": kinds}
     wanted = {
-        "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None, "array.html": None,
+        "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
+        "array.html": None,
         "usage.html": WantedUsage(window=text, by=text),
         "queue.html": Wanted(text=text),
         "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),

@@ -26,7 +26,7 @@ function show(found) {
   put(byId("grid"), [found.states, found.indices], () => grid(found));
   byId("rungs").hidden = !found.rungs.length;
   put(byId("rungs"), [found.rungs, count, found.metric], () => [h("h2", { id: "rungs-title" }, "Successive halving"),
-    scroller("Rungs", h("table", { class: "rungs" }, h("thead", {}, h("tr", {}, ["Rung", "Tasks that reached it", ""].map((title) => h("th", { scope: "col" }, title)))),
+    scroller("Rungs", h("table", { class: "rungs" }, h("thead", {}, h("tr", {}, ["Rung", "Tasks that reached it", "Share of all"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, found.rungs.map((rung) => h("tr", {}, h("th", { scope: "row" }, `step ${rung.steps.toLocaleString("en")}`), h("td", { class: "number" }, `${rung.tasks} of ${count}`), h("td", { class: "wide" }, gauge(rung.tasks / count)))))))]);
   byId("plot").hidden = !found.params.length || !found.metrics.length;
   for (const [name, names] of [["param", found.params], ["metric", found.metrics]]) put(byId(`f-${name}`), [names, found[name]], () => names.map((one) => h("option", { value: one, selected: one === found[name] }, one)));
