@@ -1,144 +1,48 @@
-"""The dashboard's routes: who is logged in, pages, what they read, and the changes that they ask for."""
+"""The application: all routes, who is logged in, and the pages of the cluster and the queue."""
 
 import asyncio
-import json
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from contextlib import asynccontextmanager
 
-import jinja2
-from ebbtide_protos.quantities import printable
-from ebbtide_protos.v1 import client_pb2, user_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
-from ebbtide_web import job_facts, streams
-from ebbtide_web.changes import MOST_AT_ONCE, VERBS, BadInputError, change, check_id
+from ebbtide_web import streams
+from ebbtide_web.answers import HERE, Templates, answer, body, problem
+from ebbtide_web.array_routes import ArrayRoutes
+from ebbtide_web.changes import BadInputError
+from ebbtide_web.dashboard import Dashboard, DashboardSettings
+from ebbtide_web.event_routes import EventRoutes
 from ebbtide_web.feed import SharedFeed
-from ebbtide_web.guard import App, Guard, Origin
+from ebbtide_web.guard import App, Guard
+from ebbtide_web.job_routes import JobRoutes
+from ebbtide_web.node_routes import NodeRoutes
 from ebbtide_web.queue_page import Wanted
-from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
-from ebbtide_web.sessions import SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
-from ebbtide_web.shared_page import encoded
-
-HERE: Final = Path(__file__).parent
-CHECKED_S: Final = 3.0
-"""Seconds after which the master is asked again whether a session's token still holds."""
-LABEL: Final = "dashboard"
+from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.sessions import SESSION_S, NoRoomError, Session
+from ebbtide_web.usage_ledger import UsageLedger
+from ebbtide_web.usage_routes import UsageRoutes
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Session], Awaitable[Response]]
 
 
-@dataclass(slots=True)
-class DashboardSettings:
-    """How a dashboard is reached, and as whom it asks for what everybody may see."""
-
-    opener: Opener
-    token: Callable[[], str]
-    """The token of the account that runs this: the feed's, and that of those who come by a link."""
-    links: Links
-    origin: Origin
-    base: str = ""
-    """The path below which all pages are, such as ``/ebb``, for a proxy that serves more; empty without one."""
-    cluster: str = ""
-    """What the header calls the cluster."""
-
-
-@dataclass(slots=True)
-class Dashboard:
-    """The state of one dashboard."""
-
-    settings: DashboardSettings
-    master: Master
-    feed: SharedFeed
-    sessions: WebSessions = field(default_factory=WebSessions)
-    failures: Failures = field(default_factory=Failures)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    """What runs for as long as the dashboard does; if one of them ends, that is a fault of it."""
-
-    @property
-    def cookie(self) -> str:
-        """The name of the session's cookie: browsers keep one with such a beginning only as it is meant to be set."""
-        if not self.settings.origin.tls:
-            return "ebbtide"
-        return "__Secure-ebbtide" if self.settings.base else "__Host-ebbtide"
-
-    # --- sessions ---
-
-    async def log_in(self, token: str) -> tuple[Session, str]:
-        """Open a session with a token of its own, made with ``token``; return it and the text of its cookie."""
-        request = user_pb2.CreateTokenRequest(lifetime_s=SESSION_S, label=LABEL)
-        made = await self.master.call("CreateToken", request, token)
-        who = await self.master.call("WhoAmI", user_pb2.WhoAmIRequest(), made.text)
-        now = time.monotonic()
-        session = Session(who.user.name, who.user.role, made.text, made.token.id, now + SESSION_S, checked=now)
-        try:
-            return session, self.sessions.open(session)
-        except NoRoomError:
-            await self.revoke(session)
-            raise
-
-    async def revoke(self, session: Session) -> None:
-        """End a session, and revoke its token; if the master is away, the token ends by itself."""
-        session.end("you have logged out")
-        with suppress(AwayError, MasterRefusedError):
-            request = user_pb2.RevokeTokenRequest(id=session.token_id)
-            await self.master.call("RevokeToken", request, session.token)
-
-    async def check(self, session: Session) -> None:
-        """End the session if the master does not accept its token any more."""
-        if time.monotonic() - session.checked < CHECKED_S:
-            return
-        session.checked = time.monotonic()
-        try:
-            who = await self.master.call("WhoAmI", user_pb2.WhoAmIRequest(), session.token)
-            session.role = who.user.role
-        except MasterRefusedError as error:
-            if error.status == 401:
-                session.end(streams.OVER)
-        except AwayError:
-            pass  # what is shown is what was shown before; nothing can be changed meanwhile
-
-    async def watch(self) -> None:
-        """Check, again and again, the sessions that have a page open, so that no stream outlives its token."""
-        while True:
-            await asyncio.sleep(CHECKED_S)
-            self.sessions.expire()
-            for session in self.sessions.all():
-                if session.streams:
-                    await self.check(session)
-
-    async def close(self) -> None:
-        """End all sessions, and revoke their tokens."""
-        ended = self.sessions.all()
-        for session in ended:
-            session.end("the dashboard has been stopped")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
-                await asyncio.gather(*(self.revoke(session) for session in ended))
-        await self.master.close()
-
-
 class Pages:
-    """The handlers of all routes."""
+    """All routes, and the handlers of those that are about no job, node or event."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            finalize=lambda value: printable(value) if type(value) is str else value,
-        )
+        self._templates = Templates(dashboard.settings.base, dashboard.settings.cluster)
+        self._jobs = JobRoutes(dashboard, self._templates)
+        self._arrays = ArrayRoutes(dashboard, self._templates)
+        self._nodes = NodeRoutes(dashboard, self._templates)
+        self._events = EventRoutes(dashboard, self._templates)
+        self._usage = UsageRoutes(dashboard, self._templates)
 
     def routes(self) -> list[Route | Mount]:
         """Return all routes; every one but those of logging in needs a session."""
@@ -157,19 +61,33 @@ class Pages:
             get("/", self.cluster),
             get("/queue", self.queue),
             get("/me", self.me),
-            get("/jobs/{id}", self.job),
-            get("/jobs/{id}/story", self.story),
-            get("/jobs/{id}/tasks", self.tasks),
-            get("/jobs/{id}/explain", self.explain),
-            get("/jobs/{id}/log.txt", self.log_file),
-            get("/nodes/{name}", self.node),
             get("/stream/cluster", self.stream_cluster),
             get("/stream/queue", self.stream_queue),
-            get("/stream/jobs/{id}", self.stream_job),
-            get("/stream/jobs/{id}/log", self.stream_log),
             post("/logout", self.log_out),
-            post("/jobs", self.change_many),
-            post("/jobs/{id}/{verb}", self.change_one),
+            get("/jobs/{id}", self._jobs.job),
+            get("/jobs/{id}/story", self._jobs.story),
+            get("/jobs/{id}/tasks", self._jobs.tasks),
+            get("/jobs/{id}/explain", self._jobs.explain),
+            get("/jobs/{id}/log.txt", self._jobs.log_file),
+            get("/stream/jobs/{id}", self._jobs.stream_job),
+            get("/stream/jobs/{id}/log", self._jobs.stream_log),
+            post("/jobs", self._jobs.change_many),
+            post("/jobs/{id}/{verb}", self._jobs.change_one),
+            get("/arrays/{id}", self._arrays.array),
+            get("/stream/arrays/{id}", self._arrays.stream),
+            get("/nodes", self._nodes.nodes),
+            get("/nodes/{name}", self._nodes.node),
+            get("/nodes/{name}/facts", self._nodes.facts),
+            get("/nodes/{name}/preview", self._nodes.preview),
+            get("/stream/nodes", self._nodes.stream_nodes),
+            get("/stream/nodes/{name}", self._nodes.stream_node),
+            post("/nodes/{name}/{verb}", self._nodes.change),
+            get("/events", self._events.events),
+            get("/events/older", self._events.older),
+            get("/stream/events", self._events.stream),
+            get("/usage", self._usage.usage),
+            get("/usage.csv", self._usage.file),
+            get("/stream/usage", self._usage.stream),
         ]
 
     # --- sessions ---
@@ -211,7 +129,7 @@ class Pages:
         """Show where to log in."""
         if self._session(request) is not None:
             return RedirectResponse(f"{self._dashboard.settings.base}/", 303)
-        return self._page("login.html", None, {})
+        return self._templates.page("login.html", None)
 
     async def log_in_by_code(self, request: Request) -> Response:
         """Open a session for whoever has the code of a link."""
@@ -269,144 +187,21 @@ class Pages:
 
     async def cluster(self, request: Request, session: Session) -> Response:
         """Show the cluster."""
-        return self._page("cluster.html", session, {})
+        return self._templates.page("cluster.html", session)
 
     async def queue(self, request: Request, session: Session) -> Response:
         """Show the jobs that wait and run."""
-        wanted = Wanted.read(request.query_params)
-        return self._page("queue.html", session, {"wanted": wanted})
-
-    async def job(self, request: Request, session: Session) -> Response:
-        """Show one job."""
-        id = check_id(request.path_params["id"])
-        name = ""
-        try:
-            name = (await self._call(session, "ShowJob", client_pb2.JobRequest(job_id=id))).spec.name
-        except MasterRefusedError as error:
-            words = {"title": f"Job {id}", "words": str(error)}
-            return self._page("message.html", session, words, error.status)
-        except AwayError:
-            pass  # the page says so by itself, and goes on when it is back
-        return self._page("job.html", session, {"id": id, "name": name})
-
-    def _page(self, template: str, session: Session | None, values: dict[str, Any], status: int = 200) -> HTMLResponse:
-        settings = self._dashboard.settings
-        text = self._templates.get_template(template).render(
-            base=settings.base, cluster=settings.cluster, session=session, **values
-        )
-        return HTMLResponse(text, status)
-
-    # --- what pages read ---
-
-    async def _call(self, session: Session, method: str, request: Any) -> Any:
-        """Call the master as the person who asks; end the session if the master does not know them any more."""
-        try:
-            return await self._dashboard.master.call(method, request, session.token)
-        except MasterRefusedError as error:
-            if error.status == 401:
-                session.end(streams.OVER)
-            raise
-
-    async def story(self, request: Request, session: Session) -> Response:
-        """Return the events of a job."""
-        found = await self._call(session, "ShowStory", _job_request(request))
-        return answer(job_facts.story_facts(found.events))
-
-    async def tasks(self, request: Request, session: Session) -> Response:
-        """Return the tasks of an array."""
-        wanted = client_pb2.ListJobsRequest(job_ids=[_job_request(request).job_id])
-        return answer(job_facts.task_facts((await self._call(session, "ListJobs", wanted)).jobs))
-
-    async def explain(self, request: Request, session: Session) -> Response:
-        """Return why a job waits, and what another priority or size would bring; nothing is changed."""
-        wanted = client_pb2.ExplainRequest(job_id=_job_request(request).job_id)
-        query = request.query_params
-        if query.get("priority"):
-            text = query["priority"]
-            number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
-            wanted.priority = change("priority", wanted.job_id, {"priority": number}).request.priority
-        if query.get("gpus"):
-            resize = change("resize", wanted.job_id, {"gpus": query["gpus"]}).request
-            wanted.gpus_min.CopyFrom(resize.gpus_min)
-            wanted.gpus_max.CopyFrom(resize.gpus_max)
-        found = await self._call(session, "Explain", wanted)
-        return answer(job_facts.explanation_facts(found, time.time()))
-
-    async def node(self, request: Request, session: Session) -> Response:
-        """Return all about one node; the stream of the master is left after its first message."""
-        wanted = client_pb2.NodeRequest(node=request.path_params["name"][:256])
-        async with aclosing(self._dashboard.master.stream("WatchNode", wanted, session.token)) as stream:
-            reply = await anext(stream, None)
-        return problem("there is no such node", 404) if reply is None else answer(job_facts.node_facts(reply))
-
-    async def log_file(self, request: Request, session: Session) -> Response:
-        """Send all of a log as a file, as the job printed it."""
-        wanted = _log_request(request)
-        session.check_room()
-        stream = self._dashboard.master.stream("ReadLogs", wanted, session.token)
-        first = await anext(stream, None)  # a refusal is an answer of its own
-
-        name = f"job-{wanted.job_id}.log"
-        return streams.EventStream(
-            streams.of_file(session, first, stream),
-            "text/plain; charset=utf-8",
-            **{"content-disposition": f'attachment; filename="{name}"'},
-        )
+        return self._templates.page("queue.html", session, wanted=Wanted.read(request.query_params))
 
     # --- streams ---
 
     async def stream_cluster(self, request: Request, session: Session) -> Response:
         """Stream the cluster."""
-        return self._shared(session, None)
+        return streams.of_topic(session, self._dashboard.feed, None)
 
     async def stream_queue(self, request: Request, session: Session) -> Response:
         """Stream a part of the queue."""
-        return self._shared(session, Wanted.read(request.query_params))
-
-    def _shared(self, session: Session, wanted: Wanted | None) -> Response:
-        session.check_room()
-        self._dashboard.feed.check_room(wanted)
-        return streams.EventStream(streams.shared(session, self._dashboard.feed, wanted))
-
-    async def stream_job(self, request: Request, session: Session) -> Response:
-        """Stream one job."""
-        id = _job_request(request).job_id
-        session.check_room()
-        return streams.EventStream(streams.of_job(session, self._dashboard.master, id))
-
-    async def stream_log(self, request: Request, session: Session) -> Response:
-        """Stream the log of a job."""
-        wanted = _log_request(request)
-        wanted.follow, wanted.tail = True, streams.TAIL_LINES
-        session.check_room()
-        return streams.EventStream(streams.of_log(session, self._dashboard.master, wanted))
-
-    # --- changes ---
-
-    async def change_one(self, request: Request, session: Session) -> Response:
-        """Change one job."""
-        wanted = change(request.path_params["verb"], request.path_params["id"], await body(request))
-        job = await self._call(session, wanted.method, wanted.request)
-        log.info("user=%s job=%s %s", session.user, request.path_params["id"], request.path_params["verb"])
-        done = f"{wanted.done} {job.effect}".strip() if wanted.method == "Change" else wanted.done
-        return answer({"done": done, "id": job.job_id})
-
-    async def change_many(self, request: Request, session: Session) -> Response:
-        """Change several jobs in turn; what the master refuses of them is told for each."""
-        fields = await body(request)
-        ids, verb = fields.get("ids"), fields.get("verb")
-        if not isinstance(ids, list) or not 1 <= len(ids) <= MOST_AT_ONCE:
-            raise BadInputError(f"ids: is not a list of 1 to {MOST_AT_ONCE} jobs")
-        if verb not in VERBS:
-            raise BadInputError(f"verb: is none of {', '.join(VERBS)}")
-        wanted = [(str(id), change(verb, str(id), fields)) for id in ids]
-        refused = dict[str, str]()
-        for id, each in wanted:
-            try:
-                await self._call(session, each.method, each.request)
-            except MasterRefusedError as error:
-                refused[id] = str(error)
-        return answer({"done": len(wanted) - len(refused), "refused": refused})
+        return streams.of_topic(session, self._dashboard.feed, Wanted.read(request.query_params))
 
 
 def _address(request: Request, *, proxied: bool) -> str:
@@ -419,45 +214,10 @@ def _address(request: Request, *, proxied: bool) -> str:
     return request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()[:64] if proxied else ""
 
 
-def _job_request(request: Request) -> client_pb2.JobRequest:
-    return client_pb2.JobRequest(job_id=check_id(request.path_params["id"]))
-
-
-def _log_request(request: Request) -> client_pb2.ReadLogsRequest:
-    wanted = client_pb2.ReadLogsRequest(job_id=_job_request(request).job_id)
-    for name in ("attempt", "rank"):
-        if text := request.query_params.get(name):
-            if not (text.isascii() and text.isdigit() and len(text) < 7):
-                raise BadInputError(f"{name}: is not a number")
-            setattr(wanted, name, int(text))
-    return wanted
-
-
-async def body(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request has. Raises `BadInputError`."""
-    try:
-        found = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
-        raise BadInputError("the body is not JSON") from None
-    if not isinstance(found, dict):
-        raise BadInputError("the body is not an object")
-    return found
-
-
-def answer(value: dict[str, Any], status: int = 200) -> Response:
-    """Return a reply with JSON that is safe to show."""
-    return Response(encoded(value), status, media_type="application/json")
-
-
-def problem(words: str, status: int) -> Response:
-    """Return a reply that says what is wrong."""
-    return answer({"error": words}, status)
-
-
 def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
     """Return the application, and its state."""
     master = Master(settings.opener)
-    dashboard = Dashboard(settings, master, SharedFeed(master, settings.token))
+    dashboard = Dashboard(settings, master, SharedFeed(master, settings.token), UsageLedger(master, settings.token))
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:

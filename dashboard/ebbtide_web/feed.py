@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_web import queue_page
+from ebbtide_web import nodes_page, queue_page
+from ebbtide_web.nodes_page import WantedNodes
 from ebbtide_web.picture import ClusterPicture, optional
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
@@ -26,6 +27,9 @@ REST: Final = 4
 FORECAST_S: Final = 10.0
 MOST_TOPICS: Final = 200
 
+Topic = Wanted | WantedNodes | None
+"""What viewers look at: a part of the queue, a part of the nodes, or the cluster (None)."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,18 +45,18 @@ class SharedFeed:
         self._token = token
         self._now = now
         self._heard = now()
-        self._topics: dict[Wanted | None, SharedPage] = {}
+        self._topics: dict[Topic, SharedPage] = {}
         self._news = asyncio.Event()
         self._forecasts: dict[str, dict[str, Any]] = {}
 
-    def check_room(self, wanted: Wanted | None) -> None:
+    def check_room(self, wanted: Topic) -> None:
         """Raise `NoRoomError` if so many different pages are open that there is no room for another one."""
         if wanted not in self._topics and len(self._topics) >= MOST_TOPICS:
-            raise NoRoomError("too many different pages of the queue are open: close some")
+            raise NoRoomError("too many different pages of the queue and of the nodes are open: close some")
 
     @contextmanager
-    def viewed(self, wanted: Wanted | None) -> Any:
-        """Give the page that all see who want the same: of the cluster (None), or of a part of the queue."""
+    def viewed(self, wanted: Topic) -> Any:
+        """Give the page that all see who want the same."""
         if wanted not in self._topics:
             self._topics[wanted] = SharedPage()
             self._make(wanted)
@@ -132,17 +136,24 @@ class SharedFeed:
                 await asyncio.sleep(0)
             await asyncio.sleep(max(PAUSE_S, REST * (time.perf_counter() - began)))
 
-    def _make(self, wanted: Wanted | None) -> None:
+    def _make(self, wanted: Topic) -> None:
         topic, away = self._topics.get(wanted), self.away()
         if topic is None:
             return
         self.frames_made += 1
         if not self.picture.known:
             topic.put({"away": encoded(away or {"since": self._heard, "words": "", "starting": True})})
-        elif wanted is None:
-            topic.put({"away": encoded(away), **self.picture.cluster_cells()})
         else:
-            topic.put({"away": encoded(away), **queue_page.cells(self.picture, wanted, self._forecasts)})
+            topic.put({"away": encoded(away), **self._cells(wanted)})
+
+    def _cells(self, wanted: Topic) -> dict[str, str]:
+        match wanted:
+            case None:
+                return self.picture.cluster_cells()
+            case Wanted():
+                return queue_page.cells(self.picture, wanted, self._forecasts)
+            case WantedNodes():
+                return nodes_page.cells(self.picture, wanted)
 
     def away(self) -> dict[str, Any] | None:
         """Return since when the master is away (Unix seconds) and in its words why; None if it is not."""
@@ -155,7 +166,7 @@ class SharedFeed:
     async def _foresee(self) -> None:
         """Ask when the first jobs of the queues start, for as long as somebody looks at a queue."""
         while True:
-            if any(wanted is not None for wanted in self._topics) and self.away_since is None:
+            if any(isinstance(wanted, Wanted) for wanted in self._topics) and self.away_since is None:
                 self._forecasts = await self._foreseen()
                 self._news.set()
                 await asyncio.sleep(FORECAST_S)

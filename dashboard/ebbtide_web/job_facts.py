@@ -220,38 +220,3 @@ def task_facts(jobs: Iterable[client_pb2.Job]) -> dict[str, Any]:
         for job in tasks[:MOST_TASKS]
     ]
     return {"tasks": rows, "left_out": max(0, len(tasks) - MOST_TASKS)}
-
-
-def node_facts(reply: client_pb2.NodeReply) -> dict[str, Any]:
-    """Return all about one node and its GPUs, with the processes on each."""
-    node = reply.node
-    return {
-        "name": node.name,
-        "state": node.state,
-        "reason": node.reason,
-        "version": node.version,
-        "labels": dict(node.labels),
-        "taints": list(node.taints),
-        "gpus": [
-            {
-                "uuid": gpu.info.uuid,
-                "index": gpu.info.index,
-                "model": gpu.info.model,
-                "bus": gpu.info.pci_bus_id,
-                "jobs": list(gpu.job_ids),
-                "processes": [
-                    {
-                        "pid": process.pid,
-                        "user": process.user,
-                        "job": process.job_id,
-                        "command": process.command,
-                        "mem": optional(process, "mem_bytes"),
-                    }
-                    for process in list(gpu.reading.processes)[:32]
-                ],
-                "unhealthy": gpu.info.unhealthy_reason,
-                "reserved": gpu.reserved,
-            }
-            for gpu in node.gpus[:64]
-        ],
-    }

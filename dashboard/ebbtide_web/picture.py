@@ -3,6 +3,7 @@
 import base64
 import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -28,7 +29,7 @@ def state_of(job: Any) -> str:
     return job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
 
 
-def gpu_state(load: client_pb2.GpuLoad) -> str:
+def gpu_state(load: client_pb2.GpuLoad | client_pb2.NodeGpu) -> str:
     """Return a GPU's state in the user's words, such as idle."""
     return client_pb2.GpuState.Name(load.state).removeprefix("GPU_STATE_").lower()
 
@@ -89,13 +90,20 @@ class ClusterPicture:
         return cells
 
     def _cell(self, how: str, name: str) -> str:
-        """Return the cell of a node, made anew only if one of its rows is another one."""
-        key, node, load = f"{how} {name}", self.nodes[name], self.loads.get(name, client_pb2.BoardLoad())
+        node, load = self.nodes[name], self.loads.get(name, client_pb2.BoardLoad())
+        make = self._card if how == "few" else self._packed
+        return self.made(f"{how} {name}", node, load, lambda: make(node, load))
+
+    def made(self, key: str, node: Any, load: Any, make: Callable[[], dict[str, Any]]) -> str:
+        """Return the cell ``key`` of a node, made anew only if one of the two rows of the node is another one."""
         made = self._made.get(key)
         if made is None or made[0] is not node or made[1] is not load:
-            facts = self._card(node, load) if how == "few" else self._packed(node, load)
-            made = self._made[key] = (node, load, encoded(facts))
+            made = self._made[key] = (node, load, encoded(make()))
         return made[2]
+
+    def holder(self, id: str) -> dict[str, str]:
+        """Return what is told of a job where something is said to hold it."""
+        return {"id": id, "name": self._name(id), "user": self._user(id)}
 
     def _sums(self, total: int) -> dict[str, Any]:
         pools: dict[str, Counter[str]] = {name: Counter() for name in self.queues}
@@ -186,9 +194,7 @@ class ClusterPicture:
                 "why": now.why,
                 "jobs": [
                     {
-                        "id": holder.job_id,
-                        "name": self._name(holder.job_id),
-                        "user": self._user(holder.job_id),
+                        **self.holder(holder.job_id),
                         "share": share_of(holder.share),
                         "used": optional(holder, "mem_used_bytes"),
                     }

@@ -10,7 +10,8 @@ from typing import Final
 
 import uvicorn
 
-from ebbtide_web.app import Dashboard, DashboardSettings, make_app
+from ebbtide_web.app import make_app
+from ebbtide_web.dashboard import Dashboard, DashboardSettings
 from ebbtide_web.guard import App, Origin
 from ebbtide_web.unix_socket import UnixSocket, listen_at
 

@@ -1,24 +1,27 @@
-"""Streams of server-sent events: of a page that all viewers share, of one job, and of a job's log."""
+"""Streams of server-sent events: of a page that all viewers share, of one job or node, of events, and of a log."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
 from ebbtide_protos.v1 import client_pb2
 from starlette.responses import Response
 
-from ebbtide_web import job_facts
-from ebbtide_web.feed import SharedFeed
+from ebbtide_web import array_facts, events_page, job_facts, node_facts, usage_page
+from ebbtide_web.array_facts import WantedTasks
+from ebbtide_web.events_page import WantedEvents
+from ebbtide_web.feed import SharedFeed, Topic
 from ebbtide_web.guard import Receive, Scope, Send
 from ebbtide_web.log_lines import Lines
 from ebbtide_web.picture import FINISHED, WAITING, state_of
-from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
 from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded, event
+from ebbtide_web.usage_ledger import Answer, UsageLedger
+from ebbtide_web.usage_page import WantedUsage
 
 Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
@@ -30,6 +33,14 @@ RETRY_S: Final = 0.5
 PAUSE_S: Final = 0.25
 EXPLAINED_S: Final = 15.0
 """Seconds after which a job that waits is explained again: a forecast costs the master a copy of itself."""
+NODE_S: Final = 2.0
+"""Seconds after which a node that somebody looks at is asked for again."""
+ARRAY_S: Final = 2.0
+"""Seconds after which an array of a thousand tasks or less is asked for again; a larger one is so more seldom."""
+TASKS_A_S: Final = 500
+"""Tasks of an array that are told of a second, for each who looks at one."""
+EVENTS_S: Final = 1.0
+"""Seconds after which the master is asked for new events; of very many only the newest are told."""
 TAIL_LINES: Final = 1000
 LINES_OF_AN_EVENT: Final = 500
 OVER: Final = "your session is over: its token does not hold any more"
@@ -97,7 +108,14 @@ def over(session: Session) -> bytes:
     return event("over", encoded({"why": session.why or "the session is over"}))
 
 
-async def shared(session: Session, feed: SharedFeed, wanted: Wanted | None) -> Events:
+def of_topic(session: Session, feed: SharedFeed, wanted: Topic) -> EventStream:
+    """Return the stream of a page that all viewers share. Raises `NoRoomError`."""
+    session.check_room()
+    feed.check_room(wanted)
+    return EventStream(shared(session, feed, wanted))
+
+
+async def shared(session: Session, feed: SharedFeed, wanted: Topic) -> Events:
     """Yield the frames of a page that all viewers share."""
     seen = 0
     with session.stream(), feed.viewed(wanted) as topic:
@@ -108,13 +126,38 @@ async def shared(session: Session, feed: SharedFeed, wanted: Wanted | None) -> E
         yield over(session)
 
 
-async def of_job(session: Session, master: Master, id: str) -> Events:
+def of_job(session: Session, master: Master, id: str) -> Events:
     """Yield a job whenever it changes, with why it waits while it does, as its viewer may see it."""
+    return _again(session, lambda: _job_now(session, master, id))
+
+
+def of_node(session: Session, master: Master, name: str) -> Events:
+    """Yield a node whenever it is another than before."""
+    return _again(session, lambda: _node_now(session, master, name))
+
+
+def of_array(session: Session, master: Master, id: str, wanted: WantedTasks) -> Events:
+    """Yield an array whenever it is another than before, as its viewer may see it."""
+    return _again(session, lambda: _array_now(session, master, id, wanted))
+
+
+def of_events(session: Session, master: Master, wanted: WantedEvents) -> Events:
+    """Yield the newest events that are wanted, and then what is added, as far as its viewer may see it."""
+    return _again(session, lambda: _events_now(session, master, wanted))
+
+
+def of_usage(session: Session, ledger: UsageLedger, wanted: WantedUsage) -> Events:
+    """Yield how far the sums are, the sums, and these again whenever they are asked for anew."""
+    return _again(session, lambda: _usage_now(session, ledger, wanted))
+
+
+async def _again(session: Session, begin: Callable[[], Events]) -> Events:
+    """Yield the events of ``begin``, which is called again whenever the master was away, until the session ends."""
     with session.stream():
         yield _RETRY
         while not session.ended.is_set():
             try:
-                async with aclosing(_job_now(session, master, id)) as events:
+                async with aclosing(begin()) as events:
                     async for each in events:
                         yield each
             except AwayError as error:
@@ -129,6 +172,86 @@ async def of_job(session: Session, master: Master, id: str) -> Events:
                     return
                 await before_end(session, asyncio.sleep(2.0))
         yield over(session)
+
+
+async def node_now(master: Master, name: str, token: str) -> client_pb2.NodeReply:
+    """Return a node; the stream of the master is left after its first message. Raises `MasterRefusedError`."""
+    request = client_pb2.NodeRequest(node=name)
+    async with aclosing(master.stream("WatchNode", request, token)) as stream:
+        reply: client_pb2.NodeReply | None = await anext(stream, None)
+    if reply is None:
+        raise MasterRefusedError(f"node {name} does not exist", 404)
+    return reply
+
+
+async def _node_now(session: Session, master: Master, name: str) -> Events:
+    async def ask() -> tuple[str, float]:
+        return encoded(node_facts.node_facts(await node_now(master, name, session.token))), NODE_S
+
+    async for each in _changes(session, "node", ask):
+        yield each
+
+
+async def _array_now(session: Session, master: Master, id: str, wanted: WantedTasks) -> Events:
+    async def ask() -> tuple[str, float]:
+        found = await master.call("ShowArray", wanted.request(id), session.token)
+        pause_s = max(ARRAY_S, len(found.indices) / TASKS_A_S)
+        return encoded(array_facts.array_facts(found, wanted)), pause_s
+
+    async for each in _changes(session, "array", ask):
+        yield each
+
+
+async def _changes(session: Session, name: str, ask: Callable[[], Awaitable[tuple[str, float]]]) -> Events:
+    """Yield what ``ask`` returns whenever that is another text; it returns, too, when it is to be called again."""
+    told, at = "", time.monotonic()
+    while True:
+        found, pause_s = await ask()
+        if found != told:
+            told, at = found, time.monotonic()
+            yield event(name, found)
+        elif time.monotonic() - at > PING_S:
+            at = time.monotonic()
+            yield _PING
+        if await before_end(session, _pause(pause_s)) is None:
+            return
+
+
+async def _events_now(session: Session, master: Master, wanted: WantedEvents) -> Events:
+    reply = await master.call("QueryEvents", wanted.request(), session.token)
+    yield event("events", encoded(events_page.page_facts(reply)))
+    at = time.monotonic()
+    while await before_end(session, _pause(EVENTS_S)):
+        last = reply.last_sequence
+        reply = await master.call("QueryEvents", wanted.request(after=last), session.token)
+        if reply.events:
+            at = time.monotonic()
+            left_out = bool(reply.older_before)
+            yield event("added", encoded({"events": events_page.event_facts(reply.events), "left_out": left_out}))
+        elif time.monotonic() - at > PING_S:
+            at = time.monotonic()
+            yield _PING
+
+
+async def _usage_now(session: Session, ledger: UsageLedger, wanted: WantedUsage) -> Events:
+    while True:
+        async with aclosing(ledger.replies(wanted)) as replies:
+            while (found := await before_end(session, _reply_of(replies))) is not None:
+                if isinstance(found, Answer):
+                    facts = usage_page.usage_facts(wanted, found.edges, found.by_key, found.by_day)
+                    yield event("usage", encoded(facts))
+                    break
+                yield event("progress", encoded({"done": found}))
+        while (wait_s := ledger.wait_s(wanted)) > 0:
+            if await before_end(session, _pause(min(PING_S, wait_s))) is None:
+                return
+            yield _PING
+        if session.ended.is_set():
+            return
+
+
+async def _reply_of(replies: AsyncGenerator[float | Answer, None]) -> float | Answer | None:
+    return await anext(replies, None)
 
 
 async def _job_now(session: Session, master: Master, id: str) -> Events:

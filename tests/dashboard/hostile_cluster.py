@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, user_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2, user_pb2
 from ebbtide_web import serve as serving
-from ebbtide_web.app import DashboardSettings
+from ebbtide_web.dashboard import DashboardSettings
 from ebbtide_web.sessions import Links
 
 from tests.dashboard.hostile import CORPUS
@@ -32,6 +32,10 @@ JOBS = -(-len(CORPUS) // OF_A_JOB)
 ARRAY, FLOOD, REFUSED = 900, 901, 1000
 """Ids: of an array, of a job that prints without end, and of the first job that is refused in hostile words."""
 FLOOD_LINES = 20_000
+USERS, FOREIGN = 100, 20
+"""Users in one answer about usage, which are as many as the page shows, and those who used GPUs past the cluster."""
+NODE_JOBS = 200
+"""Jobs on a node, each with a text."""
 PERSON = "\"><script>alert('person')</script>\u202e"
 RAW_LINES = (
     b"\xff\xfe\x00", b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\x1b[31",
@@ -128,6 +132,12 @@ def job(id: str) -> client_pb2.Job:
     return found
 
 
+def fates() -> list[client_pb2.NodeJob]:
+    """What becomes of jobs on a node; of so many the page shows all."""
+    half = CORPUS[:NODE_JOBS]
+    return [client_pb2.NodeJob(job_id="1", name=one, user=text(n + 1), text=one) for n, one in enumerate(half)]
+
+
 class HostileMaster(client_pb2_grpc.ClientServiceServicer):
     """Knows everybody, and shows nothing but hostile texts."""
 
@@ -183,6 +193,19 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         ]
         return client_pb2.ListJobsReply(jobs=tasks)
 
+    async def ShowArray(self, request: Any, context: Any) -> client_pb2.ShowArrayReply:
+        rows = [
+            client_pb2.ArrayTaskRow(index=n, state=state(n), reason=one, params=dict.fromkeys(CORPUS[:8], one))
+            for n, one in enumerate(CORPUS)
+        ][request.first : request.first + request.limit]
+        many = len(CORPUS)
+        states = bytes(map(state, range(many)))
+        return client_pb2.ShowArrayReply(
+            job_id=request.job_id, user=text(3), name=text(4), indices=range(many), states=states,
+            params=CORPUS[:100], metrics=CORPUS[:100], param=text(5), metric=text(6), x=range(1, many + 1),
+            y=range(many), rungs=[client_pb2.RungCount(steps=1, tasks=5)], rows=rows,
+        )  # fmt: skip
+
     async def ShowStory(self, request: Any, context: Any) -> client_pb2.StoryReply:
         told = [client_pb2.Event(kind="AttemptExited", text=one, time=time.time()) for one in CORPUS]
         return client_pb2.StoryReply(events=[*told, *(client_pb2.Event(kind=one, time=time.time()) for one in CORPUS)])
@@ -215,9 +238,39 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
             info = agent_pb2.GpuInfo(uuid=text(start), model=text(start + 1), pci_bus_id=text(start + 2),
                                      unhealthy_reason=text(start + 3))  # fmt: skip
             gpus.append(client_pb2.NodeGpu(info=info, reading=reading, reserved=text(start + 4)))
-        node = client_pb2.Node(name=request.node, state="up", reason=text(5), version=text(6), gpus=gpus,
+        drain = client_pb2.NodeDrain(since=1.0, user=text(7), reason=text(8))
+        strays = [client_pb2.Stray(job_id=one, attempt=1) for one in CORPUS]
+        node = client_pb2.Node(name=request.node, state="up", reason=text(5), version=text(6), gpus=gpus, drain=drain,
+                               hostname=text(9), pool=text(10), gpu_backend=text(11), moves_to=text(12), strays=strays,
                                labels={one: one for one in CORPUS}, taints=list(CORPUS))  # fmt: skip
-        yield client_pb2.NodeReply(node=node)
+        yield client_pb2.NodeReply(node=node, jobs=fates())
+        await asyncio.Event().wait()
+
+    async def DrainNode(self, request: Any, context: Any) -> client_pb2.NodeReply:
+        if not request.preview:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(13))
+        return client_pb2.NodeReply(jobs=fates())
+
+    async def Usage(self, request: Any, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
+        accounts = [
+            usage_pb2.UsageAccount(key=[one], jobs=1, allocated_gpu_s=7200.0, computing_gpu_s=7000.0, lost_gpu_s=n)
+            for n, one in enumerate(CORPUS[:USERS])
+        ]
+        by_day = [usage_pb2.UsageAccount(key=["0"], allocated_gpu_s=7200.0, computing_gpu_s=7200.0)]
+        yield usage_pb2.UsageReply(
+            done=1.0, accounts=by_day if request.by == ["day"] else accounts, total=usage_pb2.UsageAccount(jobs=1),
+            gpus=usage_pb2.GpuUsage(gpus=4, known_gpu_s=9000.0, allocated_gpu_s=7200.0), until=time.time(),
+            foreign_gpu_s=dict.fromkeys(CORPUS[:FOREIGN], 60.0), problems=list(CORPUS),
+        )  # fmt: skip
+
+    async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
+        if request.after_sequence:
+            return client_pb2.QueryEventsReply(last_sequence=request.after_sequence)
+        told = [
+            client_pb2.Event(sequence=n + 1, time=time.time(), kind=text(n + 1), job_id=text(n + 2), node=one, text=one)
+            for n, one in enumerate(CORPUS)
+        ]
+        return client_pb2.QueryEventsReply(events=told[::-1], last_sequence=len(CORPUS))
 
     async def Hold(self, request: Any, context: Any) -> client_pb2.Job:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(int(request.job_id)))

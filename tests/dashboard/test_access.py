@@ -8,7 +8,7 @@ import time
 import pytest
 from ebbtide_core.views.digest import digest
 from ebbtide_protos.v1 import client_pb2, user_pb2
-from ebbtide_web import app as pages
+from ebbtide_web import dashboard as dashboards
 from ebbtide_web import sessions
 from ebbtide_web.changes import VERBS
 from ebbtide_web.guard import HEADERS
@@ -103,7 +103,7 @@ async def test_with_a_made_up_cookie_every_route_is_refused(tmp_path, monkeypatc
 
 
 async def test_with_a_session_whose_token_was_revoked_every_route_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "CHECKED_S", 0.0)
+    monkeypatch.setattr(dashboards, "CHECKED_S", 0.0)
     async with a_stage(tmp_path, monkeypatch) as stage:
         job, ann = await a_job(stage), await stage.person("ann")
         await revoke_token_of(stage, "ann")
@@ -126,7 +126,7 @@ async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_pa
             read.append(path)
             if path.startswith("/stream"):
                 events = await bob.stream(filled(path, job))
-                await events.until(lambda name, _: name in ("frame", "job", "refused"))
+                await events.until(lambda name, _: name in ("frame", "job", "events", "usage", "array", "refused"))
                 events.close()
                 assert "secret" not in json.dumps(events.seen), path
             else:
@@ -227,7 +227,7 @@ async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, 
         for route in routes_of(stage):
             path = filled(route, job)
             if "stream" not in path:
-                assert (await ann.get(path)).status in (200, 303, 404, 405), path
+                assert (await ann.get(path)).status in (200, 303, 400, 403, 404, 405), path
             for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
                 assert (await ann.ask(method, path)).status == 405
         assert facts(stage) == before
@@ -327,7 +327,7 @@ async def expire(stage, user: str) -> None:
 
 @pytest.mark.parametrize("end", [revoke_token_of, expire])
 async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(pages, "CHECKED_S", 0.2)
+    monkeypatch.setattr(dashboards, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
         job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
@@ -335,7 +335,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"a line\n"))
         streams = [filled(path, job) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
-        assert len(streams) == 4
+        assert len(streams) == 9
         open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")
         for stream in [*open_, theirs]:
@@ -354,7 +354,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
 
 @pytest.mark.parametrize("end", [revoke_token_of, expire])
 async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(pages, "CHECKED_S", 0.2)
+    monkeypatch.setattr(dashboards, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
         job, ann = await a_job(stage), await stage.person("ann")
@@ -383,7 +383,7 @@ async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):
         for stream in streams:
             await stream.next()
         job = await a_job(stage)
-        for path in ("/stream/cluster", "/stream/queue", f"/stream/jobs/{job}", f"/stream/jobs/{job}/log"):
+        for path in [filled(path, job) for _, path in closed_routes_of(stage) if path.startswith("/stream")]:
             assert (await ann.get(path)).status == 429
         for stream in streams:
             stream.close()
@@ -400,6 +400,10 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
         job, ann = await a_job(stage), await stage.person("ann")
         replies = [await stage.visitor().page("/login"), await stage.visitor().get("/"), await ann.page("/")]
         replies += [await ann.page(path) for path in ("/queue", f"/jobs/{job}", "/jobs/99", "/static/app.js", "/none")]
+        replies += [
+            await ann.page(path)
+            for path in ("/nodes", "/nodes/n1", "/nodes/n1/facts", "/events", "/usage", "/usage.csv")
+        ]
         replies += [await ann.get("/", host="evil.example")]
         for reply in replies:
             for name, value in HEADERS:
@@ -412,7 +416,17 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
 async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         job, ann = await a_job(stage), await stage.person("ann")
-        for path in ("/", "/queue", f"/jobs/{job}", "/jobs/99"):
+        for path in (
+            "/",
+            "/queue",
+            f"/jobs/{job}",
+            "/jobs/99",
+            f"/arrays/{job}",
+            "/nodes",
+            "/nodes/n1",
+            "/events",
+            "/usage",
+        ):
             text = (await ann.page(path)).body.decode()
             assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
             assert re.findall(r"<style|\bstyle=|\son\w+=|javascript:", text) == []

@@ -254,6 +254,7 @@ def test_when_the_master_is_killed_the_page_says_so_keeps_the_old_and_goes_on(cl
     cluster.wait_for_step(job, 2)
     page.goto(at(cluster, f"/jobs/{job}"))
     page.wait_for_selector(".state-line .state >> text=Running")
+    places = page.evaluate(BOXES)
     other = page.context.new_page()
     other.goto(at(cluster, "/"))
     other.wait_for_selector("text=stays")
@@ -261,6 +262,7 @@ def test_when_the_master_is_killed_the_page_says_so_keeps_the_old_and_goes_on(cl
     for one in (page, other):
         one.wait_for_selector("#banner:has-text('has not answered since')")
         assert "stays" in one.inner_text("main")
+    assert page.evaluate(BOXES) == places, "the words about it move nothing"
     assert page.get_by_role("button", name="Suspend").is_disabled()
     cluster.ebb("up")
     for one in (page, other):
@@ -300,6 +302,71 @@ def test_a_session_that_is_over_leads_to_the_page_where_one_logs_in(cluster, pag
     page.complaints.clear()  # the browser tells that its streams were refused
 
 
+def test_an_operator_drains_a_node_after_seeing_what_becomes_of_its_jobs_and_undrains_it(cluster, page):
+    (node,) = [found["name"] for found in cluster.facts("nodes")]
+    job = submit(cluster, "--gpus", "1", name="has-to-leave")
+    cluster.wait_for_step(job, 2)
+    page.goto(at(cluster, "/nodes"))
+    page.get_by_role("link", name=node, exact=True).click()
+    page.get_by_role("button", name="Undrain").wait_for()
+    assert page.get_by_role("button", name="Undrain").is_disabled()
+    assert page.get_by_role("button", name="Remove").get_attribute("title") == "It is connected: stop its agent first."
+    page.get_by_role("button", name="Drain", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("runs to its end").wait_for()
+    dialog.get_by_label("Jobs there").select_option("they leave at once")
+    dialog.get_by_text("is suspended and waits: no other node can take it now, now").wait_for()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    assert cluster.facts("nodes")[0]["state"] == "up", "looking changes nothing"
+    page.get_by_role("button", name="Drain", exact=True).click()
+    dialog.get_by_label("Reason").fill("new fans")
+    dialog.get_by_role("button", name="Drain").click()
+    page.wait_for_selector(".state-line .state >> text=draining")
+    assert "new fans" in page.inner_text("#state")
+    assert page.inner_text("#jobs tbody").endswith("runs to its end")
+    page.wait_for_selector("#story li:has-text('taken out of service by')")
+    page.get_by_role("button", name="Undrain").click()
+    page.wait_for_selector(".state-line .state >> text=up")
+    assert cluster.facts("nodes")[0]["state"] == "up"
+
+
+def test_who_may_not_change_nodes_is_offered_no_button_for_it(cluster, page):
+    (node,) = [found["name"] for found in cluster.facts("nodes")]
+    cluster.ebb("user", "add", "eve")
+    token = cluster.facts("token", "create", "--user", "eve")["text"]
+    other = page.context.browser.new_context(reduced_motion="reduce").new_page()
+    complaints = watched(other)
+    other.goto(at(cluster, "/login"))
+    other.get_by_label("Or paste a token").fill(token)
+    other.get_by_role("button", name="Log in").click()
+    other.wait_for_selector("#tiles .tile")
+    other.goto(at(cluster, f"/nodes/{node}"))
+    other.wait_for_selector(".gpu-details")
+    assert other.inner_text("#actions") == "Only operators can change this node."
+    assert complaints == []
+    other.context.close()
+
+
+def test_events_come_by_themselves_and_are_filtered_by_the_address(cluster, page):
+    page.goto(at(cluster, "/events?about=jobs"))
+    page.wait_for_selector(".story li, #events .empty")
+    job = submit(cluster, "--cpu-only", "--hold", name="is-told")
+    page.wait_for_selector(f".story li:has-text('job {job}'):has-text('Job submitted')")
+    page.get_by_label("Kind").select_option("Cancel requested")
+    page.wait_for_url(re.compile("kind=CancelRequested"))
+    page.get_by_label("Job").fill(job)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#events .empty")
+    cluster.ebb("cancel", job)
+    page.wait_for_selector(f".story li:has-text('job {job}'):has-text('Cancel requested')")
+    assert page.locator(".story li").count() == 1
+    page.get_by_label("To", exact=True).fill("2001-01-01T00:00")
+    page.wait_for_selector("#events .empty")
+    page.get_by_role("link", name="Clear").click()
+    page.wait_for_selector(".story li:has-text('Master started')")
+
+
 def choose(page, name: str) -> None:
     page.get_by_label(f"Choose job {name}", exact=True).check()
 
@@ -316,6 +383,7 @@ def open_node(page) -> None:
 
 def every_page(cluster):
     """All pages, and what can be opened on them: the path, what shows that it is there, and what to do then."""
+    (node,) = [found["name"] for found in cluster.facts("nodes")]
     first = submit(cluster, "--gpus", "1", name="a-name-that-is-rather-long-for-a-narrow-column-of-a-table")
     cluster.wait_for_step(first, 2)
     cluster.ebb("drill", first)
@@ -338,6 +406,18 @@ def every_page(cluster):
         (f"/jobs/{array}", "#tasks tbody tr", None),
         (f"/jobs/{ended}", "#log .ln:text('step 2')", None),
         ("/jobs/98765", ".empty", None),
+        ("/nodes", "tbody tr", None),
+        ("/nodes?show=out", ".empty", None),
+        ("/nodes?q=there-is-none", ".empty", None),
+        (f"/nodes/{node}", ".gpu-details", None),
+        (f"/nodes/{node}", ".gpu-details", lambda page: open_dialog(page, "Drain")),
+        ("/nodes/there-is-none", ".empty", None),
+        ("/events", ".story li", None),
+        ("/events?kind=NodeRemoved", ".empty", None),
+        (f"/arrays/{array}", "#tasks-table tbody tr", None),
+        (f"/arrays/{array}?page=7", "#tasks-table p", None),
+        ("/usage", ".usage tbody tr", None),
+        ("/usage?window=day&by=pool", ".usage tbody tr", lambda page: page.locator(".as-table summary").click()),
     ]
 
 

@@ -11,6 +11,9 @@ from urllib.parse import urlencode
 
 import pytest
 from ebbtide_protos.quantities import printable
+from ebbtide_web import array_facts
+from ebbtide_web.node_facts import MOST_MARKS
+from ebbtide_web.nodes_page import PAGE
 from ebbtide_web.sessions import Links
 
 from tests.dashboard import hostile_cluster
@@ -28,6 +31,10 @@ MADE = """document.querySelectorAll(`main :is(
 MISSING = """([place, texts]) => {
     const shown = [...document.querySelectorAll(place)].map((one) => one.textContent).join("\\n");
     return texts.filter((text) => !shown.includes(text));
+}"""
+ROWS_OF_NODES = """([page, size, all]) => {
+    const rows = document.querySelectorAll("tbody tr").length;
+    return rows === Math.min(size, all - page * size);
 }"""
 UNSEEN = r"""(document.body.innerText + document.title).match(
     /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufeff]/g)"""
@@ -127,11 +134,65 @@ def test_the_queue_shows_hostile_texts_as_text_in_rows_and_filters(hostile, page
     assert sorted(missing) == []
 
 
+def test_the_nodes_show_hostile_texts_as_text_in_rows(hostile, page):
+    hostile.take(hostile_cluster.MAP)
+    missing = set(SHOWN)
+    for number in range(-(-len(CORPUS) // PAGE)):
+        page.goto(f"{hostile.url}/nodes?page={number}")
+        page.wait_for_function(ROWS_OF_NODES, arg=[number, PAGE, len(CORPUS)])
+        missing &= set(page.evaluate(MISSING, ["#rows", SHOWN]))
+        check(page)
+    assert sorted(missing) == []
+
+
+def test_one_node_shows_hostile_texts_as_text_and_so_does_the_dialog_that_drains_it(hostile, page):
+    page.goto(f"{hostile.url}/nodes/n1")
+    page.wait_for_selector("#gpus .gpu-details")
+    page.wait_for_selector("#story li")
+    of_jobs = sorted({printable(text) for text in CORPUS[: hostile_cluster.NODE_JOBS]})
+    of_strays = sorted({printable(text) for text in CORPUS[:MOST_MARKS]})
+    for place, texts in (("#gpus", SHOWN), ("#story", SHOWN), ("#jobs", of_jobs), ("#strays", of_strays)):
+        assert page.evaluate(MISSING, [place, texts]) == []
+    check(page)
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.wait_for_selector("dialog .fate-list li")
+    assert page.evaluate(MISSING, ["dialog", of_jobs]) == []
+    check(page)
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    page.wait_for_selector("#said p")
+    check(page)
+    page.complaints[:] = without_refusals(page.complaints)
+
+
+def test_the_events_show_hostile_texts_as_text(hostile, page):
+    page.goto(f"{hostile.url}/events")
+    page.wait_for_selector(".story li")
+    assert page.evaluate(MISSING, ["#events", SHOWN]) == []
+    check(page)
+
+
+def test_the_usage_shows_hostile_texts_as_text(hostile, page):
+    page.goto(f"{hostile.url}/usage")
+    page.wait_for_selector("#rows tbody tr")
+    users = sorted({printable(text) for text in CORPUS[: hostile_cluster.USERS]})
+    foreign = sorted({printable(text) for text in CORPUS[: hostile_cluster.FOREIGN]})
+    for place, texts in (("#rows", users), ("#gpus", foreign), ("#problems", SHOWN)):
+        assert page.evaluate(MISSING, [place, texts]) == []
+    check(page)
+
+
 def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, page):
     names = ("q", "user", "state", "pool", "class", "sort", "show", "page")
     for text in CORPUS[::7]:
         page.goto(f"{hostile.url}/queue?{urlencode(dict.fromkeys(names, text[:200]))}")
         page.wait_for_selector("#rows :text('No job is like that.')")
+        check(page)
+        page.goto(f"{hostile.url}/nodes?{urlencode(dict.fromkeys(names, text[:200]))}")
+        page.wait_for_selector("#rows :text('No node is like that.'), #rows tbody tr")
+        check(page)
+        fields = ("about", "kind", "job", "node", "since", "until")
+        page.goto(f"{hostile.url}/events?{urlencode(dict.fromkeys(fields, text[:200]))}")
+        page.wait_for_selector(".story li")
         check(page)
 
 
@@ -185,6 +246,18 @@ def test_an_array_shows_hostile_texts_as_text(hostile, page):
     page.wait_for_selector("#tasks tbody tr")
     assert page.evaluate(MISSING, ["#tasks", SHOWN]) == []
     check(page)
+
+
+def test_the_page_of_an_array_shows_hostile_texts_as_text(hostile, page):
+    missing, pages = set(SHOWN), -(-len(CORPUS) // array_facts.PAGE)
+    for number in range(pages):
+        page.goto(f"{hostile.url}/arrays/{hostile_cluster.ARRAY}?page={number}")
+        page.wait_for_selector("#tasks-table tbody tr")
+        missing &= set(page.evaluate(MISSING, ["#tasks-table", SHOWN]))
+        check(page)
+    assert sorted(missing) == []
+    names = sorted({printable(text) for text in CORPUS[:100]})
+    assert page.evaluate(MISSING, ["#plot", names]) == []
 
 
 def test_words_of_a_refusal_are_only_text(hostile, page):

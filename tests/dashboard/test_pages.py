@@ -7,14 +7,18 @@ import unicodedata
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, usage_pb2
+from ebbtide_web import array_facts, events_page, job_facts, node_facts, nodes_page, queue_page, usage_page
 from ebbtide_web import feed as feeds
-from ebbtide_web import job_facts, queue_page
-from ebbtide_web.app import Pages
+from ebbtide_web.answers import HERE, Templates
+from ebbtide_web.array_facts import WantedTasks
+from ebbtide_web.events_page import WantedEvents
 from ebbtide_web.log_lines import LONGEST_LINE, Lines
+from ebbtide_web.nodes_page import WantedNodes
 from ebbtide_web.picture import ClusterPicture
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.shared_page import SharedPage, cleaned, encoded
+from ebbtide_web.usage_page import WantedUsage
 
 from tests.dashboard.hostile import CORPUS, SAFE
 from tests.dashboard.stage import a_stage, answer_reads
@@ -128,7 +132,7 @@ async def test_when_the_master_was_away_pages_keep_what_they_had_and_go_on(tmp_p
 
 def harmless(text: str) -> bool:
     """Whether nothing of it is obeyed by a terminal, or turns what follows around."""
-    return all(unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for letter in text)
+    return all(unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") for letter in set(text))
 
 
 def every_text(value):
@@ -178,6 +182,23 @@ def told_with(text: str) -> list[str]:
     )  # fmt: skip
     explanation = client_pb2.Explanation(reason=text, needs=text, basis=text, nodes=[client_pb2.NodeView(node=text)])
     event = client_pb2.Event(kind="AttemptExited", text=text)
+    other = client_pb2.Event(kind=text, text=text, job_id=text, node=text)
+    process = agent_pb2.GpuProcess(pid=1, user=text, job_id=text, command=text)
+    info = agent_pb2.GpuInfo(uuid=text, model=text, pci_bus_id=text, unhealthy_reason=text)
+    on_node = client_pb2.NodeGpu(info=info, reading=agent_pb2.GpuReading(processes=[process]), reserved=text)
+    node = client_pb2.Node(
+        name=text, hostname=text, state=text, reason=text, version=text, pool=text, moves_to=text, gpu_backend=text,
+        cpu_limits=text, mem_limits=text, labels={text: text}, taints=[text], dead=text, gpus=[on_node],
+        drain=client_pb2.NodeDrain(user=text, reason=text), strays=[client_pb2.Stray(job_id=text, kind=text)],
+    )  # fmt: skip
+    row = client_pb2.ArrayTaskRow(reason=text, params={text: text}, value=float("nan"))
+    array = client_pb2.ShowArrayReply(
+        job_id=text, user=text, name=text, states=b"\x03\x00", params=[text], metrics=[text], param=text, metric=text,
+        x=[float("inf")], y=[float("nan")], rows=[row],
+    )  # fmt: skip
+    account = usage_pb2.UsageAccount(key=[text])
+    usage = usage_pb2.UsageReply(accounts=[account], foreign_gpu_s={text: 1.0}, problems=[text])
+    fate = client_pb2.NodeJob(job_id=text, name=text, user=text, fate=text, text=text)
     lines, rest = Lines().take(f"{text}\nnext {text}".encode("utf-8", "surrogatepass"))
     return [
         *picture.cluster_cells().values(),
@@ -185,6 +206,11 @@ def told_with(text: str) -> list[str]:
         encoded(job_facts.job_facts(job, 0.0)),
         encoded(job_facts.explanation_facts(explanation, 0.0)),
         encoded(job_facts.story_facts([event])),
+        encoded(array_facts.array_facts(array, WantedTasks())),
+        *nodes_page.cells(picture, WantedNodes()).values(),
+        encoded(node_facts.node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
+        encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
+        encoded(usage_page.usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
         encoded(lines),
         encoded(rest),
     ]
@@ -201,11 +227,18 @@ def test_hostile_text_stays_text_in_every_template():
 
 def pages_with(text: str) -> list[str]:
     """Every template with ``text`` wherever it shows something."""
-    environment = Pages(None)._templates
+    templates, kinds = Templates(cluster=text), {text: [(text, text)]}
     person = type("Person", (), {"csrf": text, "user": text, "role": text})()
-    common = {"base": "", "cluster": text, "session": person, "id": text, "name": text, "title": text, "words": text}
-    names = ("job.html", "queue.html", "message.html", "cluster.html")
-    return [environment.get_template(name).render(**common, wanted=Wanted(text=text)) for name in names]
+    common = {"id": text, "name": text, "title": text, "words": text, "back": text, "kinds": kinds}
+    wanted = {
+        "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
+        "array.html": None,
+        "usage.html": WantedUsage(window=text, by=text),
+        "queue.html": Wanted(text=text),
+        "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),
+    }  # fmt: skip
+    assert set(wanted) | {"base.html"} == {path.name for path in (HERE / "templates").iterdir()}
+    return [templates.text(name, person, **common, wanted=each) for name, each in wanted.items()]
 
 
 def test_what_is_shown_of_a_file_name_is_plain():

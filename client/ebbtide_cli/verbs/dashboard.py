@@ -24,7 +24,7 @@ from ebbtide_cli.verb import examples, json_option, master_option
 
 if TYPE_CHECKING:
     import grpc
-    from ebbtide_web.app import DashboardSettings
+    from ebbtide_web.dashboard import DashboardSettings
     from ebbtide_web.serve import Listening, Proxied, Shared
 
 MOST_BASE: Final = 200
@@ -256,7 +256,7 @@ def _log_changes() -> None:
 def _settings(home: Home, master: str | None) -> "Callable[[Listening], DashboardSettings]":
     """Return the settings for a port. The master must answer now, so that a mistake is told here and not on a page."""
     from ebbtide_protos.v1 import user_pb2
-    from ebbtide_web.app import DashboardSettings
+    from ebbtide_web.dashboard import DashboardSettings
     from ebbtide_web.reach import AwayError
     from ebbtide_web.sessions import Links
 

@@ -52,6 +52,12 @@ def drain_forecasts(state: ClusterState, node: Node, now: float) -> Iterator[Dra
     return (_forecast(state, job, node, now) for job in state.jobs_on(node))
 
 
+def drain_preview(state: ClusterState, event: e.NodeDrained, now: float) -> list[DrainForecast]:
+    """Return what would become of each job if the node were drained so. This changes ``state``, which is a copy."""
+    _drained(state, event, now)
+    return list(drain_forecasts(state, state.nodes[event.node], now))
+
+
 def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
     drain = node.drain
     if job.live is None or (not job.running and not job.off_gpu):

@@ -1,5 +1,6 @@
 // The page of the cluster: sums, a card for each GPU or a map of many, and who is next.
 import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, linked, now, plural, put, read, say, scroller, short, state, svg } from "./app.js";
+import { gpuSections } from "./gpu_sections.js";
 
 const STATES = ["allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable"];
 const COLOURS = ["#0072b2", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#7a6fc4", "#8a9a3b"];
@@ -249,14 +250,9 @@ async function details(name, only = null) {
   dialog.replaceChildren(close, h("h2", { id: "details-title" }, only === null ? `Node ${name}` : `GPU ${only} of node ${name}`), body);
   if (!dialog.open) dialog.showModal();
   try {
-    const node = await read(`/nodes/${encodeURIComponent(name)}`);
-    body.replaceChildren(h("p", {}, state(node.state), " ", node.reason, h("span", { class: "dim" }, ` Ebbtide ${node.version}`)),
-      ...node.gpus.filter((gpu) => only === null || gpu.index === only).map((gpu) => h("section", { class: "gpu-details" },
-        only === null ? h("h3", {}, `GPU ${gpu.index}`) : null, h("p", { class: "dim small mono" }, `${gpu.model} ${gpu.uuid} ${gpu.bus}`),
-        gpu.unhealthy ? h("p", { class: "warn-words" }, gpu.unhealthy) : null, gpu.reserved ? h("p", { class: "dim" }, gpu.reserved) : null,
-        gpu.jobs.length ? h("p", {}, "Jobs: ", gpu.jobs.map((id) => [jobLink(id), " "])) : null,
-        gpu.processes.length ? scroller(`Processes on GPU ${gpu.index}`, h("table", {}, h("thead", {}, h("tr", {}, ["Process", "User", "Job", "Memory", "Command"].map((title) => h("th", { scope: "col" }, title)))),
-          h("tbody", {}, gpu.processes.map((process) => h("tr", {}, h("td", { class: "number" }, String(process.pid)), h("td", {}, process.user), h("td", {}, process.job ? jobLink(process.job) : "none"), h("td", { class: "number" }, bytes(process.mem)), h("td", { class: "mono" }, process.command)))))) : h("p", { class: "dim" }, "No processes."))));
+    const place = `/nodes/${encodeURIComponent(name)}`, node = await read(`${place}/facts`);
+    body.replaceChildren(h("p", {}, state(node.state), " ", node.reason, h("span", { class: "dim" }, ` Ebbtide ${node.version} · `), h("a", { href: `${base}${place}` }, "All about this node")),
+      ...gpuSections(node.gpus, only));
   } catch (error) {
     body.replaceChildren(h("p", { class: "problem" }, error.message));
   }

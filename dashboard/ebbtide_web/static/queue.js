@@ -1,7 +1,7 @@
 // The page of the queue: filters in the address, rows that change as they are, and changes of several jobs at once.
-import { ask, base, byId, clock, counting, empty, frames, h, jobLink, keep, linked, now, plural, post, printable, put, say, short, state, whyNot } from "./app.js";
+import { ask, base, byId, clock, counting, empty, frames, h, jobLink, keep, linked, now, plural, post, put, say, short, state, whyNot } from "./app.js";
+import { listPage } from "./list.js";
 
-const query = new URLSearchParams(location.search);
 const chosen = new Set();
 const TABS = [["unfinished", "All"], ["waiting", "Waiting"], ["running", "Running"], ["finished", "Finished"]];
 const SORTS = [["", "as they start"], ["-id", "newest first"], ["id", "oldest first"], ["user", "user"], ["name", "name"], ["-gpus", "most GPUs"], ["-waited", "longest wait"], ["priority", "priority"]];
@@ -10,28 +10,8 @@ let shown = [];
 let cells = new Map();
 let following = null;
 
-const address = (changes) => {
-  const next = new URLSearchParams(query);
-  for (const [name, value] of Object.entries(changes)) { if (value) next.set(name, value); else next.delete(name); }
-  if (!("page" in changes)) next.delete("page");
-  return next;
-};
-const href = (changes) => { const text = address(changes).toString(); return `${base}/queue${text ? `?${text}` : ""}`; };
-
-function go(changes) {
-  const next = address(changes);
-  for (const name of [...query.keys()]) query.delete(name);
-  for (const [name, value] of next) query.set(name, value);
-  history.pushState(null, "", href({ page: query.get("page") ?? "" }));
-  follow();
-}
-
-addEventListener("popstate", () => {
-  for (const name of [...query.keys()]) query.delete(name);
-  for (const [name, value] of new URLSearchParams(location.search)) query.set(name, value);
-  byId("q").value = query.get("q") ?? "";
-  follow();
-});
+const list = listPage({ path: "/queue", filters: ["q", "user", "state", "pool", "class", "sort"], sorts: SORTS, follow: () => follow() });
+const { query } = list;
 
 function follow() {
   following?.close();
@@ -43,14 +23,9 @@ function show() {
   if (!page) return;
   shown = page.rows;
   const tab = query.get("show") ?? "unfinished";
-  put(byId("tabs"), [tab, page.tabs, String(query)], () => TABS.map(([name, words]) =>
-    h("a", { href: href({ show: name === "unfinished" ? "" : name, state: "" }), "aria-current": name === tab ? "page" : null, onclick: (event) => { event.preventDefault(); chosen.clear(); go({ show: name === "unfinished" ? "" : name, state: "" }); } },
-      words, h("span", { class: "many" }, page.tabs[name].toLocaleString("en")))));
-  showFilters(cells.get("facets"));
-  byId("count").textContent = page.pages > 1 ? `${plural(page.total, "row")}, page ${page.page + 1} of ${page.pages}` : plural(page.total, "row");
-  put(byId("pages"), [page.page, page.pages, String(query)], () => page.pages < 2 ? [] : [
-    page.page > 0 ? h("a", { href: href({ page: page.page > 1 ? String(page.page - 1) : "" }), rel: "prev" }, "Previous") : null,
-    page.page + 1 < page.pages ? h("a", { href: href({ page: String(page.page + 1) }), rel: "next" }, "Next") : null]);
+  list.showTabs(TABS, tab, page.tabs, () => chosen.clear());
+  list.showFilters(cells.get("facets"), { state: (name) => name.toLowerCase() });
+  list.showPages(page, "row");
   for (const id of [...chosen]) if (!cells.has(`row:${id}`)) chosen.delete(id);
   if (!shown.length) {
     byId("rows").kept = undefined; body = null;
@@ -62,19 +37,6 @@ function show() {
   }
   showRows(tab === "finished");
   showBulk();
-}
-
-function showFilters(facets) {
-  for (const [name, values] of Object.entries(facets)) {
-    const select = byId(`f-${name}`), wanted = query.get(name) ?? "";
-    const known = Object.entries(values).sort(([a], [b]) => a.localeCompare(b, "en"));
-    if (wanted && !Object.hasOwn(values, wanted)) known.push([wanted, 0]);
-    put(select, [known, wanted], () => [h("option", { value: "" }, "any"), known.map(([value, count]) => h("option", { value, selected: value === wanted }, `${printable(name === "state" ? value.toLowerCase() : value)} (${count})`))]);
-    select.closest("label").hidden = known.length < 2 && !wanted;
-  }
-  const sort = query.get("sort") ?? "";
-  put(byId("f-sort"), sort, () => SORTS.map(([value, words]) => h("option", { value, selected: value === sort }, words)));
-  byId("clear").hidden = !["q", "user", "state", "pool", "class", "sort"].some((name) => query.get(name));
 }
 
 // --- rows ---
@@ -182,10 +144,4 @@ async function change(words, verb) {
   } catch (error) { say(error.message); }
 }
 
-// --- filters ---
-
-let typing = 0;
-byId("q").addEventListener("input", (event) => { clearTimeout(typing); typing = setTimeout(() => go({ q: event.target.value.trim() }), 250); });
-byId("filters").addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(typing); go({ q: byId("q").value.trim() }); });
-for (const name of ["user", "state", "pool", "class", "sort"]) byId(`f-${name}`).addEventListener("change", (event) => go({ [name]: event.target.value }));
 follow();

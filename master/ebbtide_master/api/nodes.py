@@ -1,5 +1,6 @@
 """Shows nodes, takes them out of service and puts them back, and takes in what operators know of silent nodes."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -10,14 +11,16 @@ from ebbtide_core.events import Event
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.nodes.draining import drain_forecasts
+from ebbtide_core.nodes.draining import drain_forecasts, drain_preview
 from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.resources.books import Node
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
+from ebbtide_master.api.copies import LONGEST_S, ForkedCopies
 from ebbtide_master.api.request_checks import MAX_USER_LENGTH, check_words
 from ebbtide_master.api.views import node_job_message, node_message, pool_messages
+from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
 
 MAX_REASON_LENGTH: Final = 200
@@ -32,6 +35,7 @@ class NodeService:
         self._changes = master.changes
         self._sessions = master.sessions
         self._front = master.front
+        self._copies = ForkedCopies()
 
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
         """List all nodes that ever registered and were not removed."""
@@ -52,7 +56,7 @@ class NodeService:
     # --- out of service, and into it ---
 
     async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Take a node out of service, and show what becomes of its jobs."""
+        """Take a node out of service, and show what becomes of its jobs; a preview only shows what would."""
         check_words("--reason", request.reason, MAX_REASON_LENGTH)
         check_words("user", request.user, MAX_USER_LENGTH)
         deadline = self._deadline(request)
@@ -62,7 +66,30 @@ class NodeService:
         drained = e.NodeDrained(
             node=node, user=request.user, reason=request.reason, deadline=deadline, force=request.force
         )
+        if request.preview:
+            return await self._preview(drained)
         return await self._tell_node(node, drained)
+
+    async def _preview(self, drained: e.NodeDrained) -> client_pb2.NodeReply:
+        """Return what would become of the node's jobs, computed in a copy of this process in which it is drained."""
+        async with self._copies.turn(caller().user):
+            found = await (await self._loop.ask(lambda cluster: self._in_a_copy(cluster, drained)))
+        if found is None:
+            late = f"what would become of the jobs on node {drained.node} is not known after {LONGEST_S:g} s"
+            raise RefusedError(Refusal(RefusalKind.LIMIT, late))
+        return client_pb2.NodeReply.FromString(found)
+
+    def _in_a_copy(self, cluster: Cluster, drained: e.NodeDrained) -> asyncio.Future[bytes | None]:
+        if (refusal := cluster.refusal(drained)) is not None:
+            raise RefusedError(refusal)
+        now = self._clock.now()
+
+        def work() -> bytes:
+            reply = client_pb2.NodeReply(node=self._message(cluster.state.nodes[drained.node], cluster, now))
+            reply.jobs.extend(map(node_job_message, drain_preview(cluster.state, drained, now)))
+            return reply.SerializeToString()
+
+        return self._copies.compute(work)
 
     async def ResumeNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.NodeReply:
         """Put a node into service again; a node that is in service already is no error."""

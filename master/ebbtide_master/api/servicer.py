@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 from google.protobuf.descriptor import MethodDescriptor
 
+from ebbtide_master.api.arrays import ArrayService
 from ebbtide_master.api.board import BoardService
 from ebbtide_master.api.channels import ChannelService
 from ebbtide_master.api.cluster import ClusterService
@@ -30,9 +31,9 @@ from ebbtide_master.api.usage import UsageService
 METHODS: Final[Mapping[str, MethodDescriptor]] = client_pb2.DESCRIPTOR.services_by_name["ClientService"].methods_by_name
 
 _OF_CONTEXT: Final[tuple[Callable[[Context], object], ...]] = (
-    BoardService, ChannelService, ClusterService, ExplanationService, IdentityService, JobChangeService, JournalService,
-    ListingService, LogService, MembershipService, NodeService, NoticeService, ReservationService, SnapshotService,
-    SubmissionService, UsageService,
+    ArrayService, BoardService, ChannelService, ClusterService, ExplanationService, IdentityService, JobChangeService,
+    JournalService, ListingService, LogService, MembershipService, NodeService, NoticeService, ReservationService,
+    SnapshotService, SubmissionService, UsageService,
 )  # fmt: skip
 
 

@@ -33,6 +33,9 @@ _STATUS: Final = {
     RefusalKind.LIMIT: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+_LONG_LISTS: Final[dict[type, str]] = {client_pb2.ListJobsReply: "jobs", client_pb2.QueryEventsReply: "events"}
+"""The replies that may be long, each with the name of its list."""
+
 GRPC_LOG: Final = "grpc._cython.cygrpc"
 """The name of the logger to which gRPC logs its own errors."""
 
@@ -126,11 +129,15 @@ def _called(
 
 async def _seen(reply: Any, show: Callable[[Any], Any]) -> Any:
     """Return what the caller may see of ``reply``. A long list becomes bytes in parts, with other calls in between."""
-    if not isinstance(reply, client_pb2.ListJobsReply):
+    kind = type(reply)
+    if kind not in _LONG_LISTS:
         return show(reply)
-    parts, jobs = list[bytes](), reply.jobs
-    for start in range(0, len(jobs), PAGE):
-        page = client_pb2.ListJobsReply(jobs=jobs[start : start + PAGE])
+    name = _LONG_LISTS[kind]
+    rows = list(getattr(reply, name))
+    reply.ClearField(name)
+    parts = [show(reply).SerializeToString()]
+    for start in range(0, len(rows), PAGE):
+        page = kind(**{name: rows[start : start + PAGE]})
         parts.append(show(page).SerializeToString())
         await asyncio.sleep(0)
     return b"".join(parts)

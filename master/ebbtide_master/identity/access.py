@@ -30,7 +30,9 @@ ACCESS: Final = {
                 "ListReservations", "WhoAmI",
                 "WatchBoard", "ForecastQueue",  # tell everybody the same: nothing that `sight` would hide from anybody
             ),
-            Access.SEEN: ("ListJobs", "ShowJob", "ShowStory", "Explain", "WatchJobs", "WatchEvents"),
+            Access.SEEN: (
+                "ListJobs", "ShowJob", "ShowArray", "ShowStory", "Explain", "WatchJobs", "WatchEvents", "QueryEvents",
+            ),
             Access.OWNER: (
                 "ReadLogs", "Suspend", "Resume", "Resize", "Drill", "Change", "Cancel", "Hold", "Release",
                 "Requeue",  # a job that is run again keeps its user

@@ -27,6 +27,8 @@ _SPEC: Final = frozenset({
     "begin_at", "kind", "idle_limit_s", "idle_ok", "move_checkpoints", "retries", "failover_after_s",
 })  # fmt: skip
 _PROGRESS: Final = frozenset({"step", "total"})
+_ARRAY: Final = frozenset({"job_id", "user", "name", "indices", "states", "rungs", "rows"})
+_ROW: Final = frozenset({"index", "state", "step", "total", "rungs", "preemptions"})
 _NEEDS: Final = frozenset({
     "select", "tolerate", "on", "exclude", "gpu_types", "compute_capability", "gpu_total_mem_bytes", "mixed_gpus",
 })  # fmt: skip
@@ -114,6 +116,14 @@ def _hide_jobs(reply: client_pb2.ListJobsReply, user: str, owner_of: OwnerOf) ->
         _hide_job(job, user, owner_of)
 
 
+def _hide_array(reply: client_pb2.ShowArrayReply, user: str, owner_of: OwnerOf) -> None:
+    if reply.user == user:
+        return
+    _keep(reply, _ARRAY)
+    for row in reply.rows:
+        _keep(row, _ROW)
+
+
 def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerOf) -> None:
     if owner_of(reply.job_id) == user:
         return
@@ -126,7 +136,7 @@ def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerO
             node.obstacle = "not one that it can use"
 
 
-def _hide_story(reply: client_pb2.StoryReply, user: str, owner_of: OwnerOf) -> None:
+def _hide_events(reply: client_pb2.StoryReply | client_pb2.QueryEventsReply, user: str, owner_of: OwnerOf) -> None:
     for event in reply.events:
         _hide_event(event, user, owner_of)
 
@@ -183,8 +193,10 @@ def _keep(message: Any, names: frozenset[str]) -> None:
 HIDERS: Final[Mapping[type, Callable[[Any, str, OwnerOf], None]]] = {
     client_pb2.Job: _hide_job,
     client_pb2.ListJobsReply: _hide_jobs,
+    client_pb2.ShowArrayReply: _hide_array,
     client_pb2.Explanation: _hide_explanation,
-    client_pb2.StoryReply: _hide_story,
+    client_pb2.StoryReply: _hide_events,
+    client_pb2.QueryEventsReply: _hide_events,
     client_pb2.Event: _hide_event,
 }
 """The functions that hide, by type of reply; other replies do not show what a job runs."""

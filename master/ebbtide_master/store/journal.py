@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import UnknownEventError, decode_event, encode
@@ -51,6 +51,18 @@ class DamagedLineError(StoreError):
         self.line = line
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What somebody looks for in the journal: only events of ``kinds``, and about ``job`` and ``node``, if given."""
+
+    kinds: tuple[str, ...] = ()
+    job: str = ""
+    node: str = ""
+
+
+ANYTHING: Final = About()
+
+
 class Journal(Protocol):
     """A journal that can be read. Its methods raise `StoreError` for any failure."""
 
@@ -66,6 +78,9 @@ class Journal(Protocol):
         A negative limit means none. Lines that were set aside are left out; another damaged one raises
         `DamagedLineError`.
         """
+
+    def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
+        """Yield the events before line ``before`` and behind ``after``, the newest first, as `events` does."""
 
 
 class Store(Journal, Protocol):

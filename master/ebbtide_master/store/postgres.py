@@ -17,7 +17,16 @@ from typing import Final
 from ebbtide_core.events import Event
 
 from ebbtide_master.store import leadership
-from ebbtide_master.store.journal import DamagedLine, DamagedLineError, StoredEvent, StoreError, columns, decoded
+from ebbtide_master.store.journal import (
+    ANYTHING,
+    About,
+    DamagedLine,
+    DamagedLineError,
+    StoredEvent,
+    StoreError,
+    columns,
+    decoded,
+)
 from ebbtide_master.store.leadership import Connection, Leadership, connect, postgres_errors
 from ebbtide_master.store.sqlite import LOCK_NAME, MOST_DAMAGED, lock
 from ebbtide_master.store.sqlite_journal import MAX_SEQUENCE
@@ -164,10 +173,27 @@ class PostgresStore:
         if job is not None:
             query += " AND job = %s AND job <> ''"
             arguments.append(job)
-        arguments.append(None if limit < 0 else limit)
+        return self._lines(f"{query} ORDER BY sequence LIMIT %s", [*arguments, None if limit < 0 else limit])
+
+    def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
+        """Yield the events before line ``before`` and behind ``after``, the newest first, as `events` does."""
+        query = "SELECT sequence, time, kind, job, body FROM ebbtide.events WHERE sequence < %s AND sequence > %s"
+        arguments: list[object] = [min(before, MAX_SEQUENCE), min(after, MAX_SEQUENCE)]
+        if about.kinds:
+            query += " AND kind = ANY(%s)"
+            arguments.append(list(about.kinds))
+        if about.job:
+            query += " AND job = %s AND job <> ''"
+            arguments.append(about.job)
+        if about.node:
+            query += " AND node = %s"
+            arguments.append(about.node)
+        return self._lines(f"{query} ORDER BY sequence DESC LIMIT %s", [*arguments, None if limit < 0 else limit])
+
+    def _lines(self, query: str, arguments: list[object]) -> Iterator[StoredEvent]:
         with postgres_errors(), closing(self._read()) as db, db.transaction(), db.cursor("journal") as cursor:
             cursor.itersize = READ_AT_ONCE
-            cursor.execute(f"{query} ORDER BY sequence LIMIT %s", arguments)
+            cursor.execute(query, arguments)
             for sequence, time, *line in cursor:
                 if sequence not in self.damage:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_master.store.fatal import sqlite_errors
-from ebbtide_master.store.journal import DamagedLine, DamagedLineError, StoredEvent, StoreError, decoded
+from ebbtide_master.store.journal import (
+    ANYTHING,
+    About,
+    DamagedLine,
+    DamagedLineError,
+    StoredEvent,
+    StoreError,
+    decoded,
+)
 from ebbtide_master.store.sqlite_file import reading
 
 MAX_SEQUENCE: Final = 2**63 - 1
@@ -50,6 +58,24 @@ class SqliteJournal:
             arguments.append(job)
         with sqlite_errors(), closing(self._read()) as db:
             for sequence, time, *line in db.execute(f"{query} ORDER BY sequence LIMIT ?", [*arguments, limit]):
+                if sequence not in self.damage:
+                    yield StoredEvent(sequence, time, decoded(sequence, *line))
+
+    def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
+        """Yield the newest events first, as `ebbtide_master.store.journal.Journal` says."""
+        query = "SELECT sequence, time, kind, job, body FROM events WHERE sequence < ? AND sequence > ?"
+        arguments: list[object] = [min(before, MAX_SEQUENCE), min(after, MAX_SEQUENCE)]
+        if about.kinds:
+            query += f" AND kind IN ({','.join('?' * len(about.kinds))})"
+            arguments += about.kinds
+        if about.job:
+            query += " AND job = ? AND job <> ''"
+            arguments.append(about.job)
+        if about.node:
+            query += " AND node = ?"
+            arguments.append(about.node)
+        with sqlite_errors(), closing(self._read()) as db:
+            for sequence, time, *line in db.execute(f"{query} ORDER BY sequence DESC LIMIT ?", [*arguments, limit]):
                 if sequence not in self.damage:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
 

@@ -1170,6 +1170,219 @@ class RungResult(_message.Message):
 Global___RungResult: _TypeAlias = RungResult  # noqa: Y015
 
 @_typing.final
+class ShowArrayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PARAM_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """of the array"""
+    param: _builtins.str
+    """whose values `x` are; one that no task has: the first"""
+    metric: _builtins.str
+    """whose values `y` are; one that no task has: that of its halving, the loss, or the first"""
+    first: _builtins.int
+    """how many tasks, in the order of their index, come before `rows`"""
+    limit: _builtins.int
+    """at most so many rows; 0: 200, which is the most"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        param: _builtins.str = ...,
+        metric: _builtins.str = ...,
+        first: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "job_id", b"job_id", "limit", b"limit", "metric", b"metric", "param", b"param"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowArrayRequest: _TypeAlias = ShowArrayRequest  # noqa: Y015
+
+@_typing.final
+class ShowArrayReply(_message.Message):
+    """The columns have one entry for each task, in the order of their index."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    INDICES_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    PARAM_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    X_FIELD_NUMBER: _builtins.int
+    Y_FIELD_NUMBER: _builtins.int
+    LESS_IS_BETTER_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    user: _builtins.str
+    name: _builtins.str
+    states: _builtins.bytes
+    """JobState, one byte each"""
+    param: _builtins.str
+    """whose values `x` are; empty: there is none"""
+    metric: _builtins.str
+    less_is_better: _builtins.bool
+    """of the metric"""
+    @_builtins.property
+    def indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def params(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names, at most 100"""
+
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of what was reported, at most 100"""
+
+    @_builtins.property
+    def x(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """not a number: not known, or no number"""
+
+    @_builtins.property
+    def y(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RungCount]: ...
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArrayTaskRow]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        user: _builtins.str = ...,
+        name: _builtins.str = ...,
+        indices: _abc.Iterable[_builtins.int] | None = ...,
+        states: _builtins.bytes = ...,
+        params: _abc.Iterable[_builtins.str] | None = ...,
+        metrics: _abc.Iterable[_builtins.str] | None = ...,
+        param: _builtins.str = ...,
+        metric: _builtins.str = ...,
+        x: _abc.Iterable[_builtins.float] | None = ...,
+        y: _abc.Iterable[_builtins.float] | None = ...,
+        less_is_better: _builtins.bool = ...,
+        rungs: _abc.Iterable[Global___RungCount] | None = ...,
+        rows: _abc.Iterable[Global___ArrayTaskRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["indices", b"indices", "job_id", b"job_id", "less_is_better", b"less_is_better", "metric", b"metric", "metrics", b"metrics", "name", b"name", "param", b"param", "params", b"params", "rows", b"rows", "rungs", b"rungs", "states", b"states", "user", b"user", "x", b"x", "y", b"y"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowArrayReply: _TypeAlias = ShowArrayReply  # noqa: Y015
+
+@_typing.final
+class RungCount(_message.Message):
+    """How many tasks reached a rung of successive halving."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    tasks: _builtins.int
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        tasks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RungCount: _TypeAlias = RungCount  # noqa: Y015
+
+@_typing.final
+class ArrayTaskRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParamsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    state: _job_pb2.JobState.ValueType
+    reason: _builtins.str
+    step: _builtins.int
+    total: _builtins.int
+    value: _builtins.float
+    """of the metric"""
+    rungs: _builtins.int
+    """that it reached"""
+    preemptions: _builtins.int
+    @_builtins.property
+    def params(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        state: _job_pb2.JobState.ValueType = ...,
+        reason: _builtins.str = ...,
+        params: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        step: _builtins.int | None = ...,
+        total: _builtins.int | None = ...,
+        value: _builtins.float | None = ...,
+        rungs: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "_total", b"_total", "_value", b"_value", "step", b"step", "total", b"total", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "_total", b"_total", "_value", b"_value", "index", b"index", "params", b"params", "preemptions", b"preemptions", "reason", b"reason", "rungs", b"rungs", "state", b"state", "step", b"step", "total", b"total", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___ArrayTaskRow: _TypeAlias = ArrayTaskRow  # noqa: Y015
+
+@_typing.final
 class Rate(_message.Message):
     """A measured speed."""
 
@@ -1570,6 +1783,90 @@ class Event(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class QueryEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    before_sequence: _builtins.int
+    """only those recorded before this one; 0: from the newest"""
+    after_sequence: _builtins.int
+    """only those recorded after this one"""
+    since: _builtins.float
+    """Unix seconds; 0: from the first"""
+    until: _builtins.float
+    """Unix seconds; 0: up to now"""
+    job_id: _builtins.str
+    """only about this job, or task; empty: about any, or none"""
+    node: _builtins.str
+    """only about this node"""
+    limit: _builtins.int
+    """at most so many; 0: 500, which is the most"""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only of one of these; none: of any"""
+
+    def __init__(
+        self,
+        *,
+        before_sequence: _builtins.int = ...,
+        after_sequence: _builtins.int = ...,
+        since: _builtins.float = ...,
+        until: _builtins.float = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        job_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "before_sequence", b"before_sequence", "job_id", b"job_id", "kinds", b"kinds", "limit", b"limit", "node", b"node", "since", b"since", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryEventsRequest: _TypeAlias = QueryEventsRequest  # noqa: Y015
+
+@_typing.final
+class QueryEventsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    OLDER_BEFORE_FIELD_NUMBER: _builtins.int
+    SEARCHED_TO_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    older_before: _builtins.int
+    """`before_sequence` of the page behind this one; 0: this is the last"""
+    searched_to: _builtins.float
+    """Unix seconds: how far back it was looked; unset with the last page"""
+    last_sequence: _builtins.int
+    """of the last event that there was then: `after_sequence` for those to come"""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """the newest first"""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        older_before: _builtins.int = ...,
+        searched_to: _builtins.float = ...,
+        last_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence", "older_before", b"older_before", "searched_to", b"searched_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryEventsReply: _TypeAlias = QueryEventsReply  # noqa: Y015
 
 @_typing.final
 class ReadLogsRequest(_message.Message):
@@ -2332,12 +2629,15 @@ class DrainNodeRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DEADLINE_S_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    PREVIEW_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     user: _builtins.str
     reason: _builtins.str
     deadline_s: _builtins.float
     """from now; 0: at once; unset: those there run to their end"""
     force: _builtins.bool
+    preview: _builtins.bool
+    """only say what would become of the jobs there; nothing is changed"""
     def __init__(
         self,
         *,
@@ -2346,10 +2646,11 @@ class DrainNodeRequest(_message.Message):
         reason: _builtins.str = ...,
         deadline_s: _builtins.float | None = ...,
         force: _builtins.bool = ...,
+        preview: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "reason", b"reason", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "preview", b"preview", "reason", b"reason", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_s: _TypeAlias = _typing.Literal["deadline_s"]  # noqa: Y015
     _WhichOneofArgType__deadline_s: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s"]  # noqa: Y015

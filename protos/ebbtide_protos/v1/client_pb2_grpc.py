@@ -54,6 +54,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.FromString,
                 _registered_method=True)
+        self.ShowArray = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ShowArray',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.FromString,
+                _registered_method=True)
         self.ShowStory = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ShowStory',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.SerializeToString,
@@ -83,6 +88,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/WatchEvents',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.Event.FromString,
+                _registered_method=True)
+        self.QueryEvents = channel.unary_unary(
+                '/ebbtide.v1.ClientService/QueryEvents',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.FromString,
                 _registered_method=True)
         self.ReadLogs = channel.unary_stream(
                 '/ebbtide.v1.ClientService/ReadLogs',
@@ -318,6 +328,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShowArray(self, request, context):
+        """All tasks of an array briefly, and some in more detail.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShowStory(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -354,6 +371,13 @@ class ClientServiceServicer:
 
     def WatchEvents(self, request, context):
         """Every recorded event after `after_sequence`, then new ones as they come if `follow`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryEvents(self, request, context):
+        """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -656,6 +680,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Job.SerializeToString,
             ),
+            'ShowArray': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowArray,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.SerializeToString,
+            ),
             'ShowStory': grpc.unary_unary_rpc_method_handler(
                     servicer.ShowStory,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.JobRequest.FromString,
@@ -685,6 +714,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.WatchEventsRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.Event.SerializeToString,
+            ),
+            'QueryEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryEvents,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadLogs,
@@ -989,6 +1023,33 @@ class ClientService:
             _registered_method=True)
 
     @staticmethod
+    def ShowArray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ShowArray',
+            ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.ShowArrayReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ShowStory(request,
             target,
             options=(),
@@ -1140,6 +1201,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/WatchEvents',
             ebbtide__protos_dot_v1_dot_client__pb2.WatchEventsRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/QueryEvents',
+            ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class ClientServiceStub:
     """Replies once the job is on disk. Repeating an operation_id returns the first one's job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]
     ShowJob: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
+    ShowArray: _grpc.UnaryUnaryMultiCallable[_client_pb2.ShowArrayRequest, _client_pb2.ShowArrayReply]
+    """All tasks of an array briefly, and some in more detail."""
     ShowStory: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]
     Explain: _grpc.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]
     """With changes, also what would follow from them; nothing is changed."""
@@ -58,6 +60,8 @@ class ClientServiceStub:
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+    QueryEvents: _grpc.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]
+    """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]
     Suspend: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -137,6 +141,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Replies once the job is on disk. Repeating an operation_id returns the first one's job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ListJobsRequest, _client_pb2.ListJobsReply]  # type: ignore[assignment]
     ShowJob: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
+    ShowArray: _aio.UnaryUnaryMultiCallable[_client_pb2.ShowArrayRequest, _client_pb2.ShowArrayReply]  # type: ignore[assignment]
+    """All tasks of an array briefly, and some in more detail."""
     ShowStory: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.StoryReply]  # type: ignore[assignment]
     Explain: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainRequest, _client_pb2.Explanation]  # type: ignore[assignment]
     """With changes, also what would follow from them; nothing is changed."""
@@ -148,6 +154,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """When the first jobs of a queue start, in one look."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_client_pb2.WatchEventsRequest, _client_pb2.Event]  # type: ignore[assignment]
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+    QueryEvents: _aio.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]  # type: ignore[assignment]
+    """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]  # type: ignore[assignment]
     Suspend: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -244,6 +252,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_client_pb2.Job, _abc.Awaitable[_client_pb2.Job]]: ...
 
     @_abc_1.abstractmethod
+    def ShowArray(
+        self,
+        request: _client_pb2.ShowArrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ShowArrayReply, _abc.Awaitable[_client_pb2.ShowArrayReply]]:
+        """All tasks of an array briefly, and some in more detail."""
+
+    @_abc_1.abstractmethod
     def ShowStory(
         self,
         request: _client_pb2.JobRequest,
@@ -289,6 +305,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.Event], _abc.AsyncIterator[_client_pb2.Event]]:
         """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
+
+    @_abc_1.abstractmethod
+    def QueryEvents(
+        self,
+        request: _client_pb2.QueryEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.QueryEventsReply, _abc.Awaitable[_client_pb2.QueryEventsReply]]:
+        """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
 
     @_abc_1.abstractmethod
     def ReadLogs(

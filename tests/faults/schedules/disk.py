@@ -10,7 +10,7 @@ from typing import Any
 
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import decode_event, encode
-from ebbtide_master.store.journal import StoredEvent
+from ebbtide_master.store.journal import ANYTHING, About, StoredEvent
 from ebbtide_master.store.vault import EntryKind
 
 CLUSTER = "c1"
@@ -77,6 +77,9 @@ class SimulatedStore:
         for sequence, (time, kind, body) in enumerate(self._disk.lines, start=1):
             if sequence > after:
                 yield StoredEvent(sequence, time, decode_event(kind, json.loads(body)))
+
+    def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
+        raise AssertionError("nobody asks for events here")
 
     def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:
         done: Future[None] = Future()

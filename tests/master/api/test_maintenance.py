@@ -1,5 +1,6 @@
 """Nodes that are taken out of service, and what jobs ask of them, over the wire."""
 
+import time
 from pathlib import Path
 
 import grpc
@@ -53,6 +54,32 @@ async def test_a_drained_node_is_shown_as_such_and_watched_until_nobody_is_there
         reply = await master.ask.ResumeNode(client_pb2.NodeRequest(node="n1", user="bob"))
         assert (reply.node.state, reply.node.HasField("drain")) == ("up", False)
         assert (await agent.receive("launch")).attempt == 2
+
+
+async def test_a_preview_says_what_a_drain_would_do_and_changes_nothing(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        suspended = await master.running(agent, name="train", grace_s=30.0)
+        never = await master.running(agent, name="fixed", suspend=job_pb2.SUSPEND_MODE_NONE)
+
+        async def fates(**how) -> dict[str, str]:
+            reply = await master.ask.DrainNode(drain(preview=True, **how))
+            assert (reply.node.state, reply.node.HasField("drain")) == ("up", False)
+            return {job.job_id: job.fate for job in reply.jobs}
+
+        before = master.store.last_sequence
+        assert await fates() == {suspended: "runs_out", never: "runs_out"}
+        assert await fates(deadline_s=0.0) == {suspended: "waits", never: "stays"}, "no other node is there"
+        assert await fates(deadline_s=0.0, force=True) == {suspended: "waits", never: "ends"}
+        await master.agent("n2")
+        before = master.store.last_sequence
+        reply = await master.ask.DrainNode(drain(preview=True, deadline_s=3600.0))
+        assert reply.jobs[0].fate == "goes_on"
+        assert reply.jobs[0].at == pytest.approx(time.time() + 3570.0, abs=60.0)
+        assert master.store.last_sequence == before
+        assert (await master.show(suspended)).state == job_pb2.JOB_STATE_RUNNING
+        code, words = await refused(master.ask.DrainNode(drain("n9", preview=True)))
+        assert (code, words) == (grpc.StatusCode.NOT_FOUND, "node n9 does not exist")
 
 
 async def test_who_watches_a_node_that_is_put_back_is_told(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """What clients may read: jobs as they change, events, and logs."""
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
+from ebbtide_master.api import journal
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
@@ -117,6 +120,73 @@ class TestEvents:
                 event = await stream.read()
                 assert (event.kind, event.job_id, event.sequence) == ("JobSubmitted", job, number + 2)
             stream.cancel()
+
+    async def test_events_are_queried_backwards_in_pages_by_time_kind_job_and_node(self, tmp_path: Path) -> None:
+        async with a_master(tmp_path) as master:
+            await master.agent("n1")
+            jobs = [await master.submit(hold=True) for _ in range(5)]
+            await wish(master, "Cancel", jobs[1])
+            all_of_them = [event async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest())]
+
+            async def found(**asked: Any) -> client_pb2.QueryEventsReply:
+                return await master.ask.QueryEvents(client_pb2.QueryEventsRequest(**asked))
+
+            newest = await found()
+            assert (list(newest.events), newest.older_before) == (all_of_them[::-1], 0)
+            assert newest.last_sequence == all_of_them[-1].sequence
+            assert not (await found(after_sequence=newest.last_sequence)).events
+            assert [event.kind for event in (await found(node="n1")).events] == ["NodeRegistered"]
+            assert [event.kind for event in (await found(job_id=jobs[1])).events] == ["CancelRequested", "JobSubmitted"]
+            submitted = await found(kinds=["JobSubmitted"], limit=3)
+            assert [event.job_id for event in submitted.events] == jobs[:1:-1]
+            rest = await found(kinds=["JobSubmitted"], before_sequence=submitted.older_before)
+            assert ([event.job_id for event in rest.events], rest.older_before) == (jobs[1::-1], 0)
+            assert list((await found(after_sequence=all_of_them[-2].sequence)).events) == all_of_them[:-2:-1]
+            for time in sorted({event.time for event in all_of_them}):
+                later = [event for event in all_of_them[::-1] if event.time >= time]
+                assert list((await found(since=time)).events) == later
+                assert list((await found(until=time)).events) == [e for e in all_of_them[::-1] if e.time <= time]
+            assert list((await found(until=1.0)).events) == list((await found(since=2e12)).events) == []
+            assert list((await found(before_sequence=2**64 - 1, limit=1)).events) == all_of_them[-1:]
+
+    async def test_a_query_looks_through_so_many_lines_and_says_how_far_it_came(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(journal, "SEARCHED_AT_ONCE", 4)
+        async with a_master(tmp_path) as master:
+            first = await master.submit(hold=True)
+            for _ in range(9):
+                await master.submit(hold=True)
+            query, seen, pages = client_pb2.QueryEventsRequest(kinds=["MasterStarted"]), list[str](), 0
+            while pages == 0 or query.before_sequence:
+                reply = await master.ask.QueryEvents(query)
+                seen += [event.kind for event in reply.events]
+                assert (reply.searched_to > 0) == (reply.older_before > 0)
+                query.before_sequence, pages = reply.older_before, pages + 1
+            assert (seen, pages) == (["MasterStarted"], 3)
+            of_one = await master.ask.QueryEvents(client_pb2.QueryEventsRequest(job_id=first))
+            assert ([event.job_id for event in of_one.events], of_one.older_before) == ([first], 0)
+
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            ({"limit": 501}, "limit: 501 events are over the limit of 500"),
+            ({"since": math.nan}, "since: is not a time in Unix seconds"),
+            ({"until": math.inf}, "until: is not a time in Unix seconds"),
+            ({"since": -1.0}, "since: is not a time in Unix seconds"),
+            ({"kinds": ["Nothing"]}, "kinds: there is no kind of event 'Nothing'"),
+            ({"kinds": ["JobSubmitted"] * 500}, "kinds: 500 kinds are over the limit"),
+            ({"job_id": "a\0b"}, "job: is not a text of at most 64 printable characters"),
+            ({"node": "n" * 65}, "node: is not a text of at most 64 printable characters"),
+        ],
+    )
+    async def test_a_query_that_means_nothing_is_refused_by_name(
+        self, tmp_path: Path, asked: dict[str, Any], words: str
+    ) -> None:
+        async with a_master(tmp_path) as master:
+            code, told = await refused(master.ask.QueryEvents(client_pb2.QueryEventsRequest(**asked)))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert told.startswith(words)
 
     async def test_a_story_has_every_event_of_one_job(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:

@@ -213,6 +213,7 @@ class TestWhatIsOthers:
                 shown = [str(await person.ShowJob(one)), str(await person.ListJobs(all_jobs))]
                 shown += [str(await person.ShowStory(one))]
                 shown += [str([event async for event in person.WatchEvents(client_pb2.WatchEventsRequest())])]
+                shown += [str(await person.QueryEvents(client_pb2.QueryEventsRequest(job_id=job)))]
                 shown += [str(await person.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job])).read())]
                 assert ["CANARY" in text for text in shown] == [tells] * len(shown)
             seen = await bob.ShowJob(one)

@@ -13,7 +13,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_master.store.journal import DamagedLineError, Store, StoreInUseError
+from ebbtide_master.store.journal import About, DamagedLineError, Store, StoreInUseError
 from ebbtide_master.store.postgres import PostgresStore
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.store.vault import EntryKind
@@ -71,6 +71,26 @@ def test_the_journal_can_be_read_from_a_line_on_in_parts_for_one_job_and_by_kind
     assert [line.sequence for line in store.events(kinds=["MasterStarted", "NodeLost"])] == [2]
     assert list(store.events(job="")) == []
     assert list(store.events(after=2**64 - 1)) == []
+
+
+def test_the_newest_lines_come_first_as_far_as_they_are_of_what_is_looked_for(store: Store) -> None:
+    lost = e.NodeLost(NodeId("n1"), 2.5)
+    append(store, cancelled(1), lost, cancelled(2), cancelled(1), e.NodeLost(NodeId("n2"), 3.0))
+
+    def found(before: int = 9, **asked: int) -> list[int]:
+        return [line.sequence for line in store.newest(before, **asked)]
+
+    assert found() == [5, 4, 3, 2, 1]
+    assert found(before=4, after=1) == [3, 2]
+    assert found(limit=2) == [5, 4]
+    assert found(before=0) == found(after=2**64 - 1) == []
+    assert found(before=2**64 - 1, limit=1) == [5]
+    looked_for = {
+        About(job="1"): [4, 1], About(kinds=("NodeLost",)): [5, 2], About(node="n1"): [2],
+        About(kinds=("NodeLost",), node="n2"): [5], About(kinds=("MasterStarted",)): [], About(job="1", node="n1"): [],
+    }  # fmt: skip
+    assert {about: [line.sequence for line in store.newest(9, about=about)] for about in looked_for} == looked_for
+    assert [line.event for line in store.newest(3, limit=1)] == [lost]
 
 
 def test_reading_may_be_broken_off(store: Store) -> None:
