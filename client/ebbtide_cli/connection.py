@@ -100,7 +100,7 @@ def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request
 
 
 def follow(
-    master: str | None, read: "Callable[[ClientServiceStub], Iterator[Reply]]", *, reached: bool = False
+    master: str | Address | None, read: "Callable[[ClientServiceStub], Iterator[Reply]]", *, reached: bool = False
 ) -> Iterator[Reply]:
     """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
 

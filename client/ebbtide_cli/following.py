@@ -9,7 +9,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
-from ebbtide_core.model import limits
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
@@ -20,13 +19,10 @@ from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.jobs import finished
 from ebbtide_cli.log_reading import LogLines, LogPosition
 from ebbtide_cli.output import complain, print_attempt
+from ebbtide_cli.pace import pause_s
 
 MOST_FOLLOWED: Final = 16
 """Logs that are read at a time: each user may follow 24 logs of a node, and more than one `ebb` may run."""
-LOOK_S: Final = 0.5
-"""Seconds between two listings of the tasks, at least."""
-LISTED_SHARE: Final = 0.1
-"""The share of a user's budget for reports on jobs that listings may take; the rest is for other streams."""
 _STDOUT: Final = 1
 _ON_GPUS: Final = ("RUNNING", "STARTING", "SUSPENDING", "STOPPING", "UNREACHABLE")
 _BEGUN: Final = tuple(
@@ -131,7 +127,7 @@ class _Following:
             self._changed.clear()
             listed = await self._look(stub)
             self._choose(stub)
-            await asyncio.sleep(max(LOOK_S, listed * limits.LISTED_COST / limits.WATCHED_PER_S / LISTED_SHARE))
+            await asyncio.sleep(pause_s(listed))
 
     async def _look(self, stub: ClientServiceStub) -> int:
         """Find out which tasks have begun and which have ended; return how many tasks were listed."""

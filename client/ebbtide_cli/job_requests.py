@@ -7,6 +7,7 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.effects import Effective
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
 from ebbtide_cli.facts import Facts, job_facts
 from ebbtide_cli.jobs import finished, summary
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 Send = Callable[["ClientServiceStub", str], client_pb2.Job]
-Effective = Callable[[client_pb2.Job, client_pb2.Job], bool]
-"""Whether the request has taken effect, given the job now and the job as it was when the master accepted that."""
-
 CameOf = Callable[[client_pb2.Job], tuple[str, int]]
 """Returns the line and the exit code for a job that was waited for."""
 

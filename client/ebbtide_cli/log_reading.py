@@ -2,12 +2,19 @@
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.address import Address
+from ebbtide_cli.connection import follow
 from ebbtide_cli.escaped import Escaped
 from ebbtide_cli.prefixed import Prefixed, WholeLines
 from ebbtide_cli.tidy import TidyLines
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 class LogPosition:
@@ -42,6 +49,23 @@ class LogPosition:
             return b""
         # If the lengths differ, the data replaces bytes that are not kept any more.
         return data[max(0, known - offset) :] if offset + len(data) == next_ else data
+
+
+def output(
+    master: str | Address | None, request: client_pb2.ReadLogsRequest, *, reached: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (attempt, bytes), and repeat nothing when the stream has to be opened again.
+
+    Even the first connection may fail if the master was ``reached`` a moment ago.
+    """
+    place = LogPosition(request)
+
+    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.LogChunk]:
+        yield from stub.ReadLogs(place.resumed())
+
+    for chunk in follow(master, read, reached=reached):
+        if data := place.take(chunk):
+            yield chunk.attempt, data
 
 
 class LogLines:

@@ -19,6 +19,8 @@ from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_settin
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ebbtide_cli.address import Address
+
 Value = TypeVar("Value")
 
 MEANT: Final = {
@@ -130,7 +132,7 @@ def parse_job_id(text: str) -> str:
     return text
 
 
-def known_id(master: str | None, text: str) -> str:
+def known_id(master: "str | Address | None", text: str) -> str:
     """Return the id that ``text`` stands for; if it begins with ``@``, ask the master once."""
     if not text.startswith("@"):
         return parse_job_id(text)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.address import Address
 from ebbtide_cli.connection import follow
 from ebbtide_cli.errors import EXPIRED, INTERRUPTED, Failure, Unreachable
 from ebbtide_cli.facts import state_of
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
-def watch_jobs(master: str | None, job_ids: Sequence[str], *, reached: bool = False) -> Iterator[client_pb2.Job]:
+def watch_jobs(
+    master: str | Address | None, job_ids: Sequence[str], *, reached: bool = False
+) -> Iterator[client_pb2.Job]:
     """Yield the jobs now, then each again whenever it changes, without end and across restarts of the master.
 
     If the master was ``reached`` a moment ago, even the first connection may fail and is tried again.

@@ -10,6 +10,7 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.address import Address
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.output import StatusLine
@@ -34,7 +35,7 @@ def take_snapshot(root: Path, limit: int) -> SnapshotRef:
         return take(root, entries, _shown(line, "reading"))
 
 
-def send_snapshot(master: str | None, root: Path, snapshot: SnapshotRef) -> None:
+def send_snapshot(master: str | Address | None, root: Path, snapshot: SnapshotRef) -> None:
     """Send the snapshot if the master lacks it; send it again if the master restarts. `Failure` if files changed."""
     found, give_up = False, math.inf
     while True:

@@ -1,13 +1,17 @@
-"""Combine the options of all topics, and build a job from them."""
+"""Combine the options of all topics, and build from them a job, and the request that submits it."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, TypeVar
 
 import click
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
+from ebbtide_protos.spec import spec_to_message
+from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.address import Address
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.sections import help_all_option
 from ebbtide_cli.submitting import (
@@ -29,6 +33,10 @@ from ebbtide_cli.submitting import (
     waiting,
     whereabouts,
 )
+from ebbtide_cli.submitting.array import array_limits
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.submitting.startable import check_start
+from ebbtide_cli.submitting.sweep import array_tasks
 from ebbtide_cli.submitting.topic import Given, Topic
 
 Command = TypeVar("Command")
@@ -101,6 +109,24 @@ def job_spec(given: Given) -> JobSpec:
     for following in _FOLLOWING:
         fields |= following(given)
     return check(JobSpec(**fields))
+
+
+def submit_request(
+    master: str | Address | None, given: Given, *, hold: bool, dry_run: bool = False
+) -> client_pb2.SubmitRequest:
+    """Return the request for the job that the options describe; `Failure` names the option that is wrong."""
+    spec = job_spec(given)
+    request = client_pb2.SubmitRequest(
+        spec=spec_to_message(spec),
+        hold=hold,
+        operation_id=os.urandom(16).hex(),
+        dry_run=dry_run,
+        user=user_name(),
+        **array_limits(given),
+        tasks=array_tasks(given, spec),
+    )
+    check_start(master, spec, waits=hold or bool(spec.after or spec.begin_at))
+    return request
 
 
 def check(spec: JobSpec) -> JobSpec:

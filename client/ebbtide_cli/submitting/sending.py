@@ -7,6 +7,7 @@ from typing import Final
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.address import Address
 from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import TooFast, Unreachable
 from ebbtide_cli.output import complain
@@ -18,7 +19,7 @@ WAIT_S: Final = 60.0
 """Seconds for which a submit waits because its user submits too much at a time."""
 
 
-def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
+def send(master: str | Address | None, request: client_pb2.SubmitRequest) -> client_pb2.SubmitReply:
     """Send the request, again if the master goes away before it answers; one operation id makes one job.
 
     Its snapshot is sent before each time, because a master that was restarted does not remember who sent which
@@ -46,7 +47,7 @@ def send(master: str | None, request: client_pb2.SubmitRequest) -> client_pb2.Su
             time.sleep(error.wait_s)
 
 
-def _bring_snapshot(master: str | None, request: client_pb2.SubmitRequest) -> None:
+def _bring_snapshot(master: str | Address | None, request: client_pb2.SubmitRequest) -> None:
     """Send the job's snapshot to the master, if the job begins with one."""
     if request.spec.HasField("snapshot") and not request.dry_run:
         from ebbtide_cli.snapshot.sending import send_snapshot

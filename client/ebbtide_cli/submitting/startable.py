@@ -17,6 +17,7 @@ from ebbtide_core.model.spec.program import ProgramSpec
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.address import Address
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
@@ -29,7 +30,7 @@ _LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 _WITH_VALUE: Final = frozenset({"-W", "-X", "-o", "-O", "--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 
-def check_start(master: str | None, spec: ProgramSpec, *, waits: bool) -> None:
+def check_start(master: str | Address | None, spec: ProgramSpec, *, waits: bool) -> None:
     """Refuse or warn of a job that cannot start; ``waits``: it waits for something that may create missing files."""
     if not spec.script and (why := _unfit(spec)):
         raise Failure(f"submit: {why}", USAGE)
@@ -156,7 +157,7 @@ def _found(spec: ProgramSpec, program: str) -> bool:
     return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
-def _all_nodes_are_here(master: str | None) -> bool:
+def _all_nodes_are_here(master: str | Address | None) -> bool:
     """Whether every node of the cluster is this machine; False if that cannot be found out."""
     try:
         with connected(master) as stub:

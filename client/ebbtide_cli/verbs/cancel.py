@@ -1,9 +1,10 @@
 """``ebb cancel``: end jobs for good."""
 
 import click
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask
+from ebbtide_cli.effects import cancelled
 from ebbtide_cli.job_requests import grant, wait_option
 from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 
@@ -20,7 +21,7 @@ def command(job_ids: tuple[str, ...], now: bool, wait: bool, as_json: bool, mast
         master,
         job_ids,
         lambda stub, job_id: ask(stub.Cancel, client_pb2.CancelRequest(job_id=job_id, now=now)),
-        lambda job, _: job.state == job_pb2.JOB_STATE_CANCELLED,
+        cancelled,
         wait=wait,
         as_json=as_json,
     )

@@ -2,23 +2,17 @@
 
 import re
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.connection import follow as follow_stream
 from ebbtide_cli.errors import FAILED, OK
-from ebbtide_cli.log_reading import LogLines, LogPosition
+from ebbtide_cli.log_reading import LogLines, output
 from ebbtide_cli.output import print_attempt
 from ebbtide_cli.time_options import since_option, tail_option
 from ebbtide_cli.verb import examples, id_argument, master_option
 from ebbtide_cli.watching import detaching
-
-if TYPE_CHECKING:
-    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 
 @click.command(
@@ -116,20 +110,3 @@ def _print_log(master: str | None, request: client_pb2.ReadLogsRequest, *, tidy:
 def _print(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-
-
-def output(
-    master: str | None, request: client_pb2.ReadLogsRequest, *, reached: bool = False
-) -> Iterator[tuple[int, bytes]]:
-    """Yield (attempt, bytes), and repeat nothing when the stream has to be opened again.
-
-    Even the first connection may fail if the master was ``reached`` a moment ago.
-    """
-    place = LogPosition(request)
-
-    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.LogChunk]:
-        yield from stub.ReadLogs(place.resumed())
-
-    for chunk in follow_stream(master, read, reached=reached):
-        if data := place.take(chunk):
-            yield chunk.attempt, data

@@ -1,5 +1,6 @@
 """``ebb ls``: list the queue."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +29,8 @@ STATES = {name.removeprefix("JOB_STATE_").lower(): number for name, number in jo
 SPARE = ("POOL", "CLASS", "USER", "WAITED/RAN", "NODE", "GPUS", "PROGRESS")
 
 
-def _state(text: str) -> "job_pb2.JobState.ValueType":
+def parse_state(text: str) -> "job_pb2.JobState.ValueType":
+    """Return the state of this name, in letters of any case. Raises ValueError, with the one that was meant."""
     state = STATES.get(text.lower())
     if state is None:
         from ebbtide_core.model.spelling import none_of  # most states are right
@@ -37,7 +39,29 @@ def _state(text: str) -> "job_pb2.JobState.ValueType":
     return state
 
 
-STATE = argument_type("state", _state)
+STATE = argument_type("state", parse_state)
+
+
+def listing(
+    *,
+    finished_too: bool,
+    mine: bool,
+    of_user: str | None,
+    states: "Sequence[job_pb2.JobState.ValueType]",
+    limit: int | None,
+    folded: bool,
+) -> client_pb2.ListJobsRequest:
+    """Return the request for a listing. `Failure` for options that exclude each other."""
+    if mine and of_user is not None:
+        raise Failure("ls: --mine: not together with --user", USAGE)
+    return client_pb2.ListJobsRequest(
+        all=finished_too or any(state in FINISHED for state in states),
+        folded=folded,
+        of_user=of_user or "",
+        mine=mine,
+        states=states,
+        limit=limit or 0,
+    )
 
 
 @click.command(
@@ -76,15 +100,13 @@ def command(
 
     --state with a state of finished jobs includes them without --all.
     """
-    if mine and of_user is not None:
-        raise Failure("ls: --mine: not together with --user", USAGE)
-    request = client_pb2.ListJobsRequest(
-        all=finished_too or any(state in FINISHED for state in states),
-        folded=not (tasks or as_json),
-        of_user=of_user or "",
+    request = listing(
+        finished_too=finished_too,
         mine=mine,
+        of_user=of_user,
         states=states,
-        limit=limit or 0,
+        limit=limit,
+        folded=not (tasks or as_json),
     )
     with connected(master) as stub:
         jobs = ask(stub.ListJobs, request).jobs

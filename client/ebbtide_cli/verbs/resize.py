@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_core.model.types import parts
 from ebbtide_protos.spec import parts_to_share
-from ebbtide_protos.v1 import client_pb2, job_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.connection import ask
+from ebbtide_cli.effects import resized
 from ebbtide_cli.facts import share_of
 from ebbtide_cli.job_requests import grant, wait_option
 from ebbtide_cli.output import complain
@@ -43,10 +44,4 @@ def command(job_ids: tuple[str, ...], gpus: GpuRange, wait: bool, as_json: bool,
             )
         return accepted
 
-    def resized(job: client_pb2.Job, accepted: client_pb2.Job) -> bool:
-        # A job without GPUs has its new size as soon as the request is recorded.
-        if accepted.state in (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_SUSPENDED):
-            return True
-        return job.state == job_pb2.JOB_STATE_RUNNING and gpus.low <= share_of(job.gpus_allocated) <= gpus.high
-
-    return grant(master, job_ids, send, resized, wait=wait, as_json=as_json)
+    return grant(master, job_ids, send, resized(gpus), wait=wait, as_json=as_json)

@@ -15,6 +15,7 @@ from ebbtide_cli.channels.waiting import try_to_cancel
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
 from ebbtide_cli.facts import state_of
 from ebbtide_cli.jobs import exit_status, finished, summary
+from ebbtide_cli.log_reading import output
 from ebbtide_cli.output import StatusLine, complain
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
@@ -22,7 +23,6 @@ from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.submitting.piped import is_given
 from ebbtide_cli.submitting.startable import check_start
 from ebbtide_cli.verb import examples, master_option
-from ebbtide_cli.verbs.logs import output
 from ebbtide_cli.watching import watch_jobs
 
 _NO_STDIN = "the master's version gives jobs no standard input: upgrade it, or add </dev/null to do without"

@@ -1,12 +1,10 @@
 """``ebb submit``: queue a job."""
 
-import os
 import sys
 from typing import Any
 
 import click
 from ebbtide_core.model.types import JobClass, SuspendMode
-from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.completing import files
@@ -14,13 +12,10 @@ from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.jobs import exit_status, finished, summary
 from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.submitting.array import array_limits
-from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
-from ebbtide_cli.submitting.job import job_options, job_spec
+from ebbtide_cli.submitting.job import job_options, submit_request
 from ebbtide_cli.submitting.sending import send
-from ebbtide_cli.submitting.startable import check_start
-from ebbtide_cli.submitting.sweep import array_tasks, params_of, print_sweep
+from ebbtide_cli.submitting.sweep import params_of, print_sweep
 from ebbtide_cli.text import format_time
 from ebbtide_cli.values import format_size
 from ebbtide_cli.verb import examples, json_option, master_option
@@ -69,17 +64,7 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
 
     A script that is given without -- may have options in #EBB or #SBATCH lines, and runs as it is now.
     """
-    spec = job_spec(given)
-    request = client_pb2.SubmitRequest(
-        spec=spec_to_message(spec),
-        hold=hold,
-        operation_id=os.urandom(16).hex(),
-        dry_run=dry_run,
-        user=user_name(),
-        **array_limits(given),
-        tasks=array_tasks(given, spec),
-    )
-    check_start(master, spec, waits=hold or bool(spec.after or spec.begin_at))
+    request = submit_request(master, given, hold=hold, dry_run=dry_run)
     return _queue(master, request, as_json, wait and not dry_run)
 
 

@@ -2,6 +2,7 @@
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli.effects import suspended
 from ebbtide_cli.errors import OK, UNSAVED
 from ebbtide_cli.job_requests import request_verb
 from ebbtide_cli.jobs import is_unsaved, left, saved_words, summary
@@ -16,13 +17,6 @@ def _came_of(job: client_pb2.Job) -> tuple[str, int]:
     return printable(f"{summary(job)}; {saved_words(newest)}{hint}"), UNSAVED if is_unsaved(job) else OK
 
 
-def _suspended(job: client_pb2.Job, _: client_pb2.Job) -> bool:
-    # A job that had not started holds nothing to free: being held is all that there is to see.
-    waiting = job.state in (job_pb2.JOB_STATE_SUSPENDED, job_pb2.JOB_STATE_PENDING)
-    freed = not job.suspensions or job.suspensions[-1].HasField("gpu_free")
-    return waiting and freed and bool(job.held_by)
-
-
 command = request_verb(
     """Let jobs checkpoint within their grace period and free their GPUs until 'ebb resume'.
 
@@ -31,6 +25,6 @@ command = request_verb(
     "ebb suspend 17",
     "ebb suspend --wait 17 18",
     method=lambda stub: stub.Suspend,
-    effective=_suspended,
+    effective=suspended,
     came_of=_came_of,
 )
