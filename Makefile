@@ -8,12 +8,12 @@ STAMP  := $(VENV)/.installed
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml sdk/pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (PyTorch included, about a minute the first time) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples,simulate,dask]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./sdk --editable '.[dev,examples,simulate,dask]'
 	@touch $@
 
 demo: $(STAMP)

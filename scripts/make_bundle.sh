@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put all that a machine without a network needs into dist/: the project's wheel and those it depends on, the units for
+# Put all that a machine without a network needs into dist/: the project's wheels and those they depend on, the units for
 # systemd, and a script that installs them. The wheels are for this machine's architecture and for this Python.
 #
 #   PYTHON=.venv/bin/python scripts/make_bundle.sh [FOLDER]
@@ -14,7 +14,7 @@ print(version, "%d.%d" % sys.version_info[:2], platform.machine())')
 name=ebbtide-$version-py$minor-$machine
 rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
-"$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" '.[postgres]' pip
+"$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" ./sdk '.[dashboard,postgres]' pip
 cp -r deploy/systemd deploy/bundle/install.sh LICENSE "$dist/$name/"
 echo "$version" > "$dist/$name/VERSION"
 echo "$minor" > "$dist/$name/PYTHON"
