@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man wheel release-check bundle clean
 
 install: $(STAMP)
 
@@ -52,6 +52,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 $(filter-out sdk/ebbtide/torch.py,$(wildcard sdk/ebbtide/*.py))
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_protos.py --check
 	$(BIN)/python scripts/reference.py --check
@@ -62,6 +63,14 @@ protos: $(STAMP)
 # Man pages, and completions for bash, zsh and fish, laid out as below /usr/share.
 man: $(STAMP)
 	$(BIN)/python scripts/reference.py --share dist/share
+
+# Wheels and source archives of both distributions, ebbtide and ebbtide-sdk, below dist/.
+wheel: $(STAMP)
+	$(BIN)/python scripts/release.py --build dist
+
+# Whether the commit can be released: a line for each item of the checklist.
+release-check: $(STAMP)
+	$(BIN)/python scripts/release.py --check
 
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP)
