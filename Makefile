@@ -4,16 +4,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel release-check bundle clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml sdk/pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (PyTorch included, about a minute the first time) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,examples,simulate,dask]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./sdk --editable '.[dev,docs,examples,simulate,dask]'
 	@touch $@
 
 demo: $(STAMP)
@@ -53,6 +53,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 $(filter-out sdk/ebbtide/torch.py,$(wildcard sdk/ebbtide/*.py))
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_protos.py --check
 	$(BIN)/python scripts/reference.py --check
@@ -67,6 +68,14 @@ man: $(STAMP)
 # The documentation as a site, a folder per version; fails at any warning and at a link that leads nowhere.
 docs: $(STAMP)
 	$(BIN)/python scripts/site.py dist/docs
+
+# Wheels and source archives of both distributions, ebbtide and ebbtide-sdk, below dist/.
+wheel: $(STAMP)
+	$(BIN)/python scripts/release.py --build dist
+
+# Whether the commit can be released: a line for each item of the checklist.
+release-check: $(STAMP)
+	$(BIN)/python scripts/release.py --check
 
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP) docs

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put all that a machine without a network needs into dist/: the project's wheel and those it depends on, the units for
+# Put all that a machine without a network needs into dist/: the project's wheels and those they depend on, the units for
 # systemd, and a script that installs them. The wheels are for this machine's architecture and for this Python.
 #
 #   PYTHON=.venv/bin/python scripts/make_bundle.sh [FOLDER]
@@ -16,7 +16,7 @@ rm -rf "${dist:?}/$name"
 mkdir -p "$dist/$name"
 # `make bundle` builds the documentation first; without it, `ebb docs` shows the pages as text.
 if [ -f "dist/docs/$version/index.html" ]; then export EBB_DOCS_SITE="dist/docs/$version"; fi
-"$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" '.[postgres]' pip
+"$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" ./sdk '.[dashboard,postgres]' pip
 cp -r deploy/systemd deploy/bundle/install.sh LICENSE "$dist/$name/"
 echo "$version" > "$dist/$name/VERSION"
 echo "$minor" > "$dist/$name/PYTHON"

@@ -22,7 +22,7 @@ mkdir -p "$folder"
 # pip comes from its own wheel: Debian's Python has none in a fresh environment.
 "$python" -m venv --without-pip "$target"
 "$target/bin/python" -I "$(echo "$here"/wheels/pip-*.whl)/pip" --isolated install --quiet --no-cache-dir --no-index \
-    --find-links "$here/wheels" pip 'ebbtide[postgres]'
+    --find-links "$here/wheels" pip 'ebbtide[dashboard,postgres]'
 ln -sfn "ebbtide-$version" "$folder/.ebbtide.new"
 mv -T "$folder/.ebbtide.new" "$folder/ebbtide"
 "$folder/ebbtide/bin/ebb" --version

@@ -18,6 +18,7 @@ from ebbtide.checkpoints import Checkpoint, InvalidCheckpoint
 from ebbtide.distributed import CheckpointFailed
 from ebbtide.fakes import OutOfMemory, fake_allocate
 from ebbtide.jobs import Job, State, job
+from ebbtide.version import VERSION
 
 __all__ = [
     "Checkpoint",
@@ -29,3 +30,5 @@ __all__ = [
     "fake_allocate",
     "job",
 ]
+
+__version__ = VERSION

@@ -46,7 +46,11 @@ def ask(path: str | None, message: Mapping[str, object], *, timeout_s: float = P
 
 
 class Connection:
-    """This process's own connection to the supervisor; if no supervisor accepts it, every method does nothing."""
+    """This process's own connection to the supervisor; if no supervisor accepts it, every method does nothing.
+
+    A request has the shape `{"do": "leave", …}`. Requests of other kinds, which a newer supervisor may send, are passed
+    over.
+    """
 
     def __init__(self, path: str | None) -> None:
         """Connect to the socket that lies beside the datagram socket `path`; None: do not connect."""
@@ -72,23 +76,32 @@ class Connection:
 
     def is_asked_to_leave(self) -> bool:
         """Return whether a request to leave has come since the last call."""
-        if self._socket is None:
-            return False
-        try:
-            message = self._socket.recv(_LONGEST_ANSWER)
-        except BlockingIOError:
-            return False
-        except OSError:
-            message = b""
-        if not message:  # the supervisor is gone
-            self.close()
-        return bool(message)
+        asked = False
+        while self._socket is not None and not asked:
+            try:
+                message = self._socket.recv(_LONGEST_ANSWER)
+            except BlockingIOError:
+                break
+            except OSError:
+                message = b""
+            if not message:  # the supervisor is gone
+                self.close()
+            asked = _asks_to_leave(message)
+        return asked
 
     def close(self) -> None:
         """Close the connection, as in a forked child, which is not the job."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _asks_to_leave(message: bytes) -> bool:
+    try:
+        request = json.loads(message)
+    except ValueError:
+        return False
+    return isinstance(request, dict) and request.get("do") == "leave"
 
 
 def _send(path: Path, data: bytes, timeout_s: float) -> None:

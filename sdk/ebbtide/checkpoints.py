@@ -11,6 +11,7 @@ dead can never overwrite what a later one wrote:
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -29,6 +30,7 @@ FORMAT = 1
 MANIFEST_BYTES = 64 * 1024 * 1024
 """Largest manifest that is read, in bytes; a larger file makes the checkpoint invalid."""
 
+_BUFFER_BYTES = 256 * 1024
 _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
@@ -73,6 +75,11 @@ class _Manifest:
     complete: bool
     cut_short: bool
     files: tuple[File, ...]
+
+
+def possible() -> bool:
+    """Return whether this system has the open directories that checkpoints are written through; Windows has not."""
+    return os.open in os.supports_dir_fd
 
 
 def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
@@ -124,7 +131,7 @@ def verify(path: Path) -> Checkpoint:
     for file in manifest.files:
         try:
             with open(regular.open_regular(path / file.path), "rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                digest = _sha256(stream)
         except OSError as error:
             raise InvalidCheckpoint(f"{path / file.path}: cannot be read: {error.strerror}") from error
         if digest != file.sha256:
@@ -355,8 +362,15 @@ def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
 def _record_file(folder: trees.Folder, name: str) -> File:
     with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
         os.fsync(stream.fileno())
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = _sha256(stream)
         return File(folder.below(name), os.fstat(stream.fileno()).st_size, digest)
+
+
+def _sha256(stream: io.BufferedReader) -> str:
+    digest, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)  # hashlib.file_digest needs Python 3.11
+    while size := stream.readinto(buffer):
+        digest.update(memoryview(buffer)[:size])
+    return digest.hexdigest()
 
 
 def _read_manifest(path: Path) -> _Manifest:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from ebbtide import checkpoints
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -27,16 +29,19 @@ class Environment:
     output_dir: Path | None = None
     socket: str | None = None
     stop_signal: signal.Signals = signal.SIGTERM
+    contract: int = 0  # the version of the job contract that the supervisor speaks; 0 if it names none
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
-        """Parse the EBB_ variables; raises ValueError that names a malformed one.
+        """Parse the EBB_ variables; raises ValueError that names one which is malformed, or cannot be obeyed here.
 
         If EBB_CHECKPOINT_DIR alone is set, by hand, checkpoints work without a cluster: that directory is then the job
         directory, with a single attempt below it.
         """
         job_id = variables.get("EBB_JOB_ID") or None
         directory = _path(variables, "EBB_CHECKPOINT_DIR")
+        if directory is not None and not checkpoints.possible():
+            raise ValueError("EBB_CHECKPOINT_DIR must not be set on this system: checkpoints need Linux or macOS")
         if job_id is None:
             return cls(
                 attempt=1 if directory else 0,
@@ -61,6 +66,7 @@ class Environment:
             output_dir=_path(variables, "EBB_OUTPUT_DIR"),
             socket=variables.get("EBB_SOCKET") or None,
             stop_signal=_signal(variables, "EBB_STOP_SIGNAL"),
+            contract=_integer(variables, "EBB_CONTRACT", 0),
         )
 
 

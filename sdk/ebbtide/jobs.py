@@ -18,6 +18,7 @@ from ebbtide.distributed import Save
 from ebbtide.environment import Environment
 from ebbtide.leaving import Leave
 from ebbtide.stop import StopRequest
+from ebbtide.version import CONTRACT, VERSION
 
 REPORT_EVERY_S = 0.2
 MOST_METRICS = 32
@@ -77,6 +78,7 @@ class Job:
         self._trusted: set[Path] = set()
         if self.id is not None:
             self._stop.listen(environment.stop_signal)
+            self._tell_version(environment.contract)
             self._tell_time("job")
 
     def load_checkpoint(self) -> State | None:
@@ -186,6 +188,12 @@ class Job:
         if group is not None:
             group.wait()
         raise Leave(self.id)
+
+    def _tell_version(self, spoken: int) -> None:
+        """Send the versions of this SDK, and of the contract, to a supervisor that names the one that it speaks."""
+        if spoken > 0:
+            versions = {"version": VERSION, "contract": CONTRACT}
+            channel.send(self._socket, {"kind": "sdk", "rank": self._env_rank, **versions}, timeout_s=0)
 
     def _tell_time(self, what: str, **facts: int) -> None:
         """Send the time at which rank 0 has reached `what` on its way to its first step."""

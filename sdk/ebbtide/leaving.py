@@ -4,11 +4,14 @@ Taking torch apart would last a tenth of a second and more, while the GPU stays 
 """
 
 import atexit
-import fcntl
 import os
 import stat
 import sys
 import weakref
+from contextlib import suppress
+
+with suppress(ImportError):  # Windows has none, and no process leaves a job there
+    import fcntl
 
 SUSPENDED = 85  # the exit code of a job that has saved and is to be run again later
 

@@ -7,7 +7,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+def flags(*names: str) -> int:
+    """Return these flags of `os.open` together; one that the system lacks, as Windows lacks most of them, counts 0."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+_FLAGS = flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
 # How long an open waits for another process, such as a file server, to give up its lease on the file.
 _LEASE_S = 2.0
 _LOOK_S = 0.05

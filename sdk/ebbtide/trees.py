@@ -12,11 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ebbtide.regular import flags
+
 ENTRIES = 10_000_000
 """Most entries of one tree; a walk that meets more raises OSError."""
 
 _PATH_BYTES = 4096
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | flags("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 
 
 @dataclass(frozen=True, slots=True)

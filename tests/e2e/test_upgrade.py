@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ebbtide.version import VERSION
 from ebbtide_protos.protocol import PROTOCOL
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, alive, wait_for
@@ -167,3 +168,44 @@ def test_an_agent_of_the_protocol_before_works_under_this_master_and_one_may_go_
         assert cluster.wait_for_state(job, "RUNNING")["attempt"] == attempt
         upgrade.end(name)
         assert cluster.wait_for_state(job, "FAILED")["exit_code"] == 7
+
+
+TRAINS = """
+import os, sys, time
+import ebbtide
+job = ebbtide.job()
+state = job.load_checkpoint()
+step = state.step if state else 0
+open(f"attempt-{job.attempt}", "w").write(f"{os.getpid()} {step} {ebbtide.__version__}")
+while True:
+    step += 1
+    job.report(step=step)
+    if job.should_suspend():
+        job.suspend(lambda folder: (folder / "state").write_text("x"), step)
+    time.sleep(0.01)
+"""
+
+
+def test_a_job_with_a_newer_sdk_is_suspended_and_resumed_by_an_older_node(upgrade: Upgrade) -> None:
+    """That node knows of no versions, and of no other request to leave than the signal."""
+    cluster, folder = upgrade.cluster, upgrade.folder
+
+    def told(attempt: int) -> list[str]:
+        written = folder / f"attempt-{attempt}"
+        return wait_for(f"attempt {attempt} runs", lambda: written.exists() and written.read_text()).split()
+
+    with upgrade.version(WITHOUT_TOKENS):
+        upgrade.start("master")
+        upgrade.start("agent")
+        environment = ["--env", f"PYTHONPATH={REPOSITORY / 'sdk'}"]
+        job = cluster.submit("--workdir", str(folder), *environment, "--", sys.executable, "-c", TRAINS)
+        pid, step, version = told(1)
+        assert (step, version) == ("0", VERSION)
+        process = psutil.Process(int(pid))
+        cluster.ebb("suspend", job)
+        wait_for("it has left", lambda: not alive(process))
+        cluster.ebb("resume", job)
+        pid, step, version = told(2)
+        assert int(step) > 0
+        cluster.ebb("cancel", job)
+        wait_for("it has ended", lambda: not psutil.pid_exists(int(pid)))

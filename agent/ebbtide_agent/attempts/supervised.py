@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from ebbtide.version import CONTRACT
 from ebbtide_protos.process import Identity
 from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
@@ -52,6 +53,7 @@ class Supervised:
         self.status = agent_pb2.AttemptStatus(
             job_id=intent.job_id, attempt=intent.attempt, phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING
         )
+        self._sdk: object = None  # the versions that the job's SDK has named
         self.imports_recorded = False  # whether the imports that the script had made by its first step are recorded
         self.settled = asyncio.Event()  # the status is one that the supervisor sent or left
         self._on_change = on_change
@@ -183,6 +185,7 @@ class Supervised:
             status = status_of(content)
             self._identity = Identity.from_json(content["supervisor"])
             self.imports_recorded = content.get("told") is True
+            self._note_sdk(content.get("sdk"))
         except (ValueError, LookupError, TypeError) as error:
             log.error("event=bad-status job=%s attempt=%d error=%r", *self.key, str(error))
             return
@@ -200,6 +203,13 @@ class Supervised:
             self.settled.set()  # adoption need not wait for the GPUs' answer
         else:
             self._change(status)
+
+    def _note_sdk(self, sdk: object) -> None:
+        """Log the versions of the job's SDK, once; it may be older or newer than this agent."""
+        if sdk != self._sdk and isinstance(sdk, dict):
+            self._sdk = sdk
+            facts = sdk.get("version"), sdk.get("contract"), CONTRACT
+            log.info("event=sdk job=%s attempt=%d version=%s contract=%s ours=%d", *self.key, *facts)
 
     async def _examine(self, status: agent_pb2.AttemptStatus) -> None:
         """Ask whether a GPU failed, before the attempt's failure is reported."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide import checkpoints
+from ebbtide.version import CONTRACT
 
 from ebbtide_agent.contract.intent import Intent
 
@@ -34,6 +35,7 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
         "EBB_RESUME_DIR": resume_dir,
         "EBB_OUTPUT_DIR": str(intent.output_dir),
         "EBB_SOCKET": socket,
+        "EBB_CONTRACT": str(CONTRACT),
         "EBB_GRACE_S": f"{intent.grace_s:.15g}",
         "EBB_STOP_SIGNAL": intent.signal or "SIGTERM",
         "EBB_GPU_COUNT": str(len(intent.gpus)),

@@ -26,7 +26,7 @@ def conclude(intent: Intent, watch: Watch, reports: Reports, status: Status, pla
     _note_overdue(watch, place)
     settled = _settled(intent, watch, reports, place)
     status.phase = Phase.EXITED
-    status.progress, status.checkpoint = reports.progress, reports.checkpoint
+    status.progress, status.checkpoint, status.sdk = reports.progress, reports.checkpoint, reports.sdk
     if settled.checkpoint is not None:
         status.checkpoint = settled.checkpoint
     status.exit = _complete(watch, intent)

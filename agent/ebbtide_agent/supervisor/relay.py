@@ -89,7 +89,8 @@ class ProgressRelay:
         if not self._has_unreported or now < self._reported_at + PROGRESS_S:
             return
         self._has_unreported, self._reported_at = False, now
-        self._status.progress, self._status.checkpoint = self._reports.progress, self._reports.checkpoint
+        reports, status = self._reports, self._status
+        status.progress, status.checkpoint, status.sdk = reports.progress, reports.checkpoint, reports.sdk
         self.note_start()
         self._control.publish(self._status.to_json())
 

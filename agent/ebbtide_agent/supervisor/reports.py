@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Start
+from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Sdk, Start
 
 _LARGEST_DATAGRAM = 64 * 1024
 _INT64 = range(-(2**63), 2**63)
@@ -39,6 +39,7 @@ class Reports:
     checkpoint: PublishedCheckpoint | None = None
     checkpoints: int = 0  # published so far
     start: Start | None = None
+    sdk: Sdk | None = None
     port: int | None = None  # that its server was told to listen on; None again once it is recorded
     imports: dict[str, Any] | None = None  # what the process with its `pid` had imported; see the SDK's start.py
 
@@ -70,22 +71,18 @@ class Reports:
             pass
 
     def _take(self, datagram: bytes, sender: Any) -> None:
-        try:
-            report = json.loads(datagram)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(report, dict):
-            return
-        if report.get("kind") == "fake_allocate":
-            self._answer(sender, self.allocate(report))
-            return
+        report = _object(datagram)
         match report.get("kind"):
+            case "fake_allocate":
+                self._answer(sender, self.allocate(report))
             case "progress" if report.get("rank") == self.leader_rank:
                 self.progress = _progress(report) or self.progress
             case "checkpoint":
                 self._take_checkpoint(report)
             case "time" if report.get("rank") == self.leader_rank:
                 self._take_time(report)
+            case "sdk" if report.get("rank") == self.leader_rank:
+                self.sdk = _sdk(report) or self.sdk
             case "start":
                 self.imports = _imports(report) or self.imports
             case "port" if type(port := report.get("port")) is int and 0 < port < 1 << 16:
@@ -125,6 +122,15 @@ class Reports:
                 self.progress = replace(self.progress, step=step)
 
 
+def _object(datagram: bytes) -> dict[str, Any]:
+    """Return the object that the datagram holds; an empty one if it holds none."""
+    try:
+        report = json.loads(datagram)
+    except (ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
 def _progress(report: dict[str, Any]) -> Progress | None:
     step, metrics = _int64(report.get("step")), report.get("metrics")
     if step is None:
@@ -134,6 +140,13 @@ def _progress(report: dict[str, Any]) -> Progress | None:
     numbers = {name: value for name, value in metrics.items() if value is not None}
     diverged = [name for name, value in metrics.items() if value is None]
     return Progress(step, _int64(report.get("total")), _finite(report.get("loss")), numbers, diverged)
+
+
+def _sdk(report: dict[str, Any]) -> Sdk | None:
+    version, contract = report.get("version"), _int64(report.get("contract"))
+    if not isinstance(version, str) or not version.isprintable() or contract is None:
+        return None
+    return Sdk(version[:_LONGEST_NAME], contract)
 
 
 def _imports(report: dict[str, Any]) -> dict[str, Any] | None:

@@ -118,6 +118,14 @@ class Start:
     earlier_cpu_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sdk:
+    """The versions of the job's SDK, and of the job contract that it speaks."""
+
+    version: str
+    contract: int
+
+
 @dataclass(slots=True)
 class MatchedLine:
     """The fields of the wire's LogMatch."""
@@ -130,7 +138,7 @@ class MatchedLine:
 
 @dataclass(slots=True)
 class Status:
-    """The fields of the wire's AttemptStatus, and two more for the agent."""
+    """The fields of the wire's AttemptStatus, and three more for the agent."""
 
     job_id: str
     attempt: int
@@ -153,6 +161,7 @@ class Status:
     start: Start | None = None
     edited: tuple[str, ...] = ()
     told: bool = False  # whether `AttemptDir.record_imports` has what its script had imported by its first step
+    sdk: Sdk | None = None  # as its first rank has named it
     log_matches: list[MatchedLine] = field(default_factory=list)
     leased: bool = False
 

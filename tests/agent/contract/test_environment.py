@@ -70,6 +70,7 @@ def test_a_job_without_gpus_has_the_users_environment_and_the_contracts():
         "EBB_RESUME_DIR": "/c/attempt-1",
         "EBB_OUTPUT_DIR": "/checkpoints/c1/17/output",
         "EBB_SOCKET": "/s",
+        "EBB_CONTRACT": "1",
         "EBB_GRACE_S": "180",
         "EBB_STOP_SIGNAL": "SIGTERM",
         "EBB_GPU_COUNT": "0",

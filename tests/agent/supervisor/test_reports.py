@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from ebbtide_agent.supervisor.reports import Reports
-from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint
+from ebbtide_agent.supervisor.status import Progress, PublishedCheckpoint, Sdk
 
 
 @pytest.fixture
@@ -101,3 +101,12 @@ def test_nonsense_changes_nothing(job, nonsense):
 def test_a_loss_is_shown_if_it_is_a_number(job, loss, shown):
     reports = hear(job, b'{"kind": "progress", "rank": 0, "step": 1, "loss": %s}' % loss)
     assert reports.progress == Progress(1, None, shown)
+
+
+def test_an_sdk_names_its_version_and_nonsense_changes_nothing(job):
+    told = {"kind": "sdk", "rank": 0, "version": "9.1", "contract": 2}
+    assert hear(job).sdk is None
+    assert hear(job, told).sdk == Sdk("9.1", 2)
+    for nonsense in ({"version": 9}, {"version": "9\n"}, {"contract": "2"}, {"contract": None}, {"rank": 1}):
+        assert hear(job, told | {"version": "8"} | nonsense).sdk == Sdk("9.1", 2)
+    assert hear(job, told | {"version": "v" * 1000}).sdk == Sdk("v" * 64, 2)
