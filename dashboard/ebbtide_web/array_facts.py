@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_web.picture import optional, state_of
-from ebbtide_web.queue_page import LONGEST_TEXT
+from ebbtide_web.picture import LONGEST_TEXT, optional, state_of
 
 PAGE: Final = 100
 """Tasks of one page of the table."""
