@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_web.picture import optional
-from ebbtide_web.queue_page import LONGEST_TEXT
+from ebbtide_web.picture import LONGEST_TEXT, optional, state_of
 
 PAGE: Final = 100
 """Tasks of one page of the table."""
@@ -25,6 +24,7 @@ LETTERS: Final = {
     "CANCELLED": "x",
 }
 _LONGEST_METRIC: Final = 64
+_STATES: Final = {number: name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def array_facts(reply: client_pb2.ShowArrayReply, wanted: WantedTasks) -> dict[s
         "user": reply.user,
         "name": reply.name,
         "indices": list(reply.indices),
-        "states": "".join(LETTERS.get(_state(number), "p") for number in reply.states),
+        "states": "".join(LETTERS[_STATES[number]] for number in reply.states),
         "params": list(reply.params),
         "metrics": list(reply.metrics),
         "param": reply.param,
@@ -75,10 +75,6 @@ def array_facts(reply: client_pb2.ShowArrayReply, wanted: WantedTasks) -> dict[s
     }
 
 
-def _state(number: int) -> str:
-    return job_pb2.JobState.Name(number).removeprefix("JOB_STATE_")
-
-
 def _numbers(values: Iterable[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
@@ -87,7 +83,7 @@ def _row(row: client_pb2.ArrayTaskRow) -> dict[str, Any]:
     value = optional(row, "value")
     return {
         "index": row.index,
-        "state": _state(row.state),
+        "state": state_of(row),
         "reason": row.reason,
         "params": dict(row.params),
         "step": optional(row, "step"),

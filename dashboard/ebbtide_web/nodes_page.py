@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_web.picture import SET_ASIDE, ClusterPicture, gpu_state, natural
-from ebbtide_web.queue_page import LONGEST_TEXT
+from ebbtide_web.picture import LONGEST_TEXT, SET_ASIDE, ClusterPicture, gpu_state, natural
 from ebbtide_web.shared_page import encoded
 
 PAGE: Final = 100

@@ -16,6 +16,8 @@ FEW_GPUS: Final = 64
 """Up to so many GPUs have a card each; more are drawn as cells of a map."""
 HEAD: Final = 6
 """Jobs at the head of each queue that the page of the cluster shows."""
+LONGEST_TEXT: Final = 128
+"""Characters of a filter in the address of a page."""
 UNKNOWN: Final = 255
 WAITING: Final = ("PENDING", "SUSPENDED")
 FINISHED: Final = ("COMPLETED", "FAILED", "CANCELLED")

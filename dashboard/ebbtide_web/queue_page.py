@@ -8,12 +8,20 @@ from urllib.parse import urlencode
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_web.picture import CLASSES, FINISHED, ClusterPicture, gpus_words, optional, share_of, state_of
+from ebbtide_web.picture import (
+    CLASSES,
+    FINISHED,
+    LONGEST_TEXT,
+    ClusterPicture,
+    gpus_words,
+    optional,
+    share_of,
+    state_of,
+)
 from ebbtide_web.shared_page import encoded
 
 PAGE: Final = 200
 """Rows of one page."""
-LONGEST_TEXT: Final = 128
 TABS: Final = ("unfinished", "waiting", "running", "finished")
 SORTS: Final = ("queue", "id", "name", "user", "state", "gpus", "waited", "priority")
 FACETS: Final = ("user", "state", "pool", "class")

@@ -20,7 +20,7 @@ from ebbtide_web.picture import FINISHED, WAITING, state_of
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
 from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded, event
-from ebbtide_web.usage_ledger import Answer, UsageLedger
+from ebbtide_web.usage_ledger import UsageLedger, UsageSums
 from ebbtide_web.usage_page import WantedUsage
 
 Result = TypeVar("Result")
@@ -237,7 +237,7 @@ async def _usage_now(session: Session, ledger: UsageLedger, wanted: WantedUsage)
     while True:
         async with aclosing(ledger.replies(wanted)) as replies:
             while (found := await before_end(session, _reply_of(replies))) is not None:
-                if isinstance(found, Answer):
+                if isinstance(found, UsageSums):
                     facts = usage_page.usage_facts(wanted, found.edges, found.by_key, found.by_day)
                     yield event("usage", encoded(facts))
                     break
@@ -250,7 +250,7 @@ async def _usage_now(session: Session, ledger: UsageLedger, wanted: WantedUsage)
             return
 
 
-async def _reply_of(replies: AsyncGenerator[float | Answer, None]) -> float | Answer | None:
+async def _reply_of(replies: AsyncGenerator[float | UsageSums, None]) -> float | UsageSums | None:
     return await anext(replies, None)
 
 

@@ -19,7 +19,7 @@ REST: Final = 20
 
 
 @dataclass(slots=True)
-class Answer:
+class UsageSums:
     """The two sums of one window, and what they were asked for."""
 
     edges: list[float]
@@ -31,7 +31,7 @@ class Answer:
 class _Asked:
     """A question that is being answered, or was; ``done`` is how much of it is, from 0 to 1."""
 
-    task: asyncio.Task[Answer]
+    task: asyncio.Task[UsageSums]
     until: float = 0.0
     done: float = 0.0
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,7 +46,7 @@ class UsageLedger:
         self._now = now
         self._asked: dict[WantedUsage, _Asked] = {}
 
-    async def replies(self, wanted: WantedUsage) -> AsyncGenerator[float | Answer, None]:
+    async def replies(self, wanted: WantedUsage) -> AsyncGenerator[float | UsageSums, None]:
         """Yield how much is done, from 0 to 1, and at last the answer. Raises `AwayError` and `MasterRefusedError`."""
         asked = self._asked.get(wanted)
         if asked is None or self._is_over(asked):
@@ -60,11 +60,11 @@ class UsageLedger:
                 news.cancel()
         yield asked.task.result()
 
-    async def answer(self, wanted: WantedUsage) -> Answer:
+    async def answer(self, wanted: WantedUsage) -> UsageSums:
         """Return the answer. Raises `AwayError` and `MasterRefusedError`."""
         async with aclosing(self.replies(wanted)) as replies:
             async for found in replies:
-                if isinstance(found, Answer):
+                if isinstance(found, UsageSums):
                     return found
         raise AssertionError("the last reply is the answer")
 
@@ -88,11 +88,11 @@ class UsageLedger:
         return failed or time.monotonic() >= asked.until
 
     def _ask(self, wanted: WantedUsage) -> _Asked:
-        async def ask() -> Answer:
+        async def ask() -> UsageSums:
             began = time.monotonic()
             now = self._now()
             by_key, by_day = wanted.requests(now)
-            found = Answer(
+            found = UsageSums(
                 wanted.edges(now), await self._read(by_key, asked, 0.0), await self._read(by_day, asked, 0.5)
             )
             asked.until = time.monotonic() + max(KEPT_S, REST * (time.monotonic() - began))

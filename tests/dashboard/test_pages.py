@@ -193,7 +193,7 @@ def told_with(text: str) -> list[str]:
     )  # fmt: skip
     row = client_pb2.ArrayTaskRow(reason=text, params={text: text}, value=float("nan"))
     array = client_pb2.ShowArrayReply(
-        job_id=text, user=text, name=text, states=b"\x03\x00", params=[text], metrics=[text], param=text, metric=text,
+        job_id=text, user=text, name=text, states=b"\x03\x01", params=[text], metrics=[text], param=text, metric=text,
         x=[float("inf")], y=[float("nan")], rows=[row],
     )  # fmt: skip
     account = usage_pb2.UsageAccount(key=[text])

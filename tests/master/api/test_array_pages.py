@@ -20,7 +20,7 @@ CONFLICT, UNKNOWN, INVALID = (
 def a_sweep(*rates: str, **fields) -> client_pb2.SubmitRequest:
     """An array of a task for each learning rate."""
     tasks = [client_pb2.ArrayTask(index=index, params={"lr": rate, "opt": "adam"}) for index, rate in enumerate(rates)]
-    return client_pb2.SubmitRequest(spec=make_spec(name="sweep", **fields), tasks=tasks)
+    return client_pb2.SubmitRequest(spec=make_spec(name="sweep", **fields), tasks=tasks, user="ann")
 
 
 async def starts(master: Master, agent: Agent, task: str, step: int, loss: float, **metrics: float) -> None:
@@ -41,7 +41,7 @@ async def test_an_array_has_a_column_of_states_of_a_param_and_of_a_metric_and_ro
 
         while not (found := await shown()).metrics:
             pass
-        assert (found.job_id, found.user, found.name, list(found.indices)) == (array, "user", "sweep", [0, 1, 2])
+        assert (found.job_id, found.user, found.name, list(found.indices)) == (array, "ann", "sweep", [0, 1, 2])
         names = [job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in found.states]
         assert names[0] == "RUNNING"
         assert (list(found.params), list(found.metrics)) == (["lr", "opt"], ["loss", "accuracy"])
