@@ -66,7 +66,7 @@ def test_what_is_not_committed_is_named(tree: Path) -> None:
 def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    with pytest.raises(Unfit, match="git log: .*not a git repository"):
+    with pytest.raises(Unfit, match=r"git log: .*not a git repository"):
         release.commit_time(tmp_path)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
     assert release.commit_time(tmp_path) == "7"
@@ -76,7 +76,7 @@ def test_generated_files_that_are_stale_are_told_by_their_script(tree: Path, mon
     monkeypatch.setattr(release, "GENERATED", ("one.py", "two.py"))
     (tree / "one.py").write_text("import sys; assert sys.argv[1:] == ['--check']")
     (tree / "two.py").write_text("import sys; sys.exit('a page is not what the help says')")
-    with pytest.raises(Unfit, match="^a page is not what the help says$"):
+    with pytest.raises(Unfit, match=r"^a page is not what the help says$"):
         release.generated(tree)
     (tree / "two.py").write_text("")
     assert release.generated(tree) == "one, two"

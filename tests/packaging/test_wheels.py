@@ -43,12 +43,10 @@ def test_no_file_is_in_both_and_the_sdk_has_the_package_itself(wheels: dict[str,
 
 
 def test_both_together_have_every_file_of_the_packages(wheels: dict[str, zipfile.ZipFile]) -> None:
-    command = ["git", "ls-files", "*/ebbtide*"]
-    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    if listed.returncode:  # a tree without its history, in which nothing but files can be counted
-        listed.stdout = "\n".join(str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob("*/ebbtide*/**/*.py"))
+    packages = [path.parent for path in REPOSITORY.glob("*/ebbtide*/__init__.py")]
+    files = [path for package in packages for path in package.rglob("*") if path.is_file()]
     expected = {
-        name.partition("/")[2] for name in listed.stdout.split() if name.partition("/")[2].startswith("ebbtide")
+        path.relative_to(REPOSITORY).as_posix().partition("/")[2] for path in files if path.parent.name != "__pycache__"
     }
     examples = {f"ebbtide_cli/examples/{path.name}" for path in (REPOSITORY / "examples").glob("*.py")}
     assert expected | examples <= modules(wheels[SDK]) | modules(wheels[COMMANDS])
