@@ -71,6 +71,30 @@ def test_a_bundle_is_installed_without_a_network_and_starts(bundle: Path, tmp_pa
         }
 
 
+INSTALLS = {
+    "uv": ("uv", "tool", "install", "--offline", "--python", sys.executable, "--no-index", "--find-links", "{wheels}"),
+    "pipx": ("pipx", "install", "--python", sys.executable, "--pip-args=--no-index --find-links={wheels}"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", [pytest.param(tool, marks=pytest.mark.programs(tool)) for tool in INSTALLS])
+@pytest.mark.timeout(600)
+def test_uv_and_pipx_give_the_commands_an_environment_of_their_own(bundle: Path, tmp_path: Path, tool: str) -> None:
+    """From the bundle's wheels alone; what they keep for themselves goes into folders of this test."""
+    own = {"UV_TOOL_DIR": "tools", "UV_TOOL_BIN_DIR": "bin", "UV_CACHE_DIR": "cache"}
+    own |= {"PIPX_HOME": "tools", "PIPX_BIN_DIR": "bin", "PIPX_MAN_DIR": "man", "HOME": "home"}
+    environment = {name: str(tmp_path / folder) for name, folder in own.items()} | {"EBB_HOME": str(tmp_path / "ebb")}
+    command = [word.format(wheels=bundle / "wheels") for word in INSTALLS[tool]]
+    done = run(*sealed(), *command, "ebbtide[dashboard]", **environment)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["ebb"]
+    ebb = tmp_path / "bin" / "ebb"
+    assert run(ebb, "--version", **environment).stdout == f"ebbtide {VERSION}\n"
+    said = run(ebb, "dashboard", "--link", **environment).stderr
+    assert "no dashboard runs in EBB_HOME" in said, "its libraries are there, or it would say which are missing"
+
+
 class Image:
     """What the Dockerfile makes, without Docker: its steps in a root of their own, in which the system is read-only."""
 
