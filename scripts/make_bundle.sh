@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Put all that a machine without a network needs into dist/: the project's wheels and those they depend on, the units for
-# systemd, and a script that installs them. The wheels are for this machine's architecture and for this Python.
+# Put all that a machine without a network needs into dist/: the wheels of the project and those they depend on, the units
+# for systemd, the files for containers, and a script that installs it. The wheels are for this architecture and this Python.
 #
 #   PYTHON=.venv/bin/python scripts/make_bundle.sh [FOLDER]
 set -euo pipefail
@@ -17,7 +17,7 @@ mkdir -p "$dist/$name"
 # `make bundle` builds the documentation first; without it, `ebb docs` shows the pages as text.
 if [ -f "dist/docs/$version/index.html" ]; then export EBB_DOCS_SITE="dist/docs/$version"; fi
 "$python" -m pip wheel --quiet --constraint constraints.txt --wheel-dir "$dist/$name/wheels" ./sdk '.[dashboard,postgres]' pip
-cp -r deploy/systemd deploy/bundle/install.sh LICENSE "$dist/$name/"
+cp -r deploy/systemd deploy/container deploy/bundle/install.sh LICENSE "$dist/$name/"
 echo "$version" > "$dist/$name/VERSION"
 echo "$minor" > "$dist/$name/PYTHON"
 tar --create --gzip --owner=0 --group=0 --directory "$dist" --file "$dist/$name.tar.gz" "$name"

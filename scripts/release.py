@@ -133,7 +133,7 @@ def reproducible(tree: Path, folder: Path) -> str:
     other = copy_of_commit(tree, folder / "other" / "folder")
     for path in other.rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
-        path.chmod(0o700 if path.is_dir() else 0o600)
+        path.chmod(path.stat().st_mode & 0o700)
     second = build(other, folder / "built again", epoch, TZ="Asia/Kathmandu", PYTHONHASHSEED="7", LC_ALL="C")
     differing = [path.name for path, again in zip(first, second, strict=True) if not filecmp.cmp(path, again, False)]
     if differing:

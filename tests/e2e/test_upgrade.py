@@ -186,6 +186,7 @@ while True:
 """
 
 
+@pytest.mark.timeout(300)
 def test_a_job_with_a_newer_sdk_is_suspended_and_resumed_by_an_older_node(upgrade: Upgrade) -> None:
     """That node knows of no versions, and of no other request to leave than the signal."""
     cluster, folder = upgrade.cluster, upgrade.folder
