@@ -9,7 +9,7 @@ try:
     from ebbtide_cli.api.cluster import Cluster
     from ebbtide_cli.api.executor import JobExecutor, JobFuture
     from ebbtide_cli.api.failing import FunctionFailure, JobFailed, RemoteTraceback
-    from ebbtide_cli.api.job import Job, JobArray, Progress
+    from ebbtide_cli.api.job import Job, JobArray, JobProgress
     from ebbtide_cli.api.options import JobOptions
     from ebbtide_cli.errors import Failure, Unreachable
 except ModuleNotFoundError as error:
@@ -29,7 +29,7 @@ __all__ = [
     "JobFailed",
     "JobFuture",
     "JobOptions",
-    "Progress",
+    "JobProgress",
     "RemoteTraceback",
     "Unreachable",
 ]
