@@ -1,4 +1,4 @@
-"""Submits functions and commands to a cluster, and controls their jobs, from Python: docs/python-api.md.
+"""Submits functions and commands to a cluster, and controls their jobs, from Python: docs/how-to/python-api.md.
 
 This is the one module of the SDK that needs all of Ebbtide where it is imported (`pip install ebbtide`): it hands on
 what the `ebb` command is made of. Training scripts in a job do not need it.
@@ -9,7 +9,7 @@ try:
     from ebbtide_cli.api.cluster import Cluster
     from ebbtide_cli.api.executor import JobExecutor, JobFuture
     from ebbtide_cli.api.failing import FunctionFailure, JobFailed, RemoteTraceback
-    from ebbtide_cli.api.job import Job, JobArray, Progress
+    from ebbtide_cli.api.job import Job, JobArray, JobProgress
     from ebbtide_cli.api.options import JobOptions
     from ebbtide_cli.errors import Failure, Unreachable
 except ModuleNotFoundError as error:
@@ -29,7 +29,7 @@ __all__ = [
     "JobFailed",
     "JobFuture",
     "JobOptions",
-    "Progress",
+    "JobProgress",
     "RemoteTraceback",
     "Unreachable",
 ]

@@ -9,13 +9,15 @@
 Each attempt writes a file of its own, so that one that should be dead never replaces the result of a later one.
 """
 
+import linecache
 import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
 from ebbtide import sealed
@@ -89,6 +91,7 @@ def _call(folder: Path) -> tuple[dict[str, object], bytes]:
         positional, named = pickle.loads(arguments)
     except Exception as error:  # noqa: BLE001 - unpickling runs code of any kind; what it raises is the user's to see
         return _raised(error, dumps, "the function, or its arguments, cannot be loaded in the job: ")
+    _show_source(function, made.facts["file"], made.facts["source"])
     try:
         value = function(*positional, **named)
     except Exception as error:  # noqa: BLE001 - it is handed on to whoever waits for the result
@@ -103,6 +106,26 @@ def _call(folder: Path) -> tuple[dict[str, object], bytes]:
             "write it into EBB_OUTPUT_DIR, and return its path"
         )
     return {"kind": VALUE}, content
+
+
+def _show_source(function: Any, file: str, source: list[str]) -> None:
+    """Let tracebacks show the lines of the function as they were; cloudpickle forgets where a function stood."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None or os.path.exists(code.co_filename):
+        return
+    function.__code__ = _placed(code, code.co_filename, file)
+    linecache.cache[file] = (sum(map(len, source)), None, source, file)
+
+
+def _placed(code: CodeType, before: str, file: str) -> CodeType:
+    """Return the code, with all that is defined in it, as code of this file."""
+    constants = tuple(
+        _placed(one, before, file) if isinstance(one, CodeType) and one.co_filename == before else one
+        for one in code.co_consts
+    )
+    return code.replace(co_filename=file, co_consts=constants)
 
 
 def _inner(error: Exception) -> TracebackType | None:

@@ -125,6 +125,8 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     def ListJobs(self, request: client_pb2.ListJobsRequest, context: grpc.ServicerContext) -> client_pb2.ListJobsReply:
         self._note("ListJobs", request, context)
         wanted = [job for id, job in self.jobs.items() if not request.job_ids or id in request.job_ids]
+        if request.job_ids and request.folded:
+            return client_pb2.ListJobsReply(jobs=wanted)
         wanted += [job for job in self.jobs.values() if job.array and _is_named(job, request.job_ids)]
         wanted = [job for job in wanted if not request.states or job.state in request.states]
         return client_pb2.ListJobsReply(jobs=[job for job in wanted if not (request.job_ids and job.HasField("tasks"))])

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.api.cluster import Cluster
-from ebbtide_cli.api.job import Job, JobArray, Progress, progress_of
+from ebbtide_cli.api.job import Job, JobArray, JobProgress, progress_of
 from ebbtide_cli.api.options import Count, JobOptions
 from ebbtide_cli.connection import RETRY_S, Outage, connecting
 from ebbtide_cli.errors import Unreachable
@@ -44,7 +44,7 @@ class AsyncJob(Generic[Result]):
         """Return why the job is in its state, as `Job.reason`."""
         return (await self._show()).reason
 
-    async def progress(self) -> Progress | None:
+    async def progress(self) -> JobProgress | None:
         """Return what the job reported last, as `Job.progress`."""
         return progress_of(await self._show())
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from ebbtide_protos.v1 import client_pb2, user_pb2
+from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.api.executor import JobExecutor
 from ebbtide_cli.api.job import Job, JobArray, Link, job_of
@@ -37,7 +37,7 @@ class Cluster:
         address = find_master(master)
         # Of several masters that stand by for each other, another one may serve later.
         link = Link(",".join(address.beside) or address)
-        link.ask(lambda stub: ask(stub.WhoAmI, user_pb2.WhoAmIRequest()))
+        link.ask(lambda stub: ask(stub.ShowCluster, client_pb2.ShowClusterRequest()))
         return cls(link)
 
     @overload

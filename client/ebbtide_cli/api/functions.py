@@ -5,6 +5,7 @@ the nodes have to share. Only files are unpickled that this account wrote (see `
 """
 
 import hashlib
+import linecache
 import os
 import pickle
 import secrets
@@ -30,6 +31,8 @@ from ebbtide_cli.jobs import summary
 from ebbtide_cli.text import printable
 
 FOLDER: Final = "functions"
+LARGEST_SOURCE: Final = 256 * 1024
+"""Characters of the file of a function that are kept, so that a traceback from the job can show its lines."""
 LATE_S: Final = 5.0
 """Seconds for which a file that was written on another machine may be missing here: network file systems remember
 for some time that a name did not exist."""
@@ -52,6 +55,7 @@ def written(
     try:
         inputs = list(_write_inputs(folder / INPUTS, calls, called))
         facts = {"python": python_version(), "path": list(import_path(workdir)), "each": each, "inputs": inputs}
+        facts |= source_of(function)
         sealed.write(folder, FUNCTION, facts, pickled)
     except OSError as error:
         discard(folder)
@@ -77,10 +81,19 @@ def folder_of(command: Iterable[str]) -> Path | None:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a job that calls the function."""
-    while isinstance(function, partial):
-        function = function.func
+    function = _unwrapped(function)
     name = str(getattr(function, "__qualname__", "") or type(function).__qualname__).rpartition(".")[2]
     return printable(name).strip("<>").encode()[:MAX_NAME_LENGTH].decode(errors="ignore")
+
+
+def source_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the file of a function that is pickled with its code, and the file's lines as they are now."""
+    code = getattr(_unwrapped(function), "__code__", None)
+    if code is None:
+        return {"file": "", "source": []}
+    lines = linecache.getlines(code.co_filename)
+    size = sum(map(len, lines))
+    return {"file": code.co_filename, "source": lines if size <= LARGEST_SOURCE else []}
 
 
 def discard(folder: Path) -> None:
@@ -123,6 +136,12 @@ def outcome(folder: Path, job: client_pb2.Job) -> Any:
             words = f"job {job.job_id}: its result cannot be loaded here: {type(error).__name__}: {error}"
             raise Failure(words) from error
     raise _error(found) from RemoteTraceback(found.facts["traceback"])
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 def _error(found: sealed.Sealed) -> BaseException:

@@ -35,7 +35,7 @@ LOG_LINES = 20
 """Lines of the log that the error of a failed job shows."""
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """What a job reported last: ``step`` of ``total`` steps are done (None: it did not say), and its metrics."""
 
     step: int
@@ -96,7 +96,7 @@ class Job(Generic[Result]):
         return self._show().spec.name
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> JobProgress | None:
         """What the job reported last with `ebbtide.Job.report`; None if it has reported nothing."""
         return progress_of(self._show())
 
@@ -318,14 +318,14 @@ def job_of(link: Link, job: client_pb2.Job) -> Job[Any]:
     return JobArray(link, job.job_id, folder, parse_array(job.tasks.indices)[0])
 
 
-def progress_of(job: client_pb2.Job) -> Progress | None:
+def progress_of(job: client_pb2.Job) -> JobProgress | None:
     """Return what the job reported last; None if it has reported nothing."""
     if not job.HasField("progress"):
         return None
     reported = job.progress
     total = reported.total if reported.HasField("total") else None
     loss = reported.loss if reported.HasField("loss") else None
-    return Progress(reported.step, total, loss, dict(reported.metrics))
+    return JobProgress(reported.step, total, loss, dict(reported.metrics))
 
 
 def _gpus(gpus: Count) -> GpuRange:
