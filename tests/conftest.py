@@ -19,6 +19,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from tests.attacks.hung import can_hang
+from tests import sshd
 from tests.postgres import Server, a_server, programs
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so all that they start.
@@ -53,6 +54,7 @@ NEEDS = {
     "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),
     "fuse": can_hang,
+    "sshd": lambda: sshd.server() is not None,
     "browser": lambda: chromium() is not None and find_spec("playwright") is not None,
 }
 
