@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from tests.attacks.hung import can_hang
 from tests import sshd
+from tests.attacks.hung import can_hang
 from tests.postgres import Server, a_server, programs
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so all that they start.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ QUICK_INSTALL = """#!/bin/sh
 set -eu
 target=$1/ebbtide-{version}
 mkdir -p "$target/bin"
-printf '#!/bin/sh\\nexec %s -P -m ebbtide_cli.main "$@"\\n' '{python}' > "$target/bin/ebb"
+printf '#!/bin/sh\\nexec {python} -P -m ebbtide_cli.main "$@"\\n' > "$target/bin/ebb"
 chmod 755 "$target/bin/ebb"
 ln -s ebbtide-{version} "$1/ebbtide"
 """
@@ -41,6 +41,7 @@ MaxStartups 100
 """
 AS_HOST = """#!/bin/sh
 cd "{homes}/$1"
+[ ! -e .first ] || . ./.first
 exec env -i HOME="$PWD" PATH="{programs}:/usr/bin:/bin" sh -c "$SSH_ORIGINAL_COMMAND"
 """
 
@@ -75,6 +76,10 @@ class Hosts:
     def home(self, name: str) -> Path:
         """Its EBB_HOME."""
         return self.directory(name) / ".local/state/ebbtide"
+
+    def first(self, name: str, script: str) -> None:
+        """Have a host run this before each command."""
+        (self.directory(name) / ".first").write_text(script)
 
     def record(self, name: str) -> dict[str, object]:
         """What its agent says about itself."""
@@ -130,22 +135,23 @@ def _write(hosts: Hosts, ports: dict[str, int]) -> None:
     hosts.ssh_config.write_text("".join(client))
 
 
-def quick_bundle(folder: Path, *, version: str = VERSION, install: str = QUICK_INSTALL) -> Path:
-    """A bundle as `make bundle` writes it, but that its install step leads to the Python of the tests."""
+def a_bundle(folder: Path, install: str = QUICK_INSTALL, version: str = VERSION, ebb: str = "") -> Path:
+    """A bundle as `make bundle` writes it, but that its install step leads to the Python of the tests, or to ``ebb``."""
     name = f"ebbtide-{version}-py{PYTHON}-{platform.machine()}"
     tree = folder / name
     shutil.copytree(REPOSITORY / "deploy/systemd", tree / "systemd")
     (tree / "VERSION").write_text(f"{version}\n")
     (tree / "PYTHON").write_text(f"{PYTHON}\n")
-    (tree / "install.sh").write_text(install.format(version=version, python=sys.executable))
+    script = install.replace("{version}", version).replace("{python}", sys.executable)
+    (tree / "install.sh").write_text(script)
+    (tree / "ebb").write_text(ebb)
     archive = folder / f"{name}.tar.gz"
     with tarfile.open(archive, "w:gz") as bundle:
         bundle.add(tree, name)
     return archive
 
 
-def words_for(hosts: Hosts, bundle: Path, *names: str) -> Sequence[str]:
-    """The arguments of `ebb deploy ssh` for these hosts: all in their home directories, with fake GPUs."""
+def with_places(hosts: Hosts) -> tuple[str, ...]:
+    """The options of `ebb deploy` that keep everything in the hosts' home directories, whoever runs the tests."""
     places = ("--folder", ".local/opt", "--home", ".local/state/ebbtide", "--service", "none")
-    agent = ("--agent", "--gpus 1xRTX4090 --min-uid 0")
-    return ("ssh", *names, "--bundle", str(bundle), *agent, *places, "--ssh-config", str(hosts.ssh_config))
+    return (*places, "--ssh-config", str(hosts.ssh_config))

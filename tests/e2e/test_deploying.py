@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, processes_of, wait_for
 from tests.e2e.test_between_machines import free_ports
-from tests.sshd import GONE, Hosts, quick_bundle, some_hosts, words_for
+from tests.sshd import GONE, Hosts, a_bundle, some_hosts, with_places
 
 pytestmark = [pytest.mark.sshd, pytest.mark.timeout(300)]
 
@@ -30,7 +30,12 @@ class Lab:
 
     def deploy(self, *names: str, code: int = 0) -> dict[str, dict[str, Any]]:
         """What `ebb deploy ssh` says of each host."""
-        return self.facts(*words_for(self.hosts, self.bundle, *names), code=code)
+        return self.facts(*self.words(*names), code=code)
+
+    def words(self, *names: str) -> tuple[str, ...]:
+        """The arguments of `ebb deploy` for these hosts."""
+        agent = ("--agent", "--gpus 1xRTX4090 --min-uid 0")
+        return ("ssh", *names, "--bundle", str(self.bundle), *agent, *with_places(self.hosts))
 
     def facts(self, *words: str, code: int = 0) -> dict[str, dict[str, Any]]:
         """What `ebb deploy … --json` says of each host."""
@@ -40,10 +45,14 @@ class Lab:
     def close(self) -> None:
         """End the agents of all hosts."""
         for name in self.hosts.names:
-            for process in processes_of(self.hosts.home(name)):
+            for process in self.agents(name):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.terminate()
-        wait_for("the agents are gone", lambda: not [p for n in self.hosts.names for p in processes_of(self.hosts.home(n))])
+        wait_for("the agents are gone", lambda: not any(map(self.agents, self.hosts.names)))
+
+    def agents(self, name: str) -> list[psutil.Process]:
+        """The processes of a host's agent."""
+        return list(processes_of(self.hosts.home(name)))
 
 
 @contextlib.contextmanager
@@ -52,7 +61,7 @@ def a_lab(*names: str) -> Iterator[Lab]:
         cluster = Cluster(Path(folder) / "login")
         cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
         cluster.up("none", "--node", "login")
-        lab = Lab(cluster, hosts, quick_bundle(Path(folder)))
+        lab = Lab(cluster, hosts, a_bundle(Path(folder)))
         try:
             yield lab
         finally:
@@ -63,7 +72,7 @@ def a_lab(*names: str) -> Iterator[Lab]:
 def test_one_command_makes_three_hosts_nodes_and_a_second_run_changes_nothing() -> None:
     with a_lab("ws1", "ws2", "ws3") as lab:
         names = ("ws1", "ws2", "ws3")
-        planned = lab.facts(*words_for(lab.hosts, lab.bundle, *names), "--dry-run")
+        planned = lab.facts(*lab.words(*names), "--dry-run")
         assert [planned[name]["result"] for name in names] == ["planned"] * 3
         assert planned["ws1"]["changes"] == ["send", "install", "join", "start", "wait", "doctor"]
         assert [list(lab.hosts.directory(name).iterdir()) for name in names] == [[], [], []]
@@ -78,7 +87,7 @@ def test_one_command_makes_three_hosts_nodes_and_a_second_run_changes_nothing() 
         assert lab.cluster.nodes_up() == {"login", *names}
 
         before = {name: lab.hosts.record(name) for name in names}
-        again = lab.cluster.ebb("deploy", *words_for(lab.hosts, lab.bundle, *names), seconds=SECONDS).out
+        again = lab.cluster.ebb("deploy", *lab.words(*names), seconds=SECONDS).out
         assert again.count("nothing to change; doctor: no problem") == 3
         assert {name: lab.hosts.record(name) for name in names} == before
 
