@@ -136,7 +136,7 @@ def _write(hosts: Hosts, ports: dict[str, int]) -> None:
 
 
 def a_bundle(folder: Path, install: str = QUICK_INSTALL, version: str = VERSION, ebb: str = "") -> Path:
-    """A bundle as `make bundle` writes it, but that its install step leads to the Python of the tests, or to ``ebb``."""
+    """A bundle as `make bundle` writes it, but that ``install`` leads to the Python of the tests, or to ``ebb``."""
     name = f"ebbtide-{version}-py{PYTHON}-{platform.machine()}"
     tree = folder / name
     shutil.copytree(REPOSITORY / "deploy/systemd", tree / "systemd")

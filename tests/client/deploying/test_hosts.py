@@ -36,20 +36,10 @@ def test_an_address_of_ipv6_stands_in_brackets_and_needs_a_name_for_its_node(tmp
 
 @pytest.mark.parametrize(
     "target",
-    ["-oProxyCommand=touch", "-l", "ws1;reboot", "ws1 ws2", "$(id)", "`id`", "ws1\nws2", "@ws1", "-a@ws1", "a b@ws1"]
-    + [
-        "ws1:",
-        "ws1:0",
-        "ws1:65536",
-        "ws1:22:22",
-        "[ws1]",
-        "2001:db8::1",
-        "",
-        "w" * 300,
-        "ws1/",
-        "ws.",
-        "ẃs1",
-        "ws1 -v",
+    [
+        *("-oProxyCommand=touch", "-l", "-a@ws1", "@ws1", "a b@ws1", "ws1 -v", "ws1 ws2", "ws1\nws2"),
+        *("ws1;reboot", "$(id)", "`id`", "ws1/", "ẃs1", "ws.", "", "w" * 300),
+        *("ws1:", "ws1:0", "ws1:65536", "ws1:22:22", "[ws1]", "2001:db8::1"),
     ],
 )
 def test_what_is_no_host_is_refused_and_never_reaches_ssh(target: str) -> None:
