@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from tests import sshd
 from tests.attacks.hung import can_hang
 from tests.postgres import Server, a_server, programs
 
@@ -53,6 +54,7 @@ NEEDS = {
     "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),
     "fuse": can_hang,
+    "sshd": lambda: sshd.server() is not None,
     "browser": lambda: chromium() is not None and find_spec("playwright") is not None,
 }
 

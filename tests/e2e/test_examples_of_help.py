@@ -18,7 +18,10 @@ from tests.json_schema import check_json
 from tests.master.notify.servers import a_hook, a_mail_server
 from tests.postgres import Server
 
-LEFT_OUT = {"demo": "test_demo.py runs it, with all that it claims"}
+LEFT_OUT = {
+    "demo": "test_demo.py runs it, with all that it claims",
+    "deploy": "test_deploying.py runs it, with hosts to deploy to",
+}
 """Verbs whose examples are not run here, and why."""
 
 

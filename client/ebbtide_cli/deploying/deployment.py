@@ -1,0 +1,205 @@
+"""Bring hosts into the wanted state, several at a time: look at each, and do the steps that it lacks."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from ebbtide_cli.deploying.hosts import Host
+from ebbtide_cli.deploying.membership import Membership
+from ebbtide_cli.deploying.remote import Remote, StepFailed
+
+AT_ONCE: Final = 8
+"""Hosts that are worked on at a time."""
+UP_S: Final = 60.0
+"""Seconds until a node that was started must be up."""
+REJOIN_S: Final = 15.0
+"""Seconds after which a node that is not up joins anew: its certificate may have expired or been revoked."""
+
+Facts = dict[str, list[str]]
+
+
+class Result(Enum):
+    """How a host is in the end."""
+
+    PLANNED = "planned"  # nothing was done
+    UP = "up"
+    PROBLEM = "problem"  # up, and the doctor found a problem
+    REMOVED = "removed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened on one host: ``done`` (or what would be done) in order, and ``step``, which it is at."""
+
+    host: Host
+    result: Result = Result.INTERRUPTED
+    done: list[str] = field(default_factory=list)
+    step: str = ""
+    why: str = ""
+    facts: Facts = field(default_factory=dict)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    def fact(self, name: str) -> str:
+        """Return one fact of the host; empty if it did not say it."""
+        return self.facts.get(name, [""])[0]
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return what the doctor found that keeps the node from its work."""
+        return [finding for finding in self.findings if finding["level"] == "problem"]
+
+
+Work = Callable[[Remote, Report], Awaitable[Result]]
+
+
+async def on_all(remotes: Sequence[Remote], reports: Sequence[Report], work: Work, told: Callable[[], None]) -> None:
+    """Do the work on every host, `AT_ONCE` at a time; whatever fails on one changes nothing for the others.
+
+    ``told`` is called whenever a report has changed.
+    """
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(remote: Remote, report: Report) -> None:
+        async with places:
+            try:
+                report.result = await work(remote, report)
+            except StepFailed as failed:
+                report.result, report.step, report.why = Result.FAILED, failed.step, failed.why
+            told()
+
+    async with asyncio.TaskGroup() as group:
+        for remote, report in zip(remotes, reports, strict=True):
+            group.create_task(one(remote, report))
+
+
+def missing_steps(facts: Facts, remote: Remote, ca: str) -> list[str]:
+    """Return the steps that a host still needs. Raises `StepFailed` where no step can help."""
+    bundle = remote.bundle
+    assert bundle is not None
+    steps = list[str]()
+    if "installed" not in facts:
+        machine = facts.get("machine", [""])[0]
+        if bundle.machine and machine != bundle.machine:
+            raise StepFailed("look", f"the bundle is for {bundle.machine}, and the host is {machine}")
+        if "python" not in facts:
+            raise StepFailed("look", f"the bundle needs Python {bundle.python}, and there is no python{bundle.python}")
+        steps.append("send")
+    if "installed" not in facts or "linked" not in facts:
+        steps.append("install")
+    if remote.keeps_options:
+        if "deployed" not in facts:
+            raise StepFailed("look", f"no node {remote.host.node} was deployed there: 'ebb deploy ssh' does that")
+    elif "joined" not in facts:
+        steps.append("join")
+    elif facts["joined"] != [_quoted(ca)]:
+        where = facts.get("joined-at", [""])[0]
+        raise StepFailed("look", f"it is a node of another cluster, at {where}: remove it from there first")
+    if "current" not in facts.get("agent", ()):
+        steps.append("start")
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is done on each host, for the cluster of one master."""
+
+    cluster: Membership
+    told: Callable[[], None]
+    dry: bool
+
+    async def bring_up(self, remote: Remote, report: Report) -> Result:
+        """Install, join and start what is not yet there, wait until the node is up, and have its doctor look."""
+        steps = missing_steps(await self._look(remote, report), remote, self.cluster.ca)
+        if self.dry:
+            report.done = [*steps, "wait", "doctor"]
+            return Result.PLANNED
+        since = 0.0
+        for step in steps:
+            self._tell(report, step)
+            match step:
+                case "send":
+                    await remote.send()
+                case "join":
+                    await self._join(remote)
+                case _:
+                    await remote.run(step)
+            report.done.append(step)
+        if "start" in steps:
+            since = await self.cluster.now()
+        self._tell(report, "wait")
+        await self._until_up(remote, report, since)
+        self._tell(report, "doctor")
+        report.findings = _findings(await remote.run("doctor"))
+        return Result.PROBLEM if report.problems() else Result.UP
+
+    async def take_back(self, remote: Remote, report: Report) -> Result:
+        """End the agent and remove what was deployed, unless jobs run there; the master then forgets the node."""
+        name = remote.host.node
+        facts = await self._look(remote, report)
+        node = await self.cluster.node(name)
+        here = bool(facts.keys() & {"deployed", "joined", "agent"})
+        if self.dry:
+            report.done = [*(["drain"] if node else []), *(["remove"] if here else []), *(["forget"] if node else [])]
+            return Result.PLANNED
+        if node is not None:
+            self._tell(report, "drain")
+            if jobs := await self.cluster.drain(name):
+                left = f"job {', '.join(sorted(jobs)[:5])} is still there, and nothing new starts"
+                raise StepFailed("drain", f"{left}: 'ebb node drain {name} --now --wait' suspends it; then try again")
+            report.done.append("drain")
+        if here:
+            self._tell(report, "remove")
+            await remote.run("remove")
+            report.done.append("remove")
+        if node is not None:
+            self._tell(report, "forget")
+            await self.cluster.forget(name)
+            report.done.append("forget")
+        return Result.REMOVED
+
+    async def _look(self, remote: Remote, report: Report) -> Facts:
+        self._tell(report, "look")
+        report.facts = facts = await remote.run("look")
+        if "keeper" not in facts:
+            raise StepFailed("look", "the host did not answer as a shell would: does its account have one?")
+        if lacks := facts.get("lacks"):
+            raise StepFailed("look", f"the host lacks {', '.join(lacks)}")
+        return facts
+
+    async def _join(self, remote: Remote) -> None:
+        invitation = await self.cluster.invitation(remote.host.node)
+        await remote.run("join", {"@INVITATION@": invitation})
+
+    async def _until_up(self, remote: Remote, report: Report, since: float) -> None:
+        name, may_join = remote.host.node, "join" not in report.done and not remote.keeps_options
+        if may_join and not await self.cluster.is_up(name, since, REJOIN_S):
+            self._tell(report, "join")
+            await self._join(remote)
+            report.done.append("join")
+            self._tell(report, "wait")
+        if not await self.cluster.is_up(name, since, UP_S):
+            said = (await remote.run("say")).get("log", ["its agent says nothing"])
+            raise StepFailed("wait", f"node {name} is not up after {UP_S:g} s: {said[-1]}")
+
+    def _tell(self, report: Report, step: str) -> None:
+        report.step = step
+        self.told()
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it stands between the quotes of a JSON file."""
+    return json.dumps(text)[1:-1]
+
+
+def _findings(facts: Facts) -> list[dict[str, Any]]:
+    """Read what a doctor found. Raises `StepFailed`."""
+    from ebbtide_agent.doctor.finding import Finding
+
+    try:
+        return [Finding.from_json(one).to_json() for one in json.loads(facts["doctor"][0])]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise StepFailed("doctor", "what it printed cannot be read") from None
