@@ -34,8 +34,7 @@ def modules(wheel: zipfile.ZipFile) -> set[str]:
     return {name for name in wheel.namelist() if ".dist-info/" not in name}
 
 
-def test_no_file_is_in_both_and_the_sdk_has_the_package_itself(wheels: dict[str, zipfile.ZipFile]) -> None:
-    """A part of the package that needs more than Python may come with the commands; the SDK makes the package."""
+def test_no_file_is_in_both_and_the_sdk_has_all_of_its_package(wheels: dict[str, zipfile.ZipFile]) -> None:
     assert modules(wheels[SDK]).isdisjoint(modules(wheels[COMMANDS]))
     assert {name.partition("/")[0] for name in modules(wheels[SDK])} == {"ebbtide"}
     assert {"ebbtide/__init__.py", "ebbtide/py.typed", "ebbtide/offered/ebbtide/__init__.py"} <= modules(wheels[SDK])
