@@ -16,11 +16,14 @@ preempted again.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
+from operator import itemgetter
 from typing import ClassVar, Final, Literal
 
 from ebbtide_core.admission.queues import DemandQueue, by_arrival, demand_of
@@ -29,9 +32,9 @@ from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import BOUND, Groups, ShareGroup, faded
+from ebbtide_core.policies.groups import BOUND, Groups, Kind, ShareGroup, Stand, faded, share_of, stand_of
 from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import choose, may_be_preempted, nodes_of
+from ebbtide_core.policies.preemption import choose, may_be_preempted
 from ebbtide_core.policies.preemption import claim as claim_room
 from ebbtide_core.policies.staying import Stay, stays_by_itself
 from ebbtide_core.resources.pools import PoolState, Ranking
@@ -76,7 +79,7 @@ class FairShare(Policy):
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the jobs by group."""
-        return Groups(self.per, self.half_life_s)
+        return Groups(self.per, self.half_life_s, self.min_run_s)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Divide the GPUs among the groups, then start and preempt jobs accordingly."""
@@ -108,7 +111,8 @@ class ShareClaim:
     """What a group may have in one pass, in parts: from ``least`` to ``demand``; ``left`` is not granted yet.
 
     ``bound`` is what the group's jobs have that cannot be preempted. A claim stands for ``count`` groups of one kind:
-    for the oldest group until that has its first job or cannot have it, then for the ``others``.
+    for the oldest group until that has its first job or cannot have it, then for the ``others``. If ``at_once`` is
+    set, these are all ``alike`` down to their only job, which has its room and one size.
     """
 
     group: ShareGroup
@@ -118,7 +122,9 @@ class ShareClaim:
     least: int
     steps: Iterator[SizeStep]
     count: int = 1
+    alike: Sequence[tuple[int, ShareGroup]] = ()
     others: Iterator[tuple[int, ShareGroup]] | None = None
+    at_once: bool = False
     left: float = 0.0
     granted: int = 0
     next: SizeStep | None = None
@@ -151,6 +157,42 @@ def common_factor(capacity: int, claims: list[ShareClaim], leasts: list[int]) ->
     return factor
 
 
+@dataclass(slots=True, eq=False)
+class Block:
+    """Jobs of one kind that all keep their room, each alone in its group: ``members`` are the groups, the oldest first.
+
+    Each job is granted ``parts``, and has ``room``. ``rank`` is their `Turn` without the number of the group; None if
+    they give way to no job.
+    """
+
+    members: Sequence[tuple[int, ShareGroup]]
+    parts: int
+    room: int
+    rank: tuple[int, float] | None
+
+    def later(self, turn: Turn) -> int:
+        """Return the index of the first member whose turn comes after ``turn``."""
+        if self.rank is None or self.rank < turn[:2]:
+            return len(self.members)
+        return 0 if self.rank > turn[:2] else bisect_right(self.members, turn[2], key=itemgetter(0))
+
+    def latest_first(self, since: int) -> Iterator[tuple[Turn, Job]]:
+        """Yield the turns and jobs of the members from that index on, the last one first."""
+        if (rank := self.rank) is not None:
+            for number, group in reversed(self.members[since:]):
+                yield (*rank, number), only_job(group)
+
+    def remove(self, group: ShareGroup) -> None:
+        """Remove one member; the sequence is copied, because it may be that of the index."""
+        at = bisect_left(self.members, group.number, key=itemgetter(0))
+        self.members = [*self.members[:at], *self.members[at + 1 :]]
+
+
+def only_job(group: ShareGroup) -> Job:
+    """Return the first job of ``group``, its only one if the group is in a block."""
+    return group.jobs[0][1]
+
+
 @dataclass(frozen=True, slots=True)
 class _Balance:
     """How fairly GPUs are shared: which parts of its share each group has, with all jobs at their smallest size.
@@ -159,13 +201,12 @@ class _Balance:
     by weight and age, as in `Turn`. Of two divisions of the GPUs, the fairer one has the first part in which they
     differ; if the groups have the same in both, the one with the oldest job is fairer. This is an order, because
     neither the shares nor the ranks depend on which jobs run. So a policy that preempts only for a fairer division
-    does not preempt forever.
+    does not preempt forever. ``has`` returns what a group has in the present draft.
     """
 
     groups: Groups
-    shares: Mapping[str, tuple[ShareClaim, float]]
-    has: Counter[str]
-    units: dict[str, int] = field(default_factory=dict)
+    shares: "_LastingShares"
+    has: Callable[[ShareGroup], int]
 
     def is_fairer(self, job: Job, victims: list[Job]) -> bool:
         """Return whether it is fairer that ``job`` runs instead of ``victims``."""
@@ -173,17 +214,42 @@ class _Balance:
         more[own] += job.gpus_min
         for victim in victims:
             more[self.groups.key(victim)] -= victim.gpus_min
-        lost = [self._rank(key, self.has[key] + parts) for key, parts in more.items() if parts < 0]
+        lost = [self._rank(key, parts) for key, parts in more.items() if parts < 0]
         if more[own] > 0:
-            return all(self._rank(own, self.has[own]) < rank for rank in lost)
+            rank = self._rank(own, 0)
+            return all(rank < other for other in lost)
         return not lost and all(job.sequence < victim.sequence for victim in victims)
 
-    def _rank(self, key: str, parts: int) -> Turn:
-        """Return the rank of the next part of a group that has ``parts``."""
-        claim, share = self.shares[key]
-        if key not in self.units:
-            self.units[key] = min(job.gpus_min for _, job in claim.group.jobs)
-        return _rank(claim, share - parts, self.units[key])
+    def _rank(self, key: str, more: int) -> Turn:
+        """Return the rank of the next part of a group once it has ``more`` parts."""
+        group = self.groups.groups[key]
+        return self.shares.rank(group, self.has(group) + more)
+
+
+class _LastingShares:
+    """The shares, less what is bound, with each group's oldest job as its first: they do not depend on which jobs run.
+
+    ``claims`` are those of a pass that stand for all groups, by kind, or by key for groups that none is like.
+    """
+
+    def __init__(
+        self, capacity: int, claims: Mapping[Kind | str, ShareClaim], least: Callable[[ShareClaim], int]
+    ) -> None:
+        self._claims = claims
+        leasts = [least(claim) for claim in claims.values()]
+        factor = common_factor(capacity, [*claims.values()], leasts)
+        self._shares = {
+            of: _share_by(factor, claim, least) - claim.bound
+            for (of, claim), least in zip(claims.items(), leasts, strict=True)
+        }
+        self._units: dict[str, int] = {}
+
+    def rank(self, group: ShareGroup, parts: int) -> Turn:
+        """Return the rank of the next part of ``group`` if it has ``parts``."""
+        of: Kind | str = group.kind if group.kind in self._claims else group.key  # type: ignore[assignment]
+        if group.key not in self._units:
+            self._units[group.key] = min([job.gpus_min for _, job in group.jobs])
+        return _rank(self._claims[of].weight, group.number, self._shares[of] - parts, self._units[group.key])
 
 
 class _Pass:
@@ -195,30 +261,27 @@ class _Pass:
         self.groups: Groups = draft.snapshot.ranking
         nodes = draft.snapshot.nodes
         self.capacity = self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
-        self.all_here = len(nodes) == len(draft.snapshot.books.nodes)
+        self.away = _jobs_away(draft)
         self.grants: dict[JobId, int] = {}
+        """What each job is granted, in parts, except for the jobs of ``blocks``."""
+        self.blocks: dict[Kind, Block] = {}
+        self.revoked: dict[JobId, Job] = {}
+        """The jobs that were in a block and had to give way."""
         self.newcomers: list[Job] = []
         """The waiting jobs among ``grants``, in the order in which they were granted their room."""
         self.turns: dict[JobId, tuple[Turn, SizeStep]] = {}
         """The turns and first steps of the granted jobs that may have to give way to others."""
-        self.claims: list[ShareClaim] = []
-        """The claims among which the GPUs are divided; they stand for all groups."""
-        self.others: list[ShareClaim] = []
-        """The claims that `_other` made for further groups of a kind."""
-        self.weights = 0.0
+        self.claims = self._claims()
+        """The claims among which the GPUs are divided, by kind, or by key for groups that none is like."""
+        self.weights = sum([claim.weight * claim.count for claim in self.claims.values()])
         """The sum of the weights of all groups."""
-        self.shares: dict[str, tuple[ShareClaim, float]] = {}
-        """The `_lasting_shares`, computed when first needed."""
-        self._grant_all()
+        self._grant_all([*self.claims.values()])
 
-    def _grant_all(self) -> None:
-        claims = self._claims()
-        self.weights = sum([claim.weight * claim.count for claim in claims])
+    def _grant_all(self, claims: list[ShareClaim]) -> None:
         for claim in claims:
             if claim.next is not None:
                 claim.least = max(claim.least, self._least(claim, claim.next.parts))
         divide(self.room, claims)
-        self.claims = [*claims]
         for claim in claims:
             self._grant_bound(claim)
         self._grant_by_remainder(claims)
@@ -232,16 +295,30 @@ class _Pass:
         """Return the least share of a group whose first job needs ``first``; 0 if that exceeds an equal share."""
         return first if first * self.weights <= self.capacity * claim.weight else 0
 
-    def _claims(self) -> list[ShareClaim]:
-        """Return the claims of all groups; groups of one kind without room share one if past use is ignored."""
-        groups = self.groups
-        claims = [claim for group in groups.with_room.values() if (claim := self._claim(group)) is not None]
-        for waiting in groups.waiting.values():
-            if self.policy.half_life_s is not None:
-                claims += [claim for _, group in waiting if (claim := self._claim(group)) is not None]
-            elif (claim := self._claim(waiting[0][1])) is not None:
-                claim.count, claim.others = len(waiting), islice(waiting, 1, None)
-                claims.append(claim)
+    def granted(self, job: Job) -> int:
+        """Return what ``job`` is granted, in parts."""
+        if (parts := self.grants.get(job.id)) is not None:
+            return parts
+        group = self.groups.groups.get(self.groups.key(job))
+        block = None if group is None or group.kind is None else self.blocks.get(group.kind)
+        return 0 if block is None or job.id in self.revoked or job.id in self.away else block.parts
+
+    def _claims(self) -> dict[Kind | str, ShareClaim]:
+        """Return the claims of all groups; groups of one kind share one if past use is ignored."""
+        claims: dict[Kind | str, ShareClaim] = {}
+        groups, apart = self.groups, self.policy.half_life_s is not None
+        alone = [group for kind in groups.kinds.values() for _, group in kind] if apart else []
+        for group in [*groups.others.values(), *alone]:
+            if (claim := self._claim(group)) is not None:
+                claims[group.key] = claim
+        away = {known.kind for job in self.away.values() if (known := groups.groups.get(groups.key(job))) is not None}
+        for kind, members in () if apart else groups.kinds.items():
+            alike = members if kind not in away else [each for each in members if self._is_here(only_job(each[1]))]
+            if alike and (claim := self._claim(alike[0][1])) is not None:
+                claim.count, claim.alike, claim.others = len(alike), alike, islice(alike, 1, None)
+                first = only_job(claim.group)
+                claim.at_once = first.planned is not None and not first.elastic
+                claims[kind] = claim
         return claims
 
     def _claim(self, group: ShareGroup) -> ShareClaim | None:
@@ -253,7 +330,7 @@ class _Pass:
             if not self._is_here(job):
                 here -= job.gpus_max
             elif where == BOUND:
-                bound += _share(job)
+                bound += share_of(job)
         if not here:
             return None
         weight /= 1.0 + self._had_lately(group)
@@ -263,7 +340,7 @@ class _Pass:
 
     def _is_here(self, job: Job) -> bool:
         """Return whether all nodes of the room promised to ``job`` are connected."""
-        return self.all_here or all(node in self.draft.snapshot.nodes for node in nodes_of(job))
+        return job.id not in self.away
 
     def _steps(self, group: ShareGroup) -> Iterator[SizeStep]:
         """Yield the steps of the jobs that can be preempted: first each one's smallest size, then their growth."""
@@ -274,7 +351,7 @@ class _Pass:
                 if job.elastic:
                     elastic.append(job)
         for job in elastic:
-            has = _share(job)
+            has = share_of(job)
             for smaller, larger in pairwise(job.sizes()):
                 yield SizeStep(job, larger - smaller, larger <= has, grows=True)
 
@@ -291,12 +368,20 @@ class _Pass:
         return average
 
     def _grant_bound(self, claim: ShareClaim) -> None:
-        for (where, _, _), job in claim.group.with_room() if claim.bound else ():
+        if claim.bound and claim.alike:
+            self._grant_at_once(claim, claim.bound, None)
+        for (where, _, _), job in claim.group.with_room() if claim.bound and not claim.alike else ():
             if where == BOUND and self._is_here(job):
-                self.grants[job.id] = _share(job)
-        self.room -= claim.bound
+                self.grants[job.id] = share_of(job)
+        self.room -= claim.bound * claim.count
         claim.left -= claim.bound
         claim.granted = claim.bound
+
+    def _grant_at_once(self, claim: ShareClaim, parts: int, rank: tuple[int, float] | None) -> None:
+        """Grant ``parts`` to the only job of each group that ``claim`` stands for."""
+        kind = claim.group.kind
+        assert kind is not None
+        self.blocks[kind] = Block(claim.alike, parts, share_of(only_job(claim.group)), rank)
 
     def _grant_by_remainder(self, claims: list[ShareClaim]) -> None:
         """Repeatedly grant the next step of the group that lacks most of its share, in terms of its next job.
@@ -307,6 +392,12 @@ class _Pass:
         heapify(heap)
         while heap and self.room > 0:
             claim = heap[0][-1]
+            if claim.at_once:
+                claim.at_once, level = False, heap[0][:2]
+                if self._all_fit([entry[-1] for entry in heap if entry[:2] == level]):
+                    self._keep_all(claim)
+                    heappop(heap)
+                    continue
             step, left, first = claim.next, claim.left, not claim.granted
             assert step is not None
             turn = _turn(claim, step)
@@ -326,6 +417,19 @@ class _Pass:
                 claims.append(other)
                 heappush(heap, _by_remainder(other, _first(other)))
 
+    def _all_fit(self, claims: list[ShareClaim]) -> bool:
+        """Return whether all groups that ``claims`` stand for can have all that they ask for; some may have it."""
+        return sum([claim.demand * claim.count - claim.granted for claim in claims]) <= self.room
+
+    def _keep_all(self, claim: ShareClaim) -> None:
+        """Grant its room to each job that ``claim``, which is to be granted ``at_once``, stands for."""
+        step = _first(claim)
+        if claim.left > 0.0 or step.job.preemptible:
+            self._grant_at_once(claim, step.parts, _turn(claim, step)[:2] if step.job.preemptible else None)
+            self.room -= step.parts * claim.count
+            claim.left -= step.parts
+            claim.granted, claim.next = step.parts, None
+
     def _passes_over(self, claim: ShareClaim) -> bool:
         """Skip the group's next job, which is too large, for a later one that fits and can be preempted."""
         for step in islice(claim.steps, LOOK_AHEAD):
@@ -339,14 +443,15 @@ class _Pass:
 
     def _give_way(self, claims: list[ShareClaim]) -> None:
         """Revoke grants of smaller jobs for the first job of a group whose turn comes before theirs."""
-        smallest = min([step.parts for _, step in self.turns.values()], default=0)
-        passed = [
-            (_turn(claim, first), claim)
-            for claim in claims
-            if (first := claim.next)
-            and (not claim.granted or claim.left >= first.parts)
-            and claim.left > 0 < smallest < first.parts
-        ]
+        blocks = [block.parts for block in self.blocks.values() if block.rank is not None]
+        smallest = min([step.parts for _, step in self.turns.values()] + blocks, default=0)
+        passed: list[tuple[Turn, ShareClaim]] = []
+        for claim in claims:
+            first, left = claim.next, claim.left
+            if first and (not claim.granted or left >= first.parts) and left > 0 < smallest < first.parts:
+                passed.append((_turn(claim, first), claim))
+                while first.has and (other := self._other(claim, left)) is not None:
+                    passed.append((_turn(other, _first(other)), other))
         heapify(passed)
         while passed:
             turn, claim = heappop(passed)
@@ -360,9 +465,17 @@ class _Pass:
         if self._is_premature(first):
             return False
         smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
-        if self.room + sum([self.grants[step.job.id] for _, step in smaller]) < first.parts:
+        blocks = [(block, block.later(turn)) for block in self.blocks.values() if block.parts < first.parts]
+        blocks = [(block, since) for block, since in blocks if since < len(block.members)]
+        given = sum([self.grants[step.job.id] for _, step in smaller])
+        given += sum([block.parts * (len(block.members) - since) for block, since in blocks])
+        if self.room + given < first.parts:
             return False
-        self._revoke(sorted(smaller, key=_when, reverse=True), first.parts)
+        one_by_one = [(turn, step.job) for turn, step in sorted(smaller, key=_when, reverse=True)]
+        latest_first = merge(
+            one_by_one, *[block.latest_first(since) for block, since in blocks], key=_when, reverse=True
+        )
+        self._revoke(latest_first, first.parts)
         self.turns[first.job.id] = turn, first
         return self._grant(claim, first)
 
@@ -370,18 +483,28 @@ class _Pass:
         """Return whether ``step`` would grow a job whose smallest size is not granted, or no longer."""
         return step.grows and step.job.id not in self.grants
 
-    def _revoke(self, entries: list[tuple[Turn, SizeStep]], parts: int) -> None:
+    def _revoke(self, entries: Iterable[tuple[Turn, Job]], parts: int) -> None:
         """Revoke grants from the first of ``entries`` on until ``parts`` fit, then restore those not needed."""
-        revoked = []
-        for entry in entries:
-            if self.room < parts:
-                revoked.append(entry[1].job.id)
-                self.room += self.grants[entry[1].job.id]
-        for id in reversed(revoked):
-            if self.room - self.grants[id] >= parts:
-                self.room -= self.grants[id]
+        revoked: list[Job] = []
+        for _, job in entries:
+            if self.room >= parts:
+                break
+            revoked.append(job)
+            self.room += self.granted(job)
+        for job in reversed(revoked):
+            if self.room - self.granted(job) >= parts:
+                self.room -= self.granted(job)
             else:
-                del self.grants[id], self.turns[id]
+                self._take_back(job)
+
+    def _take_back(self, job: Job) -> None:
+        if job.id in self.grants:
+            del self.grants[job.id], self.turns[job.id]
+            return
+        group = self.groups.groups[self.groups.key(job)]
+        assert group.kind is not None
+        self.blocks[group.kind].remove(group)
+        self.revoked[job.id] = job
 
     def _other(self, claim: ShareClaim, left: float) -> ShareClaim | None:
         """Return the claim of the next oldest group of the same kind, with the same share; None if there is none."""
@@ -390,7 +513,6 @@ class _Pass:
             return None
         other = replace(claim, group=group, steps=self._steps(group), left=left, granted=0)
         other.next = next(other.steps)
-        self.others.append(other)
         return other
 
     def _grant(self, claim: ShareClaim, step: SizeStep) -> bool:
@@ -429,7 +551,7 @@ class _Pass:
         surplus = [
             other
             for other in self.draft.elastic()
-            if (room := self.draft.allocation(other)) and room.share > self.grants.get(other.id, 0)
+            if (room := self.draft.allocation(other)) and room.share > self.granted(other)
         ]
         if not surplus or not admit_by_shrinking(self.draft, job, self.policy.resize_after_s, surplus):
             return False
@@ -439,7 +561,7 @@ class _Pass:
 
     def _give_back(self, job: Job) -> None:
         """Let ``job``, which shrank to its smallest size, keep its grant, because only its surplus is for others."""
-        draft, share, room = self.draft, self.grants.get(job.id, 0), self.draft.allocation(job)
+        draft, share, room = self.draft, self.granted(job), self.draft.allocation(job)
         if room is None or room.share >= share:
             return
         draft.trial.give(room)
@@ -450,54 +572,77 @@ class _Pass:
 
     def _preempt_for(self, job: Job) -> bool:
         """Preempt jobs without a grant for ``job``, the newest first; else smaller jobs whose turn is later."""
-        draft, min_run_s = self.draft, self.policy.min_run_s
-        others = sorted(
-            ((stand, other) for group in self.groups.with_room.values() for stand, other in group.with_room()),
-            reverse=True,
-        )
-        allowed = [other for _, other in others if may_be_preempted(draft, other, min_run_s)]
-        over = [other for other in allowed if other.id not in self.grants]
-        later = [other for other in allowed if self._is_later(other, job)]
-        smaller = [other for other in later if _share(other) <= job.gpus_min]
-        choice = choose(draft, job, [over, smaller])
+        draft = self.draft
+        for other in self.resumed:  # requests a pass for when each of them is not spared any more
+            self._may_be_preempted(other)
+        choice = choose(draft, job, self._levels(job))
         if choice is None:
             return False
         balance = self._balance()  # without this check two jobs could preempt each other forever (see `_Balance`)
         if not balance.is_fairer(job, choice[0]):
-            levels = [[other for other in level if balance.is_fairer(job, [other])] for level in (over, smaller)]
-            choice = choose(draft, job, levels)
+            fairer = ([other for other in level if balance.is_fairer(job, [other])] for level in self._levels(job))
+            choice = choose(draft, job, fairer)
             if choice is None or not balance.is_fairer(job, choice[0]):
                 return False
         claim_room(draft, job, choice, f"preempted by job {job.id}, to which this share belongs")
         return True
 
+    def _may_be_preempted(self, job: Job) -> bool:
+        return may_be_preempted(self.draft, job, self.policy.min_run_s)
+
+    def _levels(self, job: Job) -> Iterator[list[Job]]:
+        """Yield those that may be preempted of the jobs without a grant, then of the smaller ones; the newest first."""
+        for line in (self.without_grant, self._smaller_and_later(job)):
+            yield sorted(filter(self._may_be_preempted, line), key=_stand, reverse=True)
+
+    @cached_property
+    def resumed(self) -> list[Job]:
+        """The jobs that are spared because they resumed lately."""
+        resumed = self.groups.resumed.at(self.draft.snapshot.now)
+        return sorted([job for job in resumed if job.gpus_max], key=_stand, reverse=True)
+
+    @cached_property
+    def without_grant(self) -> list[Job]:
+        """The jobs with room that have no grant."""
+        kinds = [kind for kind in self.groups.kinds.items() if kind[0] not in self.blocks]
+        groups = [group for _, members in kinds if only_job(members[0][1]).planned is not None for _, group in members]
+        jobs = [job for group in (*self.groups.others.values(), *groups) for _, job in group.with_room()]
+        return [*self.revoked.values(), *[job for job in jobs if job.id not in self.grants]]
+
+    def _smaller_and_later(self, job: Job) -> Iterator[Job]:
+        """Yield the jobs with a grant and no more room than ``job`` needs whose turn comes after that of ``job``."""
+        turn = self.turns[job.id][0]
+        for theirs, step in self.turns.values():
+            other = step.job
+            later = other.sequence > job.sequence if theirs[-1] == turn[-1] else theirs > turn
+            if later and other.planned is not None and share_of(other) <= job.gpus_min:
+                yield other
+        for block in self.blocks.values():
+            if block.room <= job.gpus_min:
+                yield from map(_job, block.latest_first(block.later(turn)))
+
     def _balance(self) -> _Balance:
         """Return what each group has of its share in the current draft."""
         groups, draft = self.groups, self.draft
-        has = Counter[str]()
-        for key, group in groups.with_room.items():
-            for (where, _, _), job in group.with_room():
-                if where != BOUND and job.id not in draft.evictions and self._is_here(job):
-                    has[key] += job.gpus_min
+        placed = Counter[str]()
         for job in map(draft.snapshot.job, draft.placements):
             if job.planned is None:
-                has[groups.key(job)] += job.gpus_min
-        if not self.shares:
-            self.shares = self._lasting_shares()
+                placed[groups.key(job)] += job.gpus_min
+
+        def has(group: ShareGroup) -> int:
+            stay = (
+                job.gpus_min
+                for (where, _, _), job in group.with_room()
+                if where != BOUND and job.id not in draft.evictions and self._is_here(job)
+            )
+            return placed[group.key] + sum(stay)
+
         return _Balance(groups, self.shares, has)
 
-    def _lasting_shares(self) -> dict[str, tuple[ShareClaim, float]]:
-        """Return the shares, less what is bound, with each group's oldest job as its first.
-
-        Such shares do not depend on which jobs run.
-        """
-        leasts = [self._lasting_least(claim) for claim in self.claims]
-        factor = common_factor(self.capacity, self.claims, leasts)
-        leasts += [self._lasting_least(claim) for claim in self.others]
-        return {
-            claim.group.key: (claim, _share_by(factor, claim, least) - claim.bound)
-            for claim, least in zip([*self.claims, *self.others], leasts, strict=True)
-        }
+    @cached_property
+    def shares(self) -> _LastingShares:
+        """The shares that do not depend on which jobs run."""
+        return _LastingShares(self.capacity, self.claims, self._lasting_least)
 
     def _lasting_least(self, claim: ShareClaim) -> int:
         """Return the least share of a group whose first job is its oldest one that can be preempted or waits."""
@@ -507,20 +652,12 @@ class _Pass:
         bound = min(claim.bound, claim.demand)
         return max(bound, self._least(claim, min(jobs, key=_sequence).gpus_min)) if jobs else bound
 
-    def _is_later(self, other: Job, job: Job) -> bool:
-        """Return whether the turn of ``other``, which has a grant too, comes after that of ``job``."""
-        if other.id not in self.turns:
-            return False
-        turn, theirs = self.turns[job.id][0], self.turns[other.id][0]
-        same_group = theirs[-1] == turn[-1]
-        return other.sequence > job.sequence if same_group else theirs > turn
-
     def fill(self) -> None:
         """Start jobs that fit into what is left and could be preempted again."""
         queue = self.draft.snapshot.queue
         assert isinstance(queue, DemandQueue)
         elastic = self.draft.elastic()
-        kept = sum([max(0, self.grants.get(job.id, 0) - _allotted(self.draft, job)) for job in elastic])
+        kept = sum([max(0, self.granted(job) - _allotted(self.draft, job)) for job in elastic])
         queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
 
     def _fill_with(self, job: Job) -> bool:
@@ -544,12 +681,20 @@ def _first(claim: ShareClaim) -> SizeStep:
 
 def _turn(claim: ShareClaim, step: SizeStep) -> Turn:
     """Return the turn of ``claim``, which does not depend on the jobs that run already."""
-    return _rank(claim, claim.left, step.parts)
+    return _rank(claim.weight, claim.group.number, claim.left, step.parts)
 
 
-def _rank(claim: ShareClaim, left: float, parts: int) -> Turn:
+def _rank(weight: float, number: int, left: float, parts: int) -> Turn:
     lacks = math.ceil(round(left / parts, SAME))
-    return (-lacks, -round(claim.weight, SAME), claim.group.number)
+    return (-lacks, -round(weight, SAME), number)
+
+
+def _jobs_away(draft: Draft) -> dict[JobId, Job]:
+    """Return the jobs that are promised room on a node that cannot be used now."""
+    nodes, usable = draft.snapshot.books.nodes, draft.snapshot.nodes
+    if len(nodes) == len(usable):
+        return {}
+    return {id: draft.snapshot.job(id) for node in nodes.values() if node.id not in usable for id in node.planned}
 
 
 def _sequence(job: Job) -> int:
@@ -560,8 +705,14 @@ def _when(entry: tuple[Turn, *tuple[object, ...]]) -> Turn:
     return entry[0]
 
 
-def _share(job: Job) -> int:
-    return job.planned.share if job.planned is not None else 0
+def _stand(job: Job) -> Stand:
+    stand = stand_of(job)
+    assert stand is not None, f"job {job.id} has room and is not active"
+    return stand
+
+
+def _job(entry: tuple[Turn, Job]) -> Job:
+    return entry[1]
 
 
 def _allotted(draft: Draft, job: Job) -> int:

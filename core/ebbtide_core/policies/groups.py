@@ -5,10 +5,11 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
+from ebbtide_core.policies.staying import LatelyResumed
 
 BOUND, RUNS, CLAIMS, WAITS = range(4)
 """States of a job: bound (cannot be preempted), running, waiting for room that is being freed for it, waiting."""
@@ -17,7 +18,10 @@ Stand = tuple[int, float, int]
 
 
 Kind = tuple[Hashable, ...]
-"""All that decides the share and the first job of a group without room; groups of one kind are treated alike."""
+"""All that decides the share and the first job of a group, except its age; groups of one kind are treated alike.
+
+The groups without room have kinds, and so have those whose only job has room.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +29,7 @@ class ShareGroup:
     """The active jobs of a group that want GPUs.
 
     ``number`` is the sequence number of its first job, ``demand`` maps weights to parts of GPUs, and ``kind`` is None
-    if a job of the group has room.
+    if it has several jobs and one of them has room.
     """
 
     number: int
@@ -68,34 +72,37 @@ class Groups:
     The index is derived from the jobs alone, event by event, so a master that folds its journal derives the same one.
     """
 
-    def __init__(self, per: Literal["group", "user"], half_life_s: float | None) -> None:
+    def __init__(self, per: Literal["group", "user"], half_life_s: float | None, min_run_s: float) -> None:
         self.groups: dict[str, ShareGroup] = {}
-        self.with_room: dict[str, ShareGroup] = {}
-        self.waiting: dict[Kind, list[tuple[int, ShareGroup]]] = {}
-        """The groups without room by kind, the oldest first."""
+        self.kinds: dict[Kind, list[tuple[int, ShareGroup]]] = {}
+        """The groups that have a kind, the oldest first."""
+        self.others: dict[str, ShareGroup] = {}
+        """The groups that have none."""
         self.without_gpus: list[tuple[int, Job]] = []
         self.past: dict[str, RecentUsage] = {}
+        self.resumed = LatelyResumed(min_run_s)
         self._per = per
         self._half_life_s = half_life_s
-        self._known: dict[JobId, tuple[Stand, int, int, float]] = {}
+        self._known: dict[JobId, _Entry] = {}
         self._live: dict[JobId, int] = {}
 
     def update(self, job: Job) -> None:
         """Add, update or remove ``job`` according to its state."""
         if self._half_life_s is not None:
             self._remember(job, self._half_life_s)
-        stand = _stand(job)
-        entry = None if stand is None else (stand, job.gpus_min, job.gpus_max, job.weight)
+        self.resumed.update(job)
+        stand = stand_of(job)
+        entry = None if stand is None else _Entry(stand, job.gpus_min, share_of(job), job.gpus_max, job.weight)
         known = self._known.get(job.id)
         if entry == known:
             return
         if entry is not None:  # added before the old entry is removed, so that the group keeps its number
             self._known[job.id] = entry
-            self._add(job, entry[0], *entry[2:])
+            self._add(job, entry)
         if known is not None:
             if entry is None:
                 del self._known[job.id]
-            self._remove(job, known[0], *known[2:])
+            self._remove(job, known)
 
     def key(self, job: Job) -> str:
         """Return the name of the job's group; the prefix keeps group names apart from the ids of single jobs."""
@@ -103,8 +110,8 @@ class Groups:
             return job.user
         return f"group {job.spec.group}" if job.spec.group else job.id
 
-    def _add(self, job: Job, stand: Stand, demand: int, weight: float) -> None:
-        if not demand:
+    def _add(self, job: Job, entry: "_Entry") -> None:
+        if not entry.demand:
             insort(self.without_gpus, (job.sequence, job))
             return
         group = self.groups.get(self.key(job))
@@ -113,18 +120,18 @@ class Groups:
             group = self.groups[key] = ShareGroup(job.sequence, key)
         else:
             self._take_out(group)
-        insort(group.jobs, (stand, job))
-        group.add(weight, demand)
+        insort(group.jobs, (entry.stand, job))
+        group.add(entry.weight, entry.demand)
         self._put_back(group)
 
-    def _remove(self, job: Job, stand: Stand, demand: int, weight: float) -> None:
-        if not demand:
+    def _remove(self, job: Job, entry: "_Entry") -> None:
+        if not entry.demand:
             del self.without_gpus[bisect_left(self.without_gpus, (job.sequence, job))]
             return
         group = self.groups[self.key(job)]
         self._take_out(group)
-        del group.jobs[bisect_left(group.jobs, (stand, job))]
-        group.add(weight, -demand)
+        del group.jobs[bisect_left(group.jobs, (entry.stand, job))]
+        group.add(entry.weight, -entry.demand)
         if group.jobs:
             self._put_back(group)
         else:
@@ -133,21 +140,22 @@ class Groups:
     def _take_out(self, group: ShareGroup) -> None:
         """Remove ``group`` from the index while it changes."""
         if group.kind is None:
-            del self.with_room[group.key]
+            del self.others[group.key]
             return
-        groups = self.waiting[group.kind]
+        groups = self.kinds[group.kind]
         del groups[bisect_left(groups, (group.number, group))]
         if not groups:
-            del self.waiting[group.kind]
+            del self.kinds[group.kind]
 
     def _put_back(self, group: ShareGroup) -> None:
         (where, _, _), first = group.jobs[0]
-        if where != WAITS:
+        if where != WAITS and len(group.jobs) > 1:
             group.kind = None
-            self.with_room[group.key] = group
+            self.others[group.key] = group
         else:
-            group.kind = (*sorted(group.demand.items()), first.gpus_min, first.gpus_max, first.preemptible)
-            insort(self.waiting.setdefault(group.kind, []), (group.number, group))
+            sizes = first.gpus_min, share_of(first), first.gpus_max
+            group.kind = (where, *sizes, first.preemptible, *sorted(group.demand.items()))
+            insort(self.kinds.setdefault(group.kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:
         """Add an attempt that has ended to its user's past use."""
@@ -161,7 +169,22 @@ class Groups:
             past.had(attempt.allocation.share / WHOLE, attempt.placed, attempt.end.at, half_life_s)
 
 
-def _stand(job: Job) -> Stand | None:
+class _Entry(NamedTuple):
+    """What the index knows of a job, with sizes in parts: its smallest one, its room, and its ``demand``."""
+
+    stand: Stand
+    smallest: int
+    room: int
+    demand: int
+    weight: float
+
+
+def share_of(job: Job) -> int:
+    """Return the room of ``job``, in parts; 0 if it has none."""
+    return job.planned.share if job.planned is not None else 0
+
+
+def stand_of(job: Job) -> Stand | None:
     """Return the position of ``job``; None if it is not active, or needs no GPUs and is not in the queue."""
     if not job.gpus_max:
         return None if job.queued is None else (3, 0.0, job.sequence)

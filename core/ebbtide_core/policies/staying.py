@@ -1,9 +1,12 @@
 """The rules, shared by policies, by which a running job is not preempted for a waiting one, with their reasons."""
 
+import math
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Final
 
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobId
 
 RUNS_PER_RESTART: Final = 10
 """An attempt should run at least this many times as long as a restart costs."""
@@ -32,6 +35,33 @@ def spared_until(job: Job, min_run_s: float) -> float | None:
     if not min_run_s or not job.suspending.preemptions or live is None or live.started is None or live.stop is not None:
         return None
     return live.started + max(min_run_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
+
+
+class LatelyResumed:
+    """The jobs that are spared for a while because they resumed, by the Unix time until when (see `spared_until`)."""
+
+    def __init__(self, min_run_s: float) -> None:
+        self._min_run_s = min_run_s
+        self._until: dict[JobId, float] = {}
+        self._order: list[tuple[float, int, Job]] = []
+
+    def update(self, job: Job) -> None:
+        """Add, update or remove ``job`` according to its state."""
+        if not job.suspending.preemptions:
+            return
+        until, known = spared_until(job, self._min_run_s), self._until.get(job.id)
+        if until == known:
+            return
+        if known is not None:
+            del self._order[bisect_left(self._order, (known, job.sequence))]
+            del self._until[job.id]
+        if until is not None:
+            insort(self._order, (until, job.sequence, job))
+            self._until[job.id] = until
+
+    def at(self, now: float) -> list[Job]:
+        """Return the jobs that are spared at Unix time ``now``, in no particular order."""
+        return [job for _, _, job in self._order[bisect_right(self._order, (now, math.inf)) :]]
 
 
 def stays_by_itself(job: Job, min_run_s: float, now: float) -> Stay | None:

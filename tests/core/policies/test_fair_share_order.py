@@ -8,6 +8,7 @@ from ebbtide_core.events import HoldRequested, ReleaseRequested, ResizeRequested
 from ebbtide_core.model.types import WHOLE, JobState, SuspendMode
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.fair_share import FairShare, _Pass
+from ebbtide_core.policies.groups import WAITS
 from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -148,12 +149,16 @@ def test_waiting_jobs_of_a_kind_are_told_apart_once_one_is_resized_or_held() -> 
     lab = lab_of(gpus=4)
     running = lab.running(4, **BOUND)
     jobs = [lab.submit(1, 2) for _ in range(3)]
-    lines = lab.cluster.state.pools["default"].ranking.waiting
-    assert [len(line) for line in lines.values()] == [3]
+    kinds = lab.cluster.state.pools["default"].ranking.kinds
+
+    def waiting() -> list[int]:
+        return sorted(len(line) for kind, line in kinds.items() if kind[0] == WAITS)
+
+    assert waiting() == [3]
     lab.tell(ResizeRequested(jobs[0].id, 2 * WHOLE, 2 * WHOLE))
-    assert sorted(len(line) for line in lines.values()) == [1, 2]
+    assert waiting() == [1, 2]
     lab.tell(HoldRequested(jobs[0].id))
-    assert [len(line) for line in lines.values()] == [2]
+    assert waiting() == [2]
     lab.end(running, DONE)
     lab.settle()
     assert held_by(*[[job] for job in jobs]) == [0, 2, 2]
@@ -172,7 +177,7 @@ def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) ->
     pool = lab.cluster.state.pools["default"]
     groups, snapshot = pool.ranking, Snapshot(pool, lab.now)
     together = _Pass(FairShare(), Draft(snapshot)).grants
-    groups.waiting = {(n, *kind): [entry] for kind, line in groups.waiting.items() for n, entry in enumerate(line)}
+    groups.kinds = {(n, *kind): [entry] for kind, line in groups.kinds.items() for n, entry in enumerate(line)}
     assert together == _Pass(FairShare(), Draft(snapshot)).grants
 
 
