@@ -10,6 +10,7 @@ the script again with `--again ID` after Ctrl-C, or after the notebook's kernel 
 import argparse
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import ebbtide
@@ -32,9 +33,13 @@ def train(lr: float, momentum: float, steps: int = 200) -> float:
         loss = 0.95 * loss + 0.05 * error * error
         job.report(step=step + 1, total=steps, loss=loss)
         if job.should_suspend():
-            content = json.dumps([slope, speed, loss])
-            job.suspend(lambda directory, content=content: (directory / "state.json").write_text(content))
+            job.suspend(partial(save, json.dumps([slope, speed, loss])))
     return loss
+
+
+def save(content: str, directory: Path) -> None:
+    """Write the state of a training into the directory of its checkpoint."""
+    (directory / "state.json").write_text(content)
 
 
 def main() -> None:

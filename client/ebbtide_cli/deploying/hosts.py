@@ -46,7 +46,7 @@ def read_hosts(given: Sequence[str], hostfile: Path | None, common: str) -> list
     shared = _words(common, "--agent")
     if _agent(shared, "--agent").node:
         raise Failure("deploy: --agent: --name belongs to one host: write it into the --hostfile", USAGE)
-    lines = [(target, (), f"host {abbreviated(target)!r}") for target in given]
+    lines: list[tuple[str, Sequence[str], str]] = [(target, (), f"host {abbreviated(target)!r}") for target in given]
     if hostfile is not None:
         lines += _lines(hostfile)
     if not lines:
