@@ -307,9 +307,7 @@ def rows_of(picture, **wanted):
 
 def test_a_page_of_the_queue_has_at_most_so_many_rows_however_many_jobs_there_are():
     picture = a_picture(10_000)
-    began = time.process_time()
     cells = queue_page.cells(picture, Wanted(page=3), {})
-    assert time.process_time() - began < 1.0
     assert len(cells) == queue_page.PAGE + 2
     page = json.loads(cells["page"])
     assert (page["total"], page["pages"], page["page"]) == (10_000, 50, 3)

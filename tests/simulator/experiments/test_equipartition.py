@@ -41,6 +41,8 @@ from ebbtide_sim.experiments.equipartition.figure import draw
 from ebbtide_sim.experiments.equipartition.report import Results, assumptions, details, rows
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 
+pytestmark = pytest.mark.timeout(600)  # the runs that its tests share take a minute of computing
+
 GPUS = (2, 4, 8, 16, 32)
 SIZES = {WorkloadPart.HPC2N: HPC2N_SIZES, WorkloadPart.PHILLY: GPUS, WorkloadPart.BAGS: GPUS}
 SMALL_SIZES = {WorkloadPart.LIKE_HPC2N: HPC2N_SIZES, WorkloadPart.FEW_BAGS: GPUS}

@@ -11,6 +11,8 @@ from ebbtide_sim.experiments.hybrid import HybridCase, HybridResult, cluster, me
 from ebbtide_sim.metrics import Tally
 from ebbtide_sim.workload import SimJob
 
+pytestmark = pytest.mark.timeout(600)  # the runs that its tests share take a minute of computing
+
 SMALL = 40
 
 
