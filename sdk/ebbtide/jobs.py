@@ -303,8 +303,8 @@ def job() -> Job:
     """Return this process's job, the same object at every call.
 
     The first call installs the handler of the stop signal, so make it in the main thread; elsewhere it only warns.
-    Raises ValueError if one of the variables `EBB_*` is malformed. A forked child gets its parent's job, which never asks the child
-    to suspend and sends no progress for it.
+    Raises ValueError if one of the variables `EBB_*` is malformed. A forked child gets its parent's job, which never
+    asks the child to suspend and sends no progress for it.
     """
     global _job
     if _job is None:
