@@ -95,7 +95,7 @@ function table(found) {
   return scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", ...params, "Step", found.metric || null, halving ? "Rungs" : null, "Preempted", "Why"].filter((title) => title !== null).map((title) => h("th", { scope: "col" }, title)))),
     h("tbody", {}, found.rows.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${id}.${one.index}`, String(one.index))), h("td", {}, state(one.state)), params.map((name) => h("td", { class: "mono" }, one.params[name] ?? "–")),
       h("td", { class: "number" }, one.step === null ? "–" : `${one.step.toLocaleString("en")}${one.total ? ` of ${one.total.toLocaleString("en")}` : ""}`), found.metric ? h("td", { class: "number" }, one.value === null ? "–" : written(one.value)) : null, halving ? h("td", { class: "number" }, String(one.rungs)) : null,
-      h("td", { class: "number" }, one.preemptions ? `${one.preemptions}×` : "–"), h("td", {}, linked(one.reason)))))));
+      h("td", { class: "number" }, one.preemptions ? `${one.preemptions}×` : "–"), h("td", {}, one.reason.toUpperCase() === one.state ? "" : linked(one.reason)))))));
 }
 
 follow();

@@ -56,7 +56,7 @@ def _shown(cluster: Cluster, request: client_pb2.ShowArrayRequest) -> Parts[clie
     asha = first.spec.asha
     reply.params.extend(params)
     reply.metrics.extend(metrics)
-    reply.param = request.param if request.param in params else next(iter(params), "")
+    reply.param = request.param if request.param in params else (yield from _told_apart_by(tasks, params))
     best = asha.metric if asha is not None else LOSS
     reply.metric = request.metric if request.metric in metrics else best if best in metrics else next(iter(metrics), "")
     reply.less_is_better = asha is None or asha.mode.value == "min"
@@ -80,7 +80,20 @@ def _names(tasks: Sequence[Job]) -> Parts[tuple[list[str], list[str]]]:
             yield
         params.update(dict.fromkeys(job.lineage.task.params if job.lineage.task is not None else ()))
         metrics.update(dict.fromkeys(name for name, _ in _values(job)))
-    return list(params)[:MOST_NAMES], list(metrics)[:MOST_NAMES]
+    return sorted(params)[:MOST_NAMES], list(metrics)[:MOST_NAMES]
+
+
+def _told_apart_by(tasks: Sequence[Job], params: Sequence[str]) -> Parts[str]:
+    """Return the first param that has several numbers; the first one of all if none has, and nothing without any."""
+    found = dict[str, float]()
+    for number, job in enumerate(tasks):
+        if not number % TASKS_OF_A_PART:
+            yield
+        for name, text in job.lineage.task.params.items() if job.lineage.task is not None else ():
+            value = _number(text)
+            if not math.isnan(value) and found.setdefault(name, value) != value and name in params:
+                return name
+    return next(iter(params), "")
 
 
 def _columns(reply: client_pb2.ShowArrayReply, tasks: Sequence[Job]) -> Parts[None]:

@@ -1181,7 +1181,7 @@ class ShowArrayRequest(_message.Message):
     job_id: _builtins.str
     """of the array"""
     param: _builtins.str
-    """whose values `x` are; one that no task has: the first"""
+    """whose values `x` are; one that no task has: one that has several numbers"""
     metric: _builtins.str
     """whose values `y` are; one that no task has: that of its halving, the loss, or the first"""
     first: _builtins.int
