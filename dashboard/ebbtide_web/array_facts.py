@@ -24,7 +24,7 @@ LETTERS: Final = {
     "CANCELLED": "x",
 }
 _LONGEST_METRIC: Final = 64
-_STATES: Final = {number: name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
+_STATES: Final = {int(number): name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
 
 
 @dataclass(frozen=True, slots=True)
