@@ -333,8 +333,7 @@ def test_an_operator_drains_a_node_after_seeing_what_becomes_of_its_jobs_and_und
 
 def test_who_may_not_change_nodes_is_offered_no_button_for_it(cluster, page):
     (node,) = [found["name"] for found in cluster.facts("nodes")]
-    cluster.ebb("user", "add", "eve")
-    token = cluster.facts("token", "create", "--user", "eve")["text"]
+    token = cluster.add_person("eve")
     other = page.context.browser.new_context(reduced_motion="reduce").new_page()
     complaints = watched(other)
     other.goto(at(cluster, "/login"))
