@@ -66,6 +66,12 @@ function marks(low, high) {
   return found;
 }
 
+/** The bounds of numbers, with some room, so that no mark lies on an axis. */
+function roomy(numbers) {
+  const low = Math.min(...numbers), high = Math.max(...numbers), room = 0.05 * (high - low);
+  return [low - room, high + room];
+}
+
 const written = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4))));
 
 function plot(found) {
@@ -75,7 +81,7 @@ function plot(found) {
   const left = points.length > MOST_POINTS ? points.length - MOST_POINTS : 0;
   if (left) { const every = points.length / MOST_POINTS; points = Array.from({ length: MOST_POINTS }, (_, at) => points[Math.floor(at * every)]); if (!points.includes(best)) points.push(best); }
   const wide = 900, high = 300, side = 64, foot = 34, xs = points.map((one) => one.x), log = Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) >= 50;
-  const scaled = (value) => (log ? Math.log10(value) : value), [lowX, highX] = [Math.min(...xs.map(scaled)), Math.max(...xs.map(scaled))], ys = points.map((one) => one.y), [lowY, highY] = [Math.min(...ys), Math.max(...ys)];
+  const scaled = (value) => (log ? Math.log10(value) : value), [lowX, highX] = roomy(xs.map(scaled)), ys = points.map((one) => one.y), [lowY, highY] = roomy(ys);
   const x = (value) => side + (highX === lowX ? 0.5 : (scaled(value) - lowX) / (highX - lowX)) * (wide - side - 20), y = (value) => high - foot - (highY === lowY ? 0.5 : (value - lowY) / (highY - lowY)) * (high - foot - 16);
   const marksX = log ? marks(lowX, highX).filter(Number.isInteger).map((one) => 10 ** one) : marks(lowX, highX);
   const shapes = [svg("line", { x1: side, x2: wide - 10, y1: high - foot, y2: high - foot, class: "axis" }), svg("line", { x1: side, x2: side, y1: 8, y2: high - foot, class: "axis" }),
