@@ -75,6 +75,16 @@ def array_facts(reply: client_pb2.ShowArrayReply, wanted: WantedTasks) -> dict[s
     }
 
 
+def first_tasks(reply: client_pb2.ShowArrayReply) -> dict[str, Any]:
+    """Return the first tasks alone, as the page of the array as a job shows them."""
+    return {
+        "id": reply.job_id,
+        "metric": reply.metric,
+        "tasks": [_row(row) for row in reply.rows],
+        "left_out": max(0, len(reply.indices) - len(reply.rows)),
+    }
+
+
 def _numbers(values: Iterable[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 

@@ -90,7 +90,7 @@ function plot(found) {
     points.map((one) => svg("circle", { cx: x(one.x), cy: y(one.y), r: 4, class: `dot-${one.state.toLowerCase()}` }, svg("title", {}, `task ${one.index}: ${found.param} ${written(one.x)}, ${found.metric} ${written(one.y)}, ${one.state.toLowerCase()}`))),
     svg("circle", { cx: x(best.x), cy: y(best.y), r: 8, class: "best" })];
   return [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Drawing of ${found.metric} by ${found.param}` }, svg("svg", { class: "scatter", viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": `${found.metric} by ${found.param} of ${plural(points.length, "task")}; the table below has the same in figures` }, shapes)),
-    h("p", { class: "dim small" }, `${found.metric} upwards, ${found.param} to the right${log ? ", by powers of ten" : ""}. The best is task `, jobLink(`${id}.${best.index}`, String(best.index)), `: ${found.param} ${written(best.x)}, ${found.metric} ${written(best.y)}.`, left ? ` Of ${plural(left + MOST_POINTS, "task")}, ${MOST_POINTS} are drawn.` : "")];
+    h("p", { class: "dim small" }, `${found.metric} upwards, ${found.param} to the right${log ? ", by powers of ten" : ""}. The best is task `, jobLink(`${found.id}.${best.index}`, String(best.index)), `: ${found.param} ${written(best.x)}, ${found.metric} ${written(best.y)}.`, left ? ` Of ${plural(left + MOST_POINTS, "task")}, ${MOST_POINTS} are drawn.` : "")];
 }
 
 // --- tasks ---
@@ -99,7 +99,7 @@ function table(found) {
   const params = found.params.slice(0, 8), halving = found.rungs.length > 0;
   if (!found.rows.length) return h("p", { class: "dim" }, "There are no tasks on this page.");
   return scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", ...params, "Step", found.metric || null, halving ? "Rungs" : null, "Preempted", "Why"].filter((title) => title !== null).map((title) => h("th", { scope: "col" }, title)))),
-    h("tbody", {}, found.rows.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${id}.${one.index}`, String(one.index))), h("td", {}, state(one.state)), params.map((name) => h("td", { class: "mono" }, one.params[name] ?? "–")),
+    h("tbody", {}, found.rows.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${found.id}.${one.index}`, String(one.index))), h("td", {}, state(one.state)), params.map((name) => h("td", { class: "mono" }, one.params[name] ?? "–")),
       h("td", { class: "number" }, one.step === null ? "–" : `${one.step.toLocaleString("en")}${one.total ? ` of ${one.total.toLocaleString("en")}` : ""}`), found.metric ? h("td", { class: "number" }, one.value === null ? "–" : written(one.value)) : null, halving ? h("td", { class: "number" }, String(one.rungs)) : null,
       h("td", { class: "number" }, one.preemptions ? `${one.preemptions}×` : "–"), h("td", {}, one.reason.toUpperCase() === one.state ? "" : linked(one.reason)))))));
 }

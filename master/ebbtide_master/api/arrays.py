@@ -13,7 +13,7 @@ from ebbtide_core.model.types import JobId
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
-from ebbtide_master.api.named_jobs import array_of
+from ebbtide_master.api.named_jobs import array_of, jobs_named
 from ebbtide_master.api.request_checks import check_words
 from ebbtide_master.api.views import STATES, reason_of
 from ebbtide_master.loop import Parts, RefusedError
@@ -46,10 +46,9 @@ class ArrayService:
 def _shown(cluster: Cluster, request: client_pb2.ShowArrayRequest) -> Parts[client_pb2.ShowArrayReply]:
     if cluster.job(JobId(request.job_id)) is not None:
         raise RefusedError(Refusal(RefusalKind.CONFLICT, f"job {request.job_id} is not an array"))
-    array = array_of(cluster, request.job_id)
-    if array is None or array.id != request.job_id or not array.tasks:
+    array, tasks = array_of(cluster, request.job_id), jobs_named(cluster, request.job_id)
+    if array is None or not tasks:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, request.job_id)))
-    tasks = [job for _, job in sorted(array.tasks.items())]
     first = tasks[0]
     reply = client_pb2.ShowArrayReply(job_id=array.id, user=array.user, name=first.spec.name)
     params, metrics = yield from _names(tasks)
