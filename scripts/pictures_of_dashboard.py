@@ -1,7 +1,7 @@
 """Takes pictures of the pages of a running dashboard with Chromium, light and dark, at three widths.
 
     ebb up --dashboard
-    python scripts/pictures_of_dashboard.py --out pictures --job 2 --waiting 4
+    python scripts/pictures_of_dashboard.py --out pictures --job 2 --waiting 4 --array 5 --node gpu1
 
 Each problem that the browser sees on the way (an error, a violation of the pages' own policy) is printed, and makes the
 exit code 1.
@@ -88,6 +88,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--job", help="a job that has run")
     parser.add_argument("--waiting", help="a job that waits")
+    parser.add_argument("--array", help="an array")
+    parser.add_argument("--node", help="a node")
     parser.add_argument("--only", help="only pictures whose name begins so")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -107,9 +109,21 @@ def main() -> int:
                 False,
             ),
             ("missing", "/jobs/987654", ".empty"),
+            ("array", f"/arrays/{given.array}", "#tasks-table tbody tr"),
+            ("nodes", "/nodes", "#rows tbody tr, #rows .empty"),
+            ("node", f"/nodes/{given.node}", ".gpu-details"),
+            (
+                "drain",
+                f"/nodes/{given.node}",
+                ".gpu-details",
+                lambda page: page.click("[data-verb=drain]"),
+                False,
+            ),
+            ("events", "/events", ".story li"),
+            ("usage", "/usage", "#rows tbody tr, #empty .empty"),
         ]
         for name, *rest in wanted:
-            if (not given.only or name.startswith(given.only)) and "/jobs/None" not in rest:
+            if (not given.only or name.startswith(given.only)) and not rest[0].endswith("/None"):
                 pictures.take(name, *rest)
         browser.close()
     for problem in pictures.problems:

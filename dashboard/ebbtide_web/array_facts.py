@@ -24,7 +24,7 @@ LETTERS: Final = {
     "CANCELLED": "x",
 }
 _LONGEST_METRIC: Final = 64
-_STATES: Final[dict[int, str]] = {number: name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
+_STATES: Final = {int(number): name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,16 @@ def array_facts(reply: client_pb2.ShowArrayReply, wanted: WantedTasks) -> dict[s
         "page": wanted.page,
         "pages": max(1, -(-count // PAGE)),
         "rows": [_row(row) for row in reply.rows],
+    }
+
+
+def first_tasks(reply: client_pb2.ShowArrayReply) -> dict[str, Any]:
+    """Return the first tasks alone, as the page of the array as a job shows them."""
+    return {
+        "id": reply.job_id,
+        "metric": reply.metric,
+        "tasks": [_row(row) for row in reply.rows],
+        "left_out": max(0, len(reply.indices) - len(reply.rows)),
     }
 
 

@@ -11,7 +11,6 @@ from ebbtide_web.picture import CLASSES, FINISHED, count_words, optional, share_
 
 PARTS: Final = ("save", "exit", "free", "queue", "start", "import", "load", "first_step")
 MOST_EVENTS: Final = 500
-MOST_TASKS: Final = 500
 _SUSPEND: Final = {
     job_pb2.SUSPEND_MODE_UNSPECIFIED: "checkpoint",
     job_pb2.SUSPEND_MODE_CHECKPOINT: "checkpoint",
@@ -203,20 +202,3 @@ def story_facts(events: Iterable[client_pb2.Event]) -> dict[str, Any]:
         else:
             told += [{"time": event.time, "kind": kind, "text": event.text} for event in several]
     return {"events": told[-MOST_EVENTS:], "left_out": max(0, len(told) - MOST_EVENTS)}
-
-
-def task_facts(jobs: Iterable[client_pb2.Job]) -> dict[str, Any]:
-    """Return the tasks of an array, the first of them."""
-    tasks = list(jobs)
-    rows = [
-        {
-            "id": job.job_id,
-            "index": job.index,
-            "state": state_of(job),
-            "params": dict(job.params),
-            "reason": job.reason,
-            "progress": _progress(job),
-        }
-        for job in tasks[:MOST_TASKS]
-    ]
-    return {"tasks": rows, "left_out": max(0, len(tasks) - MOST_TASKS)}

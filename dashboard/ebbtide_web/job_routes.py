@@ -7,8 +7,9 @@ from ebbtide_protos.v1 import client_pb2
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ebbtide_web import job_facts, streams
+from ebbtide_web import array_facts, job_facts, streams
 from ebbtide_web.answers import Templates, answer, body
+from ebbtide_web.array_facts import WantedTasks
 from ebbtide_web.changes import MOST_AT_ONCE, VERBS, BadInputError, change, check_id
 from ebbtide_web.dashboard import Dashboard
 from ebbtide_web.reach import AwayError, MasterRefusedError
@@ -45,9 +46,10 @@ class JobRoutes:
         return answer(job_facts.story_facts(found.events))
 
     async def tasks(self, request: Request, session: Session) -> Response:
-        """Return the tasks of an array."""
-        wanted = client_pb2.ListJobsRequest(job_ids=[_job_request(request).job_id])
-        return answer(job_facts.task_facts((await self._dashboard.call(session, "ListJobs", wanted)).jobs))
+        """Return the first tasks of an array."""
+        wanted = WantedTasks()
+        found = await self._dashboard.call(session, "ShowArray", wanted.request(_job_request(request).job_id))
+        return answer(array_facts.first_tasks(found))
 
     async def explain(self, request: Request, session: Session) -> Response:
         """Return why a job waits, and what another priority or size would bring; nothing is changed."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from ebbtide_protos.quantities import printable
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_web.picture import LONGEST_TEXT, SET_ASIDE, ClusterPicture, gpu_state, natural
@@ -90,7 +91,7 @@ def cells(picture: ClusterPicture, wanted: WantedNodes) -> dict[str, str]:
     shown = found[page * PAGE : (page + 1) * PAGE]
     told = {
         "page": encoded({
-            "rows": [line.node.name for line in shown],
+            "rows": list(dict.fromkeys(printable(line.node.name) for line in shown)),
             "total": len(found),
             "page": page,
             "pages": last + 1,
@@ -100,8 +101,8 @@ def cells(picture: ClusterPicture, wanted: WantedNodes) -> dict[str, str]:
         "facets": encoded(_facets(of_tab)),
     }  # fmt: skip
     for line in shown:
-        name = line.node.name
-        told[f"row:{name}"] = picture.made(f"row {name}", line.node, line.load, _maker(picture, line))
+        made = picture.made(f"row {line.node.name}", line.node, line.load, _maker(picture, line))
+        told[f"row:{printable(line.node.name)}"] = made
     return told
 
 

@@ -23,6 +23,7 @@ WAITING: Final = ("PENDING", "SUSPENDED")
 FINISHED: Final = ("COMPLETED", "FAILED", "CANCELLED")
 CLASSES: Final = {job_pb2.JOB_CLASS_TRIAL_AND_ERROR: "te"}
 SET_ASIDE: Final = ("quarantined", "unhealthy", "unreachable")
+_GPU_STATES: Final = {number: name.removeprefix("GPU_STATE_").lower() for name, number in client_pb2.GpuState.items()}
 _CELL: Final = struct.Struct(">BBBBI")
 
 
@@ -33,7 +34,7 @@ def state_of(job: Any) -> str:
 
 def gpu_state(load: client_pb2.GpuLoad | client_pb2.NodeGpu) -> str:
     """Return a GPU's state in the user's words, such as idle."""
-    return client_pb2.GpuState.Name(load.state).removeprefix("GPU_STATE_").lower()
+    return _GPU_STATES[load.state]
 
 
 def share_of(share: job_pb2.Share) -> float:

@@ -221,6 +221,8 @@ async def _events_now(session: Session, master: Master, wanted: WantedEvents) ->
     reply = await master.call("QueryEvents", wanted.request(), session.token)
     yield event("events", encoded(events_page.page_facts(reply)))
     at = time.monotonic()
+    while 0.0 < wanted.until < time.time() and await before_end(session, _pause(PING_S)):
+        yield _PING  # nothing is added to what is over
     while await before_end(session, _pause(EVENTS_S)):
         last = reply.last_sequence
         reply = await master.call("QueryEvents", wanted.request(after=last), session.token)

@@ -184,15 +184,6 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         yield job(request.job_ids[0])
         await asyncio.Event().wait()
 
-    async def ListJobs(self, request: Any, context: Any) -> client_pb2.ListJobsReply:
-        tasks = [
-            client_pb2.Job(
-                job_id=f"{ARRAY}.{n}", array=str(ARRAY), index=n, state=state(n), reason=one, params={one: one}
-            )
-            for n, one in enumerate(CORPUS)
-        ]
-        return client_pb2.ListJobsReply(jobs=tasks)
-
     async def ShowArray(self, request: Any, context: Any) -> client_pb2.ShowArrayReply:
         rows = [
             client_pb2.ArrayTaskRow(index=n, state=state(n), reason=one, params=dict.fromkeys(CORPUS[:8], one))

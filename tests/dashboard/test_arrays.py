@@ -55,6 +55,18 @@ async def test_an_array_is_followed_as_its_tasks_go_on(tmp_path, monkeypatch):
         stream.close()
 
 
+async def test_the_page_of_an_array_as_a_job_has_its_first_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_facts, "PAGE", 2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        array, ann = await an_array(stage, "0.1", "0.2", "0.3"), await stage.person("ann")
+        found = (await ann.get(f"/jobs/{array}/tasks")).json
+        assert (found["id"], found["left_out"], [task["params"] for task in found["tasks"]]) == (
+            array, 1, [{"lr": "0.1"}, {"lr": "0.2"}],
+        )  # fmt: skip
+        some = (await ann.get(f"/jobs/{array}.1-2/tasks")).json
+        assert [task["index"] for task in some["tasks"]] == [1, 2]
+
+
 async def test_of_the_array_of_somebody_else_states_are_shown_but_not_what_its_tasks_stand_for(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         array, bob = await an_array(stage, "secret-1", "secret-2"), await stage.person("bob")

@@ -1,5 +1,6 @@
 """The page of the events: what its address means, what comes, and what others' events show."""
 
+import asyncio
 import json
 
 import pytest
@@ -47,6 +48,33 @@ async def test_events_come_as_they_happen_and_older_ones_a_page_at_a_time(tmp_pa
         assert ([event["job"] for event in added["events"]], added["left_out"]) == ([new], False)
         stream.close()
         assert (await ann.get("/events/older?before=x")).status == 400
+
+
+async def test_what_is_over_by_the_clock_is_asked_for_once(tmp_path, monkeypatch):
+    paused = []
+
+    async def pause(seconds):
+        paused.append(seconds)
+        await asyncio.sleep(0.01)
+        return True
+
+    monkeypatch.setattr(streams, "_pause", pause)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann, asked, call = await stage.person("ann"), [], stage.dashboard.master.call
+
+        async def counted(method, request, token):
+            asked.append(method)
+            return await call(method, request, token)
+
+        monkeypatch.setattr(stage.dashboard.master, "call", counted)
+        stream = await ann.stream("/stream/events?until=1000000000")
+        await stream.until(lambda name, _: name == "events")
+        async with asyncio.timeout(10):
+            while len(paused) < 5:
+                await asyncio.sleep(0.01)
+        stream.close()
+        assert set(paused) == {streams.PING_S}
+        assert asked.count("QueryEvents") == 1
 
 
 async def test_of_very_many_new_events_only_the_newest_are_told(tmp_path, monkeypatch):

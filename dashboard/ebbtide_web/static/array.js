@@ -66,6 +66,12 @@ function marks(low, high) {
   return found;
 }
 
+/** The bounds of numbers, with some room, so that no mark lies on an axis. */
+function roomy(numbers) {
+  const low = Math.min(...numbers), high = Math.max(...numbers), room = 0.05 * (high - low);
+  return [low - room, high + room];
+}
+
 const written = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4))));
 
 function plot(found) {
@@ -75,7 +81,7 @@ function plot(found) {
   const left = points.length > MOST_POINTS ? points.length - MOST_POINTS : 0;
   if (left) { const every = points.length / MOST_POINTS; points = Array.from({ length: MOST_POINTS }, (_, at) => points[Math.floor(at * every)]); if (!points.includes(best)) points.push(best); }
   const wide = 900, high = 300, side = 64, foot = 34, xs = points.map((one) => one.x), log = Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) >= 50;
-  const scaled = (value) => (log ? Math.log10(value) : value), [lowX, highX] = [Math.min(...xs.map(scaled)), Math.max(...xs.map(scaled))], ys = points.map((one) => one.y), [lowY, highY] = [Math.min(...ys), Math.max(...ys)];
+  const scaled = (value) => (log ? Math.log10(value) : value), [lowX, highX] = roomy(xs.map(scaled)), ys = points.map((one) => one.y), [lowY, highY] = roomy(ys);
   const x = (value) => side + (highX === lowX ? 0.5 : (scaled(value) - lowX) / (highX - lowX)) * (wide - side - 20), y = (value) => high - foot - (highY === lowY ? 0.5 : (value - lowY) / (highY - lowY)) * (high - foot - 16);
   const marksX = log ? marks(lowX, highX).filter(Number.isInteger).map((one) => 10 ** one) : marks(lowX, highX);
   const shapes = [svg("line", { x1: side, x2: wide - 10, y1: high - foot, y2: high - foot, class: "axis" }), svg("line", { x1: side, x2: side, y1: 8, y2: high - foot, class: "axis" }),
@@ -84,7 +90,7 @@ function plot(found) {
     points.map((one) => svg("circle", { cx: x(one.x), cy: y(one.y), r: 4, class: `dot-${one.state.toLowerCase()}` }, svg("title", {}, `task ${one.index}: ${found.param} ${written(one.x)}, ${found.metric} ${written(one.y)}, ${one.state.toLowerCase()}`))),
     svg("circle", { cx: x(best.x), cy: y(best.y), r: 8, class: "best" })];
   return [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Drawing of ${found.metric} by ${found.param}` }, svg("svg", { class: "scatter", viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": `${found.metric} by ${found.param} of ${plural(points.length, "task")}; the table below has the same in figures` }, shapes)),
-    h("p", { class: "dim small" }, `${found.metric} upwards, ${found.param} to the right${log ? ", by powers of ten" : ""}. The best is task `, jobLink(`${id}.${best.index}`, String(best.index)), `: ${found.param} ${written(best.x)}, ${found.metric} ${written(best.y)}.`, left ? ` Of ${plural(left + MOST_POINTS, "task")}, ${MOST_POINTS} are drawn.` : "")];
+    h("p", { class: "dim small" }, `${found.metric} upwards, ${found.param} to the right${log ? ", by powers of ten" : ""}. The best is task `, jobLink(`${found.id}.${best.index}`, String(best.index)), `: ${found.param} ${written(best.x)}, ${found.metric} ${written(best.y)}.`, left ? ` Of ${plural(left + MOST_POINTS, "task")}, ${MOST_POINTS} are drawn.` : "")];
 }
 
 // --- tasks ---
@@ -93,9 +99,9 @@ function table(found) {
   const params = found.params.slice(0, 8), halving = found.rungs.length > 0;
   if (!found.rows.length) return h("p", { class: "dim" }, "There are no tasks on this page.");
   return scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", ...params, "Step", found.metric || null, halving ? "Rungs" : null, "Preempted", "Why"].filter((title) => title !== null).map((title) => h("th", { scope: "col" }, title)))),
-    h("tbody", {}, found.rows.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${id}.${one.index}`, String(one.index))), h("td", {}, state(one.state)), params.map((name) => h("td", { class: "mono" }, one.params[name] ?? "–")),
+    h("tbody", {}, found.rows.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${found.id}.${one.index}`, String(one.index))), h("td", {}, state(one.state)), params.map((name) => h("td", { class: "mono" }, one.params[name] ?? "–")),
       h("td", { class: "number" }, one.step === null ? "–" : `${one.step.toLocaleString("en")}${one.total ? ` of ${one.total.toLocaleString("en")}` : ""}`), found.metric ? h("td", { class: "number" }, one.value === null ? "–" : written(one.value)) : null, halving ? h("td", { class: "number" }, String(one.rungs)) : null,
-      h("td", { class: "number" }, one.preemptions ? `${one.preemptions}×` : "–"), h("td", {}, linked(one.reason)))))));
+      h("td", { class: "number" }, one.preemptions ? `${one.preemptions}×` : "–"), h("td", {}, one.reason.toUpperCase() === one.state ? "" : linked(one.reason)))))));
 }
 
 follow();

@@ -252,9 +252,9 @@ async function showTasks() {
   if (!job.tasks) return;
   try {
     const found = await read(`${path}/tasks`);
-    put(place, found, () => [h("div", { class: "title" }, h("h2", {}, "Tasks"), id.includes(".") ? null : h("a", { href: `${base}/arrays/${encodeURIComponent(id)}` }, "All tasks, and what their params did")), scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Params", "Progress", "Why"].map((title) => h("th", { scope: "col" }, title)))),
-      h("tbody", {}, found.tasks.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(one.id)), h("td", {}, state(one.state)), h("td", { class: "mono" }, Object.entries(one.params).map(([name, value]) => `${name}=${value}`).join(" ")),
-        h("td", {}, one.progress ? `step ${one.progress.step}${one.progress.loss === null ? "" : `, loss ${one.progress.loss.toPrecision(4)}`}` : "–"), h("td", {}, linked(one.reason))))))), found.left_out ? h("p", { class: "dim small" }, `and ${found.left_out} more: ‘ebb show ${id}’ lists them.`) : null]);
+    put(place, found, () => [h("div", { class: "title" }, h("h2", {}, "Tasks"), h("a", { href: `${base}/arrays/${encodeURIComponent(id)}` }, "All tasks, and what their params did")), scroller("Tasks", h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Params", "Progress", "Why"].map((title) => h("th", { scope: "col" }, title)))),
+      h("tbody", {}, found.tasks.map((one) => h("tr", {}, h("th", { scope: "row" }, jobLink(`${found.id}.${one.index}`)), h("td", {}, state(one.state)), h("td", { class: "mono" }, Object.entries(one.params).map(([name, value]) => `${name}=${value}`).join(" ")),
+        h("td", {}, one.step === null ? "–" : `step ${one.step}${one.value === null ? "" : `, ${found.metric} ${one.value.toPrecision(4)}`}`), h("td", {}, linked(one.reason))))))), found.left_out ? h("p", { class: "dim small" }, `and ${found.left_out} more.`) : null]);
   } catch (error) { put(place, error.message, () => h("p", { class: "problem" }, error.message)); }
 }
 

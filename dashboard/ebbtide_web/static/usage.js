@@ -42,7 +42,7 @@ function show(found) {
     tile("Lost", share(total.lost, total.allocated), `${hours(total.lost)} since a last checkpoint`),
     tile("Not used", share(total.idle, total.allocated), `${hours(total.idle)} allocated and idle`),
     tile("Coming and going", share(total.starting + total.leaving, total.allocated), `${hours(total.starting)} starting, ${hours(total.leaving)} leaving`)]);
-  put(byId("gpus"), [gpus, found.foreign], () => {
+  put(byId("gpu-time"), [gpus, found.foreign], () => {
     if (!gpus.known) return [];
     const bar = h("div", { class: "bar-of", "aria-hidden": "true" }, GPU_STATES.filter((name) => gpus[name]).map((name) => { const part = h("span", { class: `fill f-${name === "unavailable" ? "unreachable" : name}` }); part.style.flexGrow = String(gpus[name]); return part; }));
     const foreign = found.foreign.map(({ user, seconds }) => `${user || "somebody"} ${hours(seconds)}`).join(", ");
@@ -81,7 +81,7 @@ function periods(found) {
   const table = scroller(`GPU hours of each ${per}`, h("table", {}, h("thead", {}, h("tr", {}, [per === "hour" ? "Hour" : "Day", ...Object.values(PARTS)].map((title) => h("th", { scope: "col" }, title)))),
     h("tbody", {}, all.filter(sum).map((one) => h("tr", {}, h("th", { scope: "row" }, label(one.start, found.window)), Object.keys(PARTS).map((name) => h("td", { class: "number" }, hours(one[name]))))))));
   return [h("div", { class: "title" }, h("h2", { id: "periods-title" }, `GPU hours of each ${per}`), h("span", { class: "dim small" }, `at most ${hours(most)}`)), drawing,
-    h("div", { class: "bar-names dim small", "aria-hidden": "true" }, all.map((one, at) => h("span", {}, at % every ? "" : label(one.start, found.window)))), legend(), h("details", { class: "as-table" }, h("summary", {}, "The same as a table"), table)];
+    h("div", { class: `bar-names dim small${all.length > 12 ? " many-bars" : ""}`, "aria-hidden": "true" }, all.map((one, at) => h("span", {}, at % every ? "" : label(one.start, found.window)))), legend(), h("details", { class: "as-table" }, h("summary", {}, "The same as a table"), table)];
 }
 
 function rows(found) {

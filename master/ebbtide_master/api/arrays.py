@@ -13,7 +13,7 @@ from ebbtide_core.model.types import JobId
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
-from ebbtide_master.api.named_jobs import array_of
+from ebbtide_master.api.named_jobs import array_of, jobs_named
 from ebbtide_master.api.request_checks import check_words
 from ebbtide_master.api.views import STATES, reason_of
 from ebbtide_master.loop import Parts, RefusedError
@@ -46,17 +46,16 @@ class ArrayService:
 def _shown(cluster: Cluster, request: client_pb2.ShowArrayRequest) -> Parts[client_pb2.ShowArrayReply]:
     if cluster.job(JobId(request.job_id)) is not None:
         raise RefusedError(Refusal(RefusalKind.CONFLICT, f"job {request.job_id} is not an array"))
-    array = array_of(cluster, request.job_id)
-    if array is None or array.id != request.job_id or not array.tasks:
+    array, tasks = array_of(cluster, request.job_id), jobs_named(cluster, request.job_id)
+    if array is None or not tasks:
         raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, request.job_id)))
-    tasks = [job for _, job in sorted(array.tasks.items())]
     first = tasks[0]
     reply = client_pb2.ShowArrayReply(job_id=array.id, user=array.user, name=first.spec.name)
     params, metrics = yield from _names(tasks)
     asha = first.spec.asha
     reply.params.extend(params)
     reply.metrics.extend(metrics)
-    reply.param = request.param if request.param in params else next(iter(params), "")
+    reply.param = request.param if request.param in params else (yield from _told_apart_by(tasks, params))
     best = asha.metric if asha is not None else LOSS
     reply.metric = request.metric if request.metric in metrics else best if best in metrics else next(iter(metrics), "")
     reply.less_is_better = asha is None or asha.mode.value == "min"
@@ -80,7 +79,20 @@ def _names(tasks: Sequence[Job]) -> Parts[tuple[list[str], list[str]]]:
             yield
         params.update(dict.fromkeys(job.lineage.task.params if job.lineage.task is not None else ()))
         metrics.update(dict.fromkeys(name for name, _ in _values(job)))
-    return list(params)[:MOST_NAMES], list(metrics)[:MOST_NAMES]
+    return sorted(params)[:MOST_NAMES], list(metrics)[:MOST_NAMES]
+
+
+def _told_apart_by(tasks: Sequence[Job], params: Sequence[str]) -> Parts[str]:
+    """Return the first param that has several numbers; the first one of all if none has, and nothing without any."""
+    found = dict[str, float]()
+    for number, job in enumerate(tasks):
+        if not number % TASKS_OF_A_PART:
+            yield
+        for name, text in job.lineage.task.params.items() if job.lineage.task is not None else ():
+            value = _number(text)
+            if not math.isnan(value) and found.setdefault(name, value) != value and name in params:
+                return name
+    return next(iter(params), "")
 
 
 def _columns(reply: client_pb2.ShowArrayReply, tasks: Sequence[Job]) -> Parts[None]:

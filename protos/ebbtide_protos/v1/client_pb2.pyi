@@ -1179,9 +1179,9 @@ class ShowArrayRequest(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """of the array"""
+    """of the array, or of some of its tasks (17.2-5)"""
     param: _builtins.str
-    """whose values `x` are; one that no task has: the first"""
+    """whose values `x` are; one that no task has: one that has several numbers"""
     metric: _builtins.str
     """whose values `y` are; one that no task has: that of its halving, the loss, or the first"""
     first: _builtins.int
@@ -1226,6 +1226,7 @@ class ShowArrayReply(_message.Message):
     RUNGS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    """of the array"""
     user: _builtins.str
     name: _builtins.str
     states: _builtins.bytes

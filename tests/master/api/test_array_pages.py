@@ -58,6 +58,8 @@ async def test_an_array_has_a_column_of_states_of_a_param_and_of_a_metric_and_ro
         assert (await shown(metric="none", param="none")).metric == "loss"
         assert [row.index for row in (await shown(first=1, limit=1)).rows] == [1]
         assert list((await shown(first=9)).rows) == []
+        some = await master.ask.ShowArray(client_pb2.ShowArrayRequest(job_id=f"{array}.1-2"))
+        assert (some.job_id, list(some.indices), [row.index for row in some.rows]) == (array, [1, 2], [1, 2])
 
 
 async def test_a_sweep_counts_who_reached_each_rung(tmp_path):
@@ -85,7 +87,7 @@ async def test_what_is_no_array_is_refused_by_name(tmp_path):
 
         assert await why(job_id=job) == (CONFLICT, f"job {job} is not an array")
         array = (await master.ask.Submit(a_sweep("1", "2"))).job_id
-        assert (await why(job_id="99"))[0] == (await why(job_id=f"{array}.0-1"))[0] == UNKNOWN
+        assert (await why(job_id="99"))[0] == (await why(job_id=f"{array}.7-9"))[0] == UNKNOWN
         assert await why(job_id=array, limit=201) == (INVALID, "limit: 201 tasks are over the limit of 200")
         assert (await why(job_id=array, metric="x" * 65))[0] == INVALID
 
