@@ -9,7 +9,7 @@ from ebbtide_core.resources.bookings import Barred
 from ebbtide_core.resources.books import Books, Node, Room
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
 from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
-from ebbtide_core.resources.gpu_selection import left_over, pick
+from ebbtide_core.resources.gpu_selection import left_beside, pick
 from ebbtide_core.resources.node_usage import NodeUse
 
 
@@ -294,25 +294,18 @@ class Trial:
         if 0 < share < WHOLE and self._books.beside:
             yield from self._books.beside
 
-    def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
-        """Return the nodes that have ``share`` left of a GPU that is shared already, the best fit first."""
-        fits: dict[NodeId, float] = {}
-        most = WHOLE - share  # the most that may be in use of a GPU; this rules out the full GPUs cheaply
-        for id in self._room.shared:
-            if (node := self.nodes.get(id)) is None:
-                continue
-            use = self.use(id)
-            distinct = {  # GPUs of which as much is in use are equally good
-                (used, use.gpu_mem[gpu], whole.mem_bytes): whole
-                for gpu, used in use.shares.items()
-                if used <= most and (whole := node.slices.get(gpu)) is not None
-            }
-            left = [
-                left for whole in distinct.values() if (left := left_over(job, share, whole, whole, use)) is not None
-            ]
-            if left:
-                fits[id] = min(left)
-        return sorted(fits, key=fits.__getitem__)
+    def _by_least_left(self, job: Job, share: int) -> Iterator[NodeId]:
+        """Yield the nodes that have ``share`` left of a GPU that is shared already, the best fit first."""
+        room = self._room
+        by_left: dict[float, list[set[NodeId]]] = {}
+        for (used, used_bytes, whole_bytes), nodes in room.alike.items():
+            if (left := left_beside(job, share, used, whole_bytes - used_bytes, whole_bytes)) is not None:
+                by_left.setdefault(left, []).append(nodes)
+        seen: set[NodeId] = set()
+        for left in sorted(by_left):
+            found = set[NodeId]().union(*by_left[left]) - seen
+            yield from sorted(found, key=room.shared.__getitem__)
+            seen |= found
 
     def _on_node(
         self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
