@@ -144,7 +144,7 @@ class Trial:
             # These two checks rule out most nodes, and are much cheaper than picking GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
                 continue
-            if later and waits and (node.held.cpus + cpus > node.facts.cpus or node.idle(node.held) < count):
+            if later and waits and (node.held.cpus + cpus > node.facts.cpus or not _may_be_free_now(node, share)):
                 continue
             piece = self._on_node(job, share, node)
             if piece is None:
@@ -416,6 +416,16 @@ class Trial:
                         yield node, count
                     elif together := node.idle_together(self._seen(node)):
                         yield node, together
+
+
+def _may_be_free_now(node: Node, share: int) -> bool:
+    """Return False only if no GPU of ``node`` has ``share`` parts that are not held, or not so many whole GPUs."""
+    held = node.held
+    if not 0 < share < WHOLE:
+        return node.idle(held) >= share // WHOLE
+    if node.beside or node.idle(held) > 0:
+        return True
+    return any(used + share <= WHOLE for used in held.shares.values())
 
 
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
