@@ -17,6 +17,7 @@ from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.jobs_in_the_way import JobsInTheWay
 from ebbtide_core.resources.pools import PoolState, SharedByPools
 from ebbtide_core.resources.waiting_index import WaitingIndex
 
@@ -34,6 +35,8 @@ class ClusterState:
     """Unix time; jobs that ended before it may be forgotten (see `ebbtide_core.lifecycle.forgetting`)."""
     waiting_index: WaitingIndex | None = None
     """An index of the jobs that wait for GPUs; None while there are no bookings."""
+    in_the_way: JobsInTheWay | None = None
+    """An index of the jobs on GPUs that others have booked; None while there are no bookings."""
     overdue = False
     """Whether an event ended delays before a pass did, so that a pass is still due."""
 
@@ -160,8 +163,8 @@ class ClusterState:
             job.note_held(now)
         pool, planned = self.pools[job.pool], job.planned is not None
         pool.changed = True
-        if self.waiting_index is not None:
-            self.waiting_index.changed[job.id] = job
+        if self.in_the_way is not None:
+            self._note_for_bookings(self.in_the_way, job)
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
             _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
         if job.range_changed:
@@ -175,6 +178,12 @@ class ClusterState:
             self._enqueue(pool.queue, job, now, waits)
         if pool.ranking is not None:
             pool.ranking.update(job)
+
+    def _note_for_bookings(self, in_the_way: JobsInTheWay, job: Job) -> None:
+        """Note that ``job`` changed for the indexes that exist while there are bookings."""
+        in_the_way.changed[job.id] = job
+        if self.waiting_index is not None:
+            self.waiting_index.changed[job.id] = job
 
     def _change_state(self, job: Job, new: JobState, now: float) -> None:
         if (job.state, new) not in TRANSITIONS:

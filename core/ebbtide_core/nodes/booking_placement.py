@@ -17,6 +17,7 @@ from ebbtide_core.policies.draft import need_text
 from ebbtide_core.reconcile import start, stop
 from ebbtide_core.resources.bookings import FREEING_S, lead_s, reserved_for
 from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.jobs_in_the_way import JobsInTheWay
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.resources.waiting_index import WaitingIndex
@@ -194,9 +195,9 @@ def review(state: ClusterState, now: float) -> Iterator[Event]:
     state.bookings.look(now)
     _keep_books(state)
     yield from _move_some(state)
-    for job, booking in list(_in_the_way(state)):
-        if booking.since - lead_s(job) <= now and job.running and job.preemptible:
-            yield stop(job, StopCause.PREEMPTED, reserved_for(booking))
+    for entry in _in_the_way(state).due(now):
+        if entry.job.running:  # a job on several nodes is in the way on each of them
+            yield stop(entry.job, StopCause.PREEMPTED, reserved_for(entry.booking))
 
 
 def update_blocked(state: ClusterState, now: float) -> None:
@@ -222,8 +223,13 @@ def update_blocked(state: ClusterState, now: float) -> None:
 
 def _known(state: ClusterState, index: WaitingIndex) -> Hashable:
     """Return what decides which jobs bookings keep out, jobs and time aside; with anti-affinity, placements count."""
-    bookings, changes = state.bookings, tuple([pool.books.changes for pool in state.pools.values()])
-    return bookings.index, bookings.begun, changes, index.rounds if state.has_anti_affinity else None
+    bookings = state.bookings
+    return bookings.index, bookings.begun, _changes(state), index.rounds if state.has_anti_affinity else None
+
+
+def _changes(state: ClusterState) -> tuple[int, ...]:
+    """Return numbers of which one is another whenever nodes have changed."""
+    return tuple([pool.books.changes for pool in state.pools.values()])
 
 
 def _why_blocked(state: ClusterState) -> Callable[[Job], str]:
@@ -287,20 +293,20 @@ def next_time(state: ClusterState, now: float) -> float | None:
     index = state.bookings.index
     starts, ends = index.every.starts, index.ends
     times = [row[at] for row in (starts, ends) if (at := bisect_right(row, now)) < len(row)]
-    leave = [booking.since - lead_s(job) for job, booking in _in_the_way(state) if job.running and job.preemptible]
-    return min((time for time in (*times, *leave) if time > now), default=None)
+    if (leave := _in_the_way(state).next_time(now)) is not None:
+        times.append(leave)
+    return min((time for time in times if time > now), default=None)
 
 
-def _in_the_way(state: ClusterState) -> Iterator[tuple[Job, BookingMade]]:
-    """Yield the jobs on GPUs that other users have booked, each with the first of these bookings to begin."""
-    for id in sorted(state.bookings.index.on_node):
-        node = state.nodes.get(id)
-        for job in state.jobs_on_gpus(node) if node is not None else ():
-            pieces = job.holding.allocation.nodes if job.holding is not None else ()
-            gpus = [slice.gpu for piece in pieces if piece.node == id for slice in piece.gpus]
-            found = [state.bookings.next_of_others(job.user, id, gpu) for gpu in gpus]
-            if first := min((one for one in found if one is not None), key=lambda one: one.since, default=None):
-                yield job, first
+def _in_the_way(state: ClusterState) -> JobsInTheWay:
+    """Return the jobs on GPUs that other users have booked, as they are now."""
+    if state.in_the_way is None:
+        state.in_the_way = JobsInTheWay()
+    nodes = (state.nodes.get(id) for id in state.bookings.index.on_node)
+    state.in_the_way.take_in(
+        state.bookings, (job for node in nodes if node is not None for job in state.jobs_on_gpus(node))
+    )
+    return state.in_the_way
 
 
 def _move_some(state: ClusterState) -> Iterator[Event]:
@@ -318,12 +324,10 @@ def _move_some(state: ClusterState) -> Iterator[Event]:
 
 def _with_lost(state: ClusterState) -> list[BookingMade]:
     """Return the bookings with GPUs that are lost or out of service, by the time at which they begin."""
-    index = state.bookings.index
-    lost = {id: {gpu for gpu in gpus if not _is_there(state, BookedGpu(id, gpu))} for id, gpus in index.next.items()}
-    if not any(lost.values()):
-        return []
-    every = index.every.bookings
-    return [one for one in every if any(booked.gpu in lost[booked.node] for booked in one.gpus)]
+    every = state.bookings.index.every.bookings
+    return state.bookings.index.until_nodes_change(
+        _changes(state), lambda: [one for one in every if not all(_is_there(state, booked) for booked in one.gpus)]
+    )
 
 
 def _moved(state: ClusterState, booking: BookingMade) -> Iterator[Event]:
@@ -383,7 +387,7 @@ def _keep_books(state: ClusterState) -> None:
     for pool in state.pools.values():
         pool.books.booked = state.bookings or None
     if not state.bookings:
-        state.waiting_index = None
+        state.waiting_index = state.in_the_way = None
     state.look_again()
 
 

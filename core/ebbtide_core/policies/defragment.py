@@ -80,9 +80,9 @@ def _carry_out(draft: Draft, job: Job, moves: _Moves) -> None:
 
 def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
     """Yield the nodes that might have room without the jobs that can be moved, and these jobs, the cheapest first."""
-    snapshot = draft.snapshot
+    nodes, came_back = draft.snapshot.nodes, draft.snapshot.came_back
     for node in _nodes(draft, job):
-        here = [snapshot.came_back[id] for id in snapshot.nodes[node].planned if id in snapshot.came_back]
+        here = [came_back[id] for id in nodes[node].planned if id in came_back]
         found = [(mover, room) for mover in here if (room := _movable(draft, mover, stay_s)) is not None]
         if found and could_make_room(draft, job, [room for _, room in found], node):
             yield node, sorted((mover for mover, _ in found), key=lambda mover: (_cost(mover), mover.sequence))

@@ -7,7 +7,7 @@ from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId, gpus
 from ebbtide_core.policies.staying import spared_until
 from ebbtide_core.resources.anti_affinity import kept_from
 from ebbtide_core.resources.books import Books
-from ebbtide_core.resources.checkpoint_location import nodes_with_checkpoint, reads_checkpoint
+from ebbtide_core.resources.checkpoint_location import nodes_reading_checkpoint, nodes_with_checkpoint
 from ebbtide_core.resources.eligibility import could_combine, could_spread, obstacle
 from ebbtide_core.resources.foreign_processes import on_gpu, users_text
 from ebbtide_core.resources.placing import Trial
@@ -186,7 +186,7 @@ class Draft:
     def _pinned(self, job: Job) -> str:
         """Return in words which nodes can read the checkpoint of ``job``; empty if all can."""
         books = self.snapshot.books
-        reaching = sorted(node.id for node in books.usable.values() if reads_checkpoint(job, node, books))
+        reaching = nodes_reading_checkpoint(job, books)
         if len(reaching) == len(books.usable):
             return ""
         if not reaching:

@@ -23,7 +23,7 @@ from ebbtide_core.model.types import WHOLE, Allocation, JobId
 from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.preemption import Choice, Nodes, cheapest_set, claim, suffice
+from ebbtide_core.policies.preemption import Choice, Nodes, all_reach, cheapest_set, claim, reaches, suffice
 from ebbtide_core.policies.staying import Stay
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.pools import PoolState, Ranking
@@ -87,9 +87,14 @@ class FitGpp(Policy):
         claim(draft, job, choice, f"preempted by job {job.id}")
         return True
 
-    def _candidates(self, draft: Draft) -> Iterator[tuple[float, Job]]:
-        """Yield the best-effort jobs that may be preempted now with their scores, the cheapest first."""
+    def _candidates(self, draft: Draft, reach: Callable[[Job], bool]) -> Iterator[tuple[float, Job]]:
+        """Yield the best-effort jobs that may be preempted now with their scores, the cheapest first.
+
+        Those that do not pass the test ``reach`` (see `reaches`) are left out.
+        """
         for cost, job in draft.snapshot.ranking:
+            if not job.suspending.preemptions and not reach(job):
+                continue  # it was never preempted, so there is no need to ask whether it is spared, and until when
             if draft.allocation(job) is None or not may_be_preempted(draft, job, self.min_run_s):
                 continue
             if self.p is None or job.suspending.preemptions < self.p or not job.running:
@@ -97,7 +102,7 @@ class FitGpp(Policy):
 
     def _single(self, draft: Draft, job: Job) -> Choice | None:
         """Return the cheapest job that alone makes room on one of its nodes, or anywhere for a gang (Eq. 2)."""
-        for _, victim in self._candidates(draft):
+        for _, victim in self._candidates(draft, reaches(draft, job)):
             for nodes in _where(draft, job, victim):
                 if suffice(draft, job, [victim], nodes):
                     return [victim], nodes
@@ -107,7 +112,7 @@ class FitGpp(Policy):
         """Return the cheapest set of jobs on one node, or anywhere for a gang, of which each is needed."""
         costs: dict[JobId, float] = {}
         by_nodes: dict[Nodes, list[Job]] = {}
-        for its_score, victim in self._candidates(draft):
+        for its_score, victim in self._candidates(draft, all_reach):
             costs[victim.id] = its_score
             for nodes in _where(draft, job, victim):
                 by_nodes.setdefault(nodes, []).append(victim)

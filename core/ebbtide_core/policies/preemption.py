@@ -39,11 +39,13 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
 
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
     by_nodes: dict[Nodes, list[Job]] = {}
+    reach = reaches(draft, job)
     for level in levels:
         of_level: dict[Nodes, list[Job]] = {}
         for victim in level:
+            reached = reach(victim)
             for node in nodes_of(victim):
-                if suffice(draft, job, [victim], (node,)):
+                if reached and suffice(draft, job, [victim], (node,)):
                     return [victim], (node,)
                 of_level[node,] = by_nodes.setdefault((node,), [])
                 of_level[node,].append(victim)
@@ -97,6 +99,31 @@ def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool
     for room in given:
         draft.trial.take(room)
     return found is not None
+
+
+def reaches(draft: Draft, job: Job) -> Callable[[Job], bool]:
+    """Return a test that is False only for jobs that alone free too few GPUs of each of their nodes for ``job``.
+
+    It costs so little that all jobs with room can be asked. It holds until the draft changes.
+    """
+    needed, idle = job.gpus_min // WHOLE, draft.trial.room.idle
+    if not needed or job.pinned_allocation is not None or draft.trial.is_gang(job):
+        return all_reach
+    free = {node: count for count, nodes in idle.items() if count for node in nodes}
+
+    def reach(victim: Job) -> bool:
+        room = draft.allocation(victim)
+        for piece in room.nodes if room is not None else ():
+            if len(piece.gpus) + free.get(piece.node, 0) >= needed:
+                return True
+        return False
+
+    return reach
+
+
+def all_reach(victim: Job) -> bool:
+    """Return True: the test for a job that needs no whole GPUs of a node."""
+    return True
 
 
 def suffice(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool:

@@ -9,15 +9,17 @@ booking begins. While there are no bookings, placing does not look here.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from ebbtide_core.events.bookings import BookedGpu, BookingMade
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, GpuId, NodeId
 from ebbtide_core.resources.cache import Cache
+
+T = TypeVar("T")
 
 FREEING_S: Final = 10.0
 """Seconds from the end of an attempt's last process until its GPU is free; after that the GPU is quarantined."""
@@ -224,6 +226,10 @@ class _Index:
         if row is None or not (count := row.of_others(user, before)):
             return ""
         return self._cache.get(("text", self._whose(user), count, node), lambda: row.text(user, count, node))
+
+    def until_nodes_change(self, changes: Hashable, compute: Callable[[], T]) -> T:
+        """Return what ``compute`` does, which depends on bookings and nodes only; ``changes`` changes with nodes."""
+        return self._cache.get(("nodes", changes), compute)
 
     def _whose(self, user: str) -> str | None:
         """Return ``user`` if they have a booking, else None, because the answers are alike for all other users."""

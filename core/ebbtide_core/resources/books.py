@@ -183,18 +183,26 @@ class Node:
                 self.beside[facts.gpu] = GpuSlice(facts.gpu, WHOLE, max(0, facts.mem_bytes - taken))
 
 
+SharedGpu = tuple[int, int, int]
+"""What decides whether a share of a GPU fits beside others: parts and bytes in use, and the bytes that the GPU has."""
+
+
 class Room:
     """An index of the usable nodes by idle GPUs (promised to no job), so that a search need not look at every node.
 
-    ``idle[n]`` has the nodes with n idle GPUs. ``shared`` has the nodes where shares of a GPU are in use. ``total`` is
+    ``idle[n]`` has the nodes with n idle GPUs. ``shared`` numbers the nodes where shares of a GPU are in use, in the
+    order in which they came to be shared, and ``alike`` has the ones of these with such a GPU on offer. ``total`` is
     the number of idle GPUs of all nodes.
     """
 
     def __init__(self) -> None:
         self.idle: defaultdict[int, dict[NodeId, None]] = defaultdict(dict)
-        self.shared: dict[NodeId, None] = {}
+        self.shared: dict[NodeId, int] = {}
+        self.alike: dict[SharedGpu, set[NodeId]] = {}
         self.total = 0
         self._count: dict[NodeId, int] = {}
+        self._gpus: dict[NodeId, frozenset[SharedGpu]] = {}
+        self._shared_so_far = 0
 
     def update(self, node: Node, use: NodeUse) -> None:
         """Update the index for ``node``, of which ``use`` is promised."""
@@ -216,15 +224,44 @@ class Room:
                 self.total += count
                 idle[count][id] = None
         if shares and count >= 0:
-            self.shared[id] = None
-        elif self.shared:
-            self.shared.pop(id, None)
+            self._share(node, use)
+        elif self.shared and self.shared.pop(id, None) is not None:
+            self._know(id, frozenset())
+
+    def _share(self, node: Node, use: NodeUse) -> None:
+        id, slices, memory = node.id, node.slices, use.gpu_mem
+        if id not in self.shared:
+            self._shared_so_far += 1
+            self.shared[id] = self._shared_so_far
+        self._know(
+            id,
+            frozenset(
+                [(used, memory[gpu], slices[gpu].mem_bytes) for gpu, used in use.shares.items() if gpu in slices]
+            ),
+        )
+
+    def _know(self, id: NodeId, gpus: frozenset[SharedGpu]) -> None:
+        before = self._gpus.get(id, frozenset())
+        if gpus == before:
+            return
+        for gone in before - gpus:
+            self.alike[gone].remove(id)
+            if not self.alike[gone]:
+                del self.alike[gone]
+        for new in gpus - before:
+            self.alike.setdefault(new, set()).add(id)
+        if gpus:
+            self._gpus[id] = gpus
+        else:
+            del self._gpus[id]
 
     def copy(self) -> "Room":
         """Return an independent copy."""
         other = Room()
         other.idle.update((count, nodes.copy()) for count, nodes in self.idle.items())
         other.shared, other.total, other._count = self.shared.copy(), self.total, self._count.copy()
+        other.alike = {gpu: nodes.copy() for gpu, nodes in self.alike.items()}
+        other._gpus, other._shared_so_far = self._gpus.copy(), self._shared_so_far
         return other
 
 

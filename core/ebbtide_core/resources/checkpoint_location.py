@@ -28,6 +28,16 @@ def sees_checkpoint(job: Job, node: Node) -> bool:
     return not job.saved.root_id or node.facts.checkpoint_root_id == job.saved.root_id
 
 
+def nodes_reading_checkpoint(job: Job, books: Books) -> tuple[NodeId, ...]:
+    """Return the usable nodes that `reads_checkpoint` is True for, by name."""
+    root = job.saved.root_id
+    anywhere = not root or (root in books.roots and may_copy(job))
+    return books.cache.get(
+        ("nodes that read checkpoints of", None if anywhere else root),
+        lambda: tuple(sorted(id for id, node in books.usable.items() if anywhere or sees_checkpoint(job, node))),
+    )
+
+
 def nodes_with_checkpoint(job: Job, nodes: Mapping[NodeId, Node]) -> list[Node]:
     """Return the ``nodes``, reachable or not, that have the job's checkpoints, by name; none if it never ran."""
     root = job.saved.root_id

@@ -86,12 +86,16 @@ def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
     By default memory is in proportion to the share. If the submitter named what the job's data need, it is that plus
     `CONTEXT_BYTES`; a need that was measured since counts as it is, because it includes CUDA's memory.
     """
+    return _bytes_of(job, share, whole.mem_bytes)
+
+
+def _bytes_of(job: Job, share: int, whole_bytes: int) -> int:
     needed = job.gpu_memory.requested_bytes
     if not needed:
-        return whole.mem_bytes * share // WHOLE
+        return whole_bytes * share // WHOLE
     if needed != job.spec.gpu_mem_bytes:
         return needed
-    return max(needed, min(needed + CONTEXT_BYTES, whole.mem_bytes))
+    return max(needed, min(needed + CONTEXT_BYTES, whole_bytes))
 
 
 def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: NodeUse) -> float | None:
@@ -100,11 +104,17 @@ def left_over(job: Job, share: int, whole: GpuSlice, offered: GpuSlice, use: Nod
     The smaller the number, the better the fit. It is the sum of the share and the memory that are left, each relative
     to the whole GPU.
     """
-    share_left = WHOLE - use.share(whole.gpu) - share
-    memory_left = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0) - memory_of(job, share, whole)
+    free_bytes = offered.mem_bytes - use.gpu_mem.get(whole.gpu, 0)
+    return left_beside(job, share, use.share(whole.gpu), free_bytes, whole.mem_bytes)
+
+
+def left_beside(job: Job, share: int, used: int, free_bytes: int, whole_bytes: int) -> float | None:
+    """Do as `left_over` for a GPU with ``whole_bytes``, of which ``free_bytes`` are free and ``used`` parts are not."""
+    share_left = WHOLE - used - share
+    memory_left = free_bytes - _bytes_of(job, share, whole_bytes)
     if share_left < 0 or memory_left < 0:
         return None
-    return share_left / WHOLE + memory_left / (whole.mem_bytes or 1)
+    return share_left / WHOLE + memory_left / (whole_bytes or 1)
 
 
 def _pick_shared(job: Job, share: int, node: Node, use: NodeUse) -> tuple[GpuSlice, ...] | None:

@@ -9,7 +9,7 @@ from ebbtide_core.resources.bookings import Barred
 from ebbtide_core.resources.books import Books, Node, Room
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
 from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
-from ebbtide_core.resources.gpu_selection import left_over, pick
+from ebbtide_core.resources.gpu_selection import left_beside, pick
 from ebbtide_core.resources.node_usage import NodeUse
 
 
@@ -144,7 +144,7 @@ class Trial:
             # These two checks rule out most nodes, and are much cheaper than picking GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
                 continue
-            if later and waits and (node.held.cpus + cpus > node.facts.cpus or node.idle(node.held) < count):
+            if later and waits and (node.held.cpus + cpus > node.facts.cpus or not _may_be_free_now(node, share)):
                 continue
             piece = self._on_node(job, share, node)
             if piece is None:
@@ -294,25 +294,18 @@ class Trial:
         if 0 < share < WHOLE and self._books.beside:
             yield from self._books.beside
 
-    def _by_least_left(self, job: Job, share: int) -> list[NodeId]:
-        """Return the nodes that have ``share`` left of a GPU that is shared already, the best fit first."""
-        fits: dict[NodeId, float] = {}
-        most = WHOLE - share  # the most that may be in use of a GPU; this rules out the full GPUs cheaply
-        for id in self._room.shared:
-            if (node := self.nodes.get(id)) is None:
-                continue
-            use = self.use(id)
-            distinct = {  # GPUs of which as much is in use are equally good
-                (used, use.gpu_mem[gpu], whole.mem_bytes): whole
-                for gpu, used in use.shares.items()
-                if used <= most and (whole := node.slices.get(gpu)) is not None
-            }
-            left = [
-                left for whole in distinct.values() if (left := left_over(job, share, whole, whole, use)) is not None
-            ]
-            if left:
-                fits[id] = min(left)
-        return sorted(fits, key=fits.__getitem__)
+    def _by_least_left(self, job: Job, share: int) -> Iterator[NodeId]:
+        """Yield the nodes that have ``share`` left of a GPU that is shared already, the best fit first."""
+        room = self._room
+        by_left: dict[float, list[set[NodeId]]] = {}
+        for (used, used_bytes, whole_bytes), nodes in room.alike.items():
+            if (left := left_beside(job, share, used, whole_bytes - used_bytes, whole_bytes)) is not None:
+                by_left.setdefault(left, []).append(nodes)
+        seen: set[NodeId] = set()
+        for left in sorted(by_left):
+            found = set[NodeId]().union(*by_left[left]) - seen
+            yield from sorted(found, key=room.shared.__getitem__)
+            seen |= found
 
     def _on_node(
         self, job: Job, share: int, node: Node, beside: Collection[GpuId] | None = None
@@ -423,6 +416,16 @@ class Trial:
                         yield node, count
                     elif together := node.idle_together(self._seen(node)):
                         yield node, together
+
+
+def _may_be_free_now(node: Node, share: int) -> bool:
+    """Return False only if no GPU of ``node`` has ``share`` parts that are not held, or not so many whole GPUs."""
+    held = node.held
+    if not 0 < share < WHOLE:
+        return node.idle(held) >= share // WHOLE
+    if node.beside or node.idle(held) > 0:
+        return True
+    return any(used + share <= WHOLE for used in held.shares.values())
 
 
 def _free_now(job: Job, node: Node, piece: NodeAllocation) -> bool:
