@@ -45,7 +45,7 @@ def read_hosts(given: Sequence[str], hostfile: Path | None, common: str) -> list
     """Return the hosts of the arguments and of the file; ``common`` are options of all agents. Raises `Failure`."""
     shared = _words(common, "--agent")
     _agent(shared, "--agent")
-    lines = [(target, (), f"host {abbreviated(target)!r}") for target in given]
+    lines: list[tuple[str, Sequence[str], str]] = [(target, (), f"host {abbreviated(target)!r}") for target in given]
     if hostfile is not None:
         lines += _lines(hostfile)
     if not lines:
