@@ -10,6 +10,7 @@ from typing import Any, Final
 from ebbtide_cli.deploying.hosts import Host
 from ebbtide_cli.deploying.membership import Membership
 from ebbtide_cli.deploying.remote import Remote, StepFailed
+from ebbtide_cli.text import one_line
 
 AT_ONCE: Final = 8
 """Hosts that are worked on at a time."""
@@ -69,6 +70,8 @@ async def on_all(remotes: Sequence[Remote], reports: Sequence[Report], work: Wor
                 report.result = await work(remote, report)
             except StepFailed as failed:
                 report.result, report.step, report.why = Result.FAILED, failed.step, failed.why
+            except OSError as error:  # of this machine: no more processes, or the bundle is gone
+                report.result, report.why = Result.FAILED, one_line(str(error))
             told()
 
     async with asyncio.TaskGroup() as group:
