@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel release-check bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel release-check bundle deb clean
 
 install: $(STAMP)
 
@@ -80,6 +80,10 @@ release-check: $(STAMP)
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP) docs
 	PYTHON=$(BIN)/python scripts/make_bundle.sh
+
+# The same as a package for Debian and Ubuntu.
+deb: bundle
+	scripts/make_deb.sh "$$(ls -t dist/ebbtide-*-py*.tar.gz | head -n 1)"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

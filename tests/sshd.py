@@ -23,10 +23,11 @@ GONE = "ws9"
 QUICK_INSTALL = """#!/bin/sh
 set -eu
 target=$1/ebbtide-{version}
+[ ! -e "$target" ] || { echo "install.sh: $target exists: remove it first" >&2; exit 1; }
 mkdir -p "$target/bin"
 printf '#!/bin/sh\\nexec {python} -P -m ebbtide_cli.main "$@"\\n' > "$target/bin/ebb"
 chmod 755 "$target/bin/ebb"
-ln -s ebbtide-{version} "$1/ebbtide"
+ln -sfn ebbtide-{version} "$1/ebbtide"
 """
 CONFIG = """
 HostKey {folder}/host_key
@@ -135,13 +136,15 @@ def _write(hosts: Hosts, ports: dict[str, int]) -> None:
     hosts.ssh_config.write_text("".join(client))
 
 
-def a_bundle(folder: Path, install: str = QUICK_INSTALL, version: str = VERSION, ebb: str = "") -> Path:
+def a_bundle(
+    folder: Path, install: str = QUICK_INSTALL, version: str = VERSION, ebb: str = "", python: str = PYTHON
+) -> Path:
     """A bundle as `make bundle` writes it, but that ``install`` leads to the Python of the tests, or to ``ebb``."""
-    name = f"ebbtide-{version}-py{PYTHON}-{platform.machine()}"
+    name = f"ebbtide-{version}-py{python}-{platform.machine()}"
     tree = folder / name
     shutil.copytree(REPOSITORY / "deploy/systemd", tree / "systemd")
     (tree / "VERSION").write_text(f"{version}\n")
-    (tree / "PYTHON").write_text(f"{PYTHON}\n")
+    (tree / "PYTHON").write_text(f"{python}\n")
     script = install.replace("{version}", version).replace("{python}", sys.executable)
     (tree / "install.sh").write_text(script)
     (tree / "ebb").write_text(ebb)

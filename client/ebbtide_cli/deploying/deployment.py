@@ -10,6 +10,7 @@ from typing import Any, Final
 from ebbtide_cli.deploying.hosts import Host
 from ebbtide_cli.deploying.membership import Membership
 from ebbtide_cli.deploying.remote import Remote, StepFailed
+from ebbtide_cli.text import one_line
 
 AT_ONCE: Final = 8
 """Hosts that are worked on at a time."""
@@ -69,6 +70,8 @@ async def on_all(remotes: Sequence[Remote], reports: Sequence[Report], work: Wor
                 report.result = await work(remote, report)
             except StepFailed as failed:
                 report.result, report.step, report.why = Result.FAILED, failed.step, failed.why
+            except OSError as error:  # of this machine: no more processes, or the bundle is gone
+                report.result, report.why = Result.FAILED, one_line(str(error))
             told()
 
     async with asyncio.TaskGroup() as group:
@@ -115,7 +118,7 @@ class Deployment:
         """Install, join and start what is not yet there, wait until the node is up, and have its doctor look."""
         steps = missing_steps(await self._look(remote, report), remote, self.cluster.ca)
         if self.dry:
-            report.done = [*steps, "wait", "doctor"]
+            report.done = steps
             return Result.PLANNED
         since = 0.0
         for step in steps:

@@ -44,8 +44,7 @@ class Host:
 def read_hosts(given: Sequence[str], hostfile: Path | None, common: str) -> list[Host]:
     """Return the hosts of the arguments and of the file; ``common`` are options of all agents. Raises `Failure`."""
     shared = _words(common, "--agent")
-    if _agent(shared, "--agent").node:
-        raise Failure("deploy: --agent: --name belongs to one host: write it into the --hostfile", USAGE)
+    _agent(shared, "--agent")
     lines: list[tuple[str, Sequence[str], str]] = [(target, (), f"host {abbreviated(target)!r}") for target in given]
     if hostfile is not None:
         lines += _lines(hostfile)

@@ -66,7 +66,7 @@ def _words(report: Report) -> str:
     done = ", ".join(DONE.get(step, step) for step in report.done)
     match report.result:
         case Result.PLANNED:
-            return f"would {', '.join(report.done)}" if report.done else "nothing to do"
+            return f"would {', '.join(report.done)}" if report.done else "nothing to change"
         case Result.FAILED:
             return "; ".join(filter(None, (done, f"{report.step}: {report.why}")))
         case Result.INTERRUPTED:

@@ -149,21 +149,20 @@ class Remote:
                 output, said = await _talk(process, sent if isinstance(sent, bytes) else b"")
         except TimeoutError:
             raise StepFailed(step, f"did not end within {SECONDS[step]} s") from None
-        except _TooMuch:
-            raise StepFailed(step, f"printed more than {OUTPUT_BYTES} bytes") from None
         finally:
             await _ended(process)
+        if len(output) > OUTPUT_BYTES:
+            raise StepFailed(step, f"printed more than {OUTPUT_BYTES} bytes")
         if process.returncode:
             raise _failure(step, process.returncode, said)
         return output
 
 
-class _TooMuch(Exception):
-    """A step printed too much."""
-
-
 async def _talk(process: asyncio.subprocess.Process, sent: bytes) -> tuple[bytes, bytes]:
-    """Send the input, and return what came on both outputs: all of the first, and the end of the second."""
+    """Send the input, and return what came on both outputs: all of the first, and the end of the second.
+
+    A process that prints more than `OUTPUT_BYTES` is ended, and as much more than that as came with them is returned.
+    """
     assert process.stdout is not None
     assert process.stderr is not None
 
@@ -176,10 +175,10 @@ async def _talk(process: asyncio.subprocess.Process, sent: bytes) -> tuple[bytes
 
     async def read(stream: asyncio.StreamReader) -> bytes:
         data = b""
-        while more := await stream.read(65_536):
+        while len(data) <= OUTPUT_BYTES and (more := await stream.read(65_536)):
             data += more
-            if len(data) > OUTPUT_BYTES:
-                raise _TooMuch
+        if len(data) > OUTPUT_BYTES:
+            await _ended(process)
         return data
 
     async def tail(stream: asyncio.StreamReader) -> bytes:

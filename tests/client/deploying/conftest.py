@@ -14,7 +14,7 @@ from ebbtide_protos.v1 import client_pb2, user_pb2
 
 from tests.client.runs import Ebb, Result
 from tests.client.scripted_master import ScriptedMaster, serving
-from tests.sshd import Hosts, a_bundle, some_hosts, with_places
+from tests.sshd import PYTHON, Hosts, a_bundle, some_hosts, with_places
 
 CA = "-----BEGIN CERTIFICATE-----\nof the cluster\n-----END CERTIFICATE-----\n"
 SECRET = "c2VjcmV0"
@@ -118,11 +118,11 @@ class Lab:
     ebb: Ebb
     folder: Path
 
-    def bundle(self, install: str = INSTALL, version: str = "0.1.0") -> Path:
+    def bundle(self, install: str = INSTALL, version: str = "0.1.0", python: str = PYTHON) -> Path:
         """A bundle that installs `AN_EBB`."""
         folder = self.folder / f"bundle-{len(list(self.folder.iterdir()))}"
         folder.mkdir()
-        return a_bundle(folder, install, version, AN_EBB)
+        return a_bundle(folder, install, version, AN_EBB, python)
 
     def deploy(self, verb: str, *words: str) -> Result:
         """Run `ebb deploy`."""

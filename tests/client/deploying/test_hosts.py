@@ -82,8 +82,10 @@ def test_at_least_one_host_is_needed_and_too_many_are_refused(tmp_path: Path) ->
     assert f"at most {MAX_HOSTS}" in refused(*(f"ws{number}" for number in range(MAX_HOSTS + 1)))
 
 
-def test_a_name_for_all_hosts_is_refused() -> None:
-    assert "--name belongs to one host" in refused("ws1", agent="--name ws1")
+def test_a_name_for_all_hosts_is_one_for_a_single_host_only() -> None:
+    (host,) = read_hosts(("ws1",), None, "--name big")
+    assert host.node == "big"
+    assert "ws1 and ws2 would both be node big" in refused("ws1", "ws2", agent="--name big")
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
