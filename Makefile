@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man bundle clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man wheel bundle clean
 
 install: $(STAMP)
 
@@ -62,6 +62,11 @@ protos: $(STAMP)
 # Man pages, and completions for bash, zsh and fish, laid out as below /usr/share.
 man: $(STAMP)
 	$(BIN)/python scripts/reference.py --share dist/share
+
+# A wheel with the compiled core, for this platform and this Python, below dist/; it takes a C compiler.
+wheel: $(STAMP)
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP)
