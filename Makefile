@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel release-check bundle deb clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel compiled-wheel release-check bundle deb clean
 
 install: $(STAMP)
 
@@ -76,6 +76,10 @@ wheel: $(STAMP)
 # Whether the commit can be released: a line for each item of the checklist.
 release-check: $(STAMP)
 	$(BIN)/python scripts/release.py --check
+
+# A wheel with the compiled core, for this platform and this Python, below dist/; it takes a C compiler.
+compiled-wheel: $(STAMP)
+	EBB_COMPILE=1 $(BIN)/python -m hatchling build --target wheel --directory dist
 
 # What a machine without a network needs, in one file below dist/.
 bundle: $(STAMP) docs

@@ -63,9 +63,9 @@ def _ended(work: Callable[[Sequence[str]], int], given: Sequence[str]) -> int:
 
 def _tell(given: Sequence[str]) -> int:
     """Answer what needs no verb, and none of what verbs need."""
-    from ebbtide_cli.overview import overview, release, width
+    from ebbtide_cli.overview import core, overview, release, width
 
-    print(release() if given == ["--version"] else overview(width()))
+    print(f"{release()} ({core()})" if given == ["--version"] else overview(width()))
     return 0
 
 

@@ -86,6 +86,17 @@ def release() -> str:
     return f"ebbtide {VERSION}"
 
 
+def core() -> str:
+    """Return whether the core that this program runs is compiled, in words."""
+    from importlib.machinery import PathFinder
+
+    import ebbtide_core
+
+    found = PathFinder.find_spec("ebbtide_core.cluster", ebbtide_core.__path__)
+    origin = found.origin if found is not None else None
+    return "pure Python core" if origin is None or origin.endswith(".py") else "compiled core"
+
+
 def overview(width: int) -> str:
     """Return the help on ``ebb``: all verbs by section, in so many columns, laid out as that of a verb."""
     from textwrap import wrap

@@ -13,7 +13,7 @@ from ebbtide_protos.quantities import abbreviated, parse_duration, parse_size
 from ebbtide_cli import COMPLETION
 from ebbtide_cli.completing import complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.overview import VERBS, WIDEST, overview, release
+from ebbtide_cli.overview import VERBS, WIDEST, core, overview, release
 from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_setting
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def examples(*lines: str) -> str:
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(release())
+        click.echo(f"{release()} ({core()})")
         ctx.exit()
 
 

@@ -21,6 +21,7 @@ from ebbtide_core.lifecycle.requeuing import given_up
 from ebbtide_core.lifecycle.successive_halving import review
 from ebbtide_core.measuring import interference
 from ebbtide_core.model import limits
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.refusals import Refusal as Refusal
 from ebbtide_core.model.refusals import RefusalKind as RefusalKind
 from ebbtide_core.model.settings import DEFAULT_POOL, Settings
@@ -41,10 +42,12 @@ GIVEN_UP_AT_ONCE: Final = 100
 """Doomed jobs that one call of `Cluster.handle` cancels. The rest follow right after, with other events in between."""
 
 
+@mypyc_attr(native_class=False)
 class InvariantError(AssertionError):
     """The cluster's own books are wrong, which is a bug that must not stay hidden."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Cluster:
     """The jobs, the nodes and the policies of all pools.
 

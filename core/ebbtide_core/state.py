@@ -9,10 +9,11 @@ from typing import Final
 
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
-from ebbtide_core.estimates.work import Assumptions, Script
+from ebbtide_core.estimates.work import Assumptions, Script, Speedup
 from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
@@ -25,6 +26,7 @@ REFRESHED_AT_ONCE: Final = 100
 """Jobs that are refreshed at once when one event changes something for very many."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClusterState:
     """The jobs, nodes and pools. Only the ``apply`` functions of rules change them (`ebbtide_core.rule`).
 
@@ -59,7 +61,6 @@ class ClusterState:
         self.history = shared.history
         self.rates = shared.rates
         self.anti_affinity = shared.anti_affinity
-        self.curve = shared.curve
         self.halvings: dict[JobId, SuccessiveHalving] = {}
         """The unfinished arrays under successive halving (see `ebbtide_core.lifecycle.successive_halving`)."""
         self.halvings_changed: set[JobId] = set()
@@ -291,6 +292,10 @@ class ClusterState:
         job.queued = wanted
 
     # --- speed ---
+
+    def curve(self, job: Job) -> Speedup | None:
+        """Return the speedup curve that was measured for the script of ``job``; None if there is none."""
+        return self._shared.curve(job)
 
     def speed(self, attempt: Attempt) -> float:
         """Return the work that ``attempt`` does per second, by the curve that was known when it was placed."""

@@ -16,6 +16,7 @@ from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.commands import Launch, Record, Stop, WakeAt
 from ebbtide_core.estimates.work import LINEAR, Assumptions, Speedup
 from ebbtide_core.events import Event
+from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
@@ -55,7 +56,7 @@ cluster asked for a pass at that time."""
 _NOBODY: Final = JobId("")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SimulatedWorld:
     """The properties of the simulated world.
 

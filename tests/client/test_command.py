@@ -47,7 +47,7 @@ TALKING = {
 }
 
 
-VERSIONED = {"ebbtide_protos", "ebbtide_protos.version"}
+VERSIONED = {"ebbtide_core", "ebbtide_protos", "ebbtide_protos.version"}
 
 
 def ours(modules: set[str]) -> set[str]:
@@ -230,7 +230,7 @@ def test_ebb_alone_prints_its_help(ebb):
 
 
 def test_version(ebb):
-    assert ebb("--version").out.startswith("ebbtide ")
+    assert re.fullmatch(r"ebbtide \d+\.\d+\.\d+ \((compiled|pure Python) core\)\n", ebb("--version").out)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.wheel import Documentation
+from scripts.wheel import Contents
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TREES = {"ebbtide": REPOSITORY, "ebbtide-sdk": REPOSITORY / "sdk"}
@@ -41,7 +41,7 @@ def test_every_package_is_in_one_of_the_wheels_and_the_examples_are_too() -> Non
 def included(version: str) -> dict[str, str]:
     """What the build adds to a wheel, by the path in the repository."""
     data: dict[str, Any] = {"force_include": {}}
-    Documentation(str(REPOSITORY), {}, None, None, "", "wheel").initialize(version, data)  # type: ignore[arg-type]
+    Contents(str(REPOSITORY), {}, None, None, "", "wheel").initialize(version, data)  # type: ignore[arg-type]
     found = {str(Path(path).relative_to(REPOSITORY)): place for path, place in data["force_include"].items()}
     assert all((REPOSITORY / path).exists() for path in found)
     return found

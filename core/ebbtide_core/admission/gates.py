@@ -17,10 +17,12 @@ from heapq import heapify, heappop, heappush
 from ebbtide_core.job.arrays import Array
 from ebbtide_core.job.job import AdmissionQueue, AdmissionRecord, Cap, Job, UserQuota
 from ebbtide_core.model.dependency import AfterKind, Dependency, is_met, is_ok
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.types import FINISHED, WHOLE, JobId, JobState, Task, gpus
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Gates:
     """All gates.
 

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 
 QueueKey = tuple[object, ...]
 """The key that orders the queue; the smallest is at its head.
@@ -49,6 +50,7 @@ class _SubQueue:
         return bisect_right(self.entries, key, self.first, key=itemgetter(0))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _SubQueues:
     """Jobs in order, in one `_SubQueue` for each demand."""
 
@@ -89,6 +91,7 @@ _Head = tuple[tuple[QueueKey, Job], list[tuple[QueueKey, Job]], int]
 """A job with its key, the entries of its `_SubQueue`, and its index among them."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Queue:
     """Waiting jobs, ordered by the key that ``order`` returns; it is called again whenever a job changes."""
 
@@ -180,6 +183,7 @@ class DistinctJobs:
         self._last = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DemandQueue(Queue):
     """A queue for first-fit policies: once a job does not fit, no job with the same demand is tried.
 

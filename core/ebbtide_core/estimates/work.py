@@ -16,6 +16,7 @@ from statistics import median
 from typing import Final
 
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import WHOLE
 
 Curve = Callable[[int], float]
@@ -26,7 +27,7 @@ RUNS_REMEMBERED: Final = 50
 """The last runs of one script that estimates are made from."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speedup:
     """The speed relative to one GPU by the share of GPUs: ``points`` (share in parts, speed) joined by straight lines.
 
@@ -63,7 +64,7 @@ class Speedup:
 LINEAR: Final = Speedup()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assumptions:
     """What is assumed of a job until something is measured of it or its script."""
 
@@ -85,7 +86,7 @@ class EstimateSource(Enum):
     TIME_LIMIT = "from its time limit"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """The remaining work, in seconds on one GPU, and the source of this estimate."""
 

@@ -33,6 +33,7 @@ from ebbtide_core.job.facets import (
 from ebbtide_core.job.meter import AttemptMeter
 from ebbtide_core.model import limits
 from ebbtide_core.model.dependency import Dependency
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
@@ -54,6 +55,7 @@ ITS_TURN: Final = "waiting for its turn in the queue"
 """The reason of a waiting job for which its policy has given no other reason yet."""
 
 
+@mypyc_attr(native_class=False)
 class InvalidTransitionError(RuntimeError):
     """An event led from one state to another that cannot follow it; the message has the job's story."""
 

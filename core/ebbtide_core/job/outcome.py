@@ -5,9 +5,10 @@ again. docs/reference/exits.md has the same table in words.
 """
 
 import signal as signals  # noqa: TID251 (names and numbers only)
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
+from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.spec.leaving import LeavingSpec
 from ebbtide_core.model.types import Checkpointed, ExitFacts, ExitZero, JobKind, StopCause
@@ -32,7 +33,7 @@ class Ending(Enum):
     EXPELLED = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """An ending, and its reason in words; ``clean`` says that the job itself agreed to step aside.
 

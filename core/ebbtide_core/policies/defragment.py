@@ -168,6 +168,7 @@ def _leaving(draft: Draft, job: Job) -> list[Gone]:
             continue
         # For a job that has run for longer than its earlier runs, these do not predict the end.
         if left.work_s > 0 or left.source is not EstimateSource.EARLIER_RUNS:
-            end = snapshot.now + left.work_s / snapshot.speedup(room.share)
+            speedup = snapshot.speedup
+            end = snapshot.now + left.work_s / speedup(room.share)
             gone.append((ExpectedRelease(end, other.sequence, False, False, other), room))
     return gone

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from ebbtide_core.events import NodeRegistered
 from ebbtide_core.model.frozen import frozen
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.settings import Fitting
 from ebbtide_core.model.types import (
     WHOLE,
@@ -297,6 +298,7 @@ class AntiAffinity(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Books:
     """The books of the nodes of one pool.
 

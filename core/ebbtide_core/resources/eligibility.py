@@ -31,7 +31,7 @@ class Span(Enum):
     NODES = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Domain:
     """Nodes that a job may have at the same time; ``barred`` has each node's GPUs that do not belong to the domain."""
 

@@ -8,6 +8,7 @@ from ebbtide_core.estimates.curves import ScriptRates
 from ebbtide_core.estimates.work import History, Speedup, script_of
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.settings import Fitting, PoolSettings
 from ebbtide_core.model.types import JobId, JobState, NodeId
 from ebbtide_core.resources.anti_affinity import Pairs
@@ -47,6 +48,7 @@ class SharedByPools:
         return self.rates.curves.get(script)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PoolState:
     """A pool's nodes, its queue, and its jobs with room; changed in the same way as `ebbtide_core.state.ClusterState`.
 
@@ -62,7 +64,7 @@ class PoolState:
         self.history = shared.history
         self.rates = shared.rates
         self.anti_affinity = shared.anti_affinity
-        self.curve = shared.curve
+        self._shared = shared
         fitting = settings.fitting if settings is not None else Fitting.BEST
         self.books = Books(shared.nodes, shared.roots, shared.problems, fitting)
         self.books.booked = shared.bookings or None
@@ -82,6 +84,10 @@ class PoolState:
         """Text that names the pool after what a job waits for; empty if there is no other pool."""
         self.changed = True
         self.recheck_at: float | None = None
+
+    def curve(self, job: Job) -> Speedup | None:
+        """Return the speedup curve that was measured for the script of ``job``; None if there is none."""
+        return self._shared.curve(job)
 
     def forget(self, job: Job) -> None:
         """Remove all traces of ``job``, which must have no room here and be in no queue."""

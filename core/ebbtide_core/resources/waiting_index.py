@@ -16,6 +16,7 @@ from typing import Final
 
 from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobId
 from ebbtide_core.resources.bookings import Bookings, stay_s
 
@@ -55,6 +56,7 @@ class _SameDemand:
             low = high
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WaitingIndex:
     """The index of waiting jobs. ``changed`` are the jobs that changed since `take_in` last looked at them."""
 
