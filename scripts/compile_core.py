@@ -3,7 +3,8 @@
     python scripts/compile_core.py FOLDER [--opt-level 0]
 
 FOLDER gets a copy of both packages, with an extension module beside each module that is compiled; Python takes the
-extension module if both are there. `make compiled-wheel` puts these into a wheel, and tests run against FOLDER on PYTHONPATH.
+extension module if both are there. `make compiled-wheel` puts these into a wheel, and tests run against FOLDER on
+PYTHONPATH.
 """
 
 import argparse
