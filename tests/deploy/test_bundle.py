@@ -113,7 +113,7 @@ if [ "$volume" ]; then
     mount -o remount,bind,ro "$root"
     for place in SYSTEM; do mount -o remount,bind,ro "$root$place"; done
 fi
-exec chroot "$root" "$@"
+exec /usr/sbin/chroot "$root" "$@"
 """.replace("SYSTEM", " ".join(SYSTEM))
 
     def __init__(self, root: Path, bundle: Path) -> None:

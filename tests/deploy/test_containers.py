@@ -61,6 +61,7 @@ def test_what_runs_is_not_root_and_has_one_place_of_its_own() -> None:
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user), "a number: orchestrators can see that it is not 0"
     [place] = LAST.the("VOLUME")
     assert LAST.environment()["EBB_HOME"] == place == LAST.environment()["HOME"]
+    assert LAST.environment()["EBB_MASTER"] == f"unix:{place}"
     [made] = [one.words for one in LAST.all("RUN")]
     assert made[0] == "install"
     assert made[-1] == place
