@@ -307,11 +307,11 @@ class Trial:
                 for gpu, used in use.shares.items()
                 if used <= most and (whole := node.slices.get(gpu)) is not None
             }
-            left = [
+            gaps = [
                 left for whole in distinct.values() if (left := left_over(job, share, whole, whole, use)) is not None
             ]
-            if left:
-                fits[id] = min(left)
+            if gaps:
+                fits[id] = min(gaps)
         return sorted(fits, key=fits.__getitem__)
 
     def _on_node(
