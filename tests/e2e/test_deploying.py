@@ -2,16 +2,22 @@
 
 import contextlib
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.cluster import Cluster, processes_of, wait_for
+from tests.docs.test_examples_of_help import EXAMPLES
+from tests.e2e.cluster import REPOSITORY, Cluster, processes_of, wait_for
 from tests.e2e.test_between_machines import free_ports
 from tests.sshd import GONE, Hosts, a_bundle, some_hosts, with_places
 
@@ -56,9 +62,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def a_lab(*names: str) -> Iterator[Lab]:
+def a_lab(*names: str, config: str = "") -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder, some_hosts(*names) as hosts:
         cluster = Cluster(Path(folder) / "login")
+        cluster.home.mkdir(mode=0o700)
+        (cluster.home / "ebbtide.toml").write_text(config)
         cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
         cluster.up("none", "--node", "login")
         lab = Lab(cluster, hosts, a_bundle(Path(folder)))
@@ -104,3 +112,47 @@ def test_a_host_that_fails_is_named_with_the_reason_and_the_others_are_done() ->
 
         (lab.hosts.directory("ws2") / ".local").unlink()
         assert lab.deploy("ws2")["ws2"]["changes"] == ["send", "install", "join", "start"]
+
+
+def adapted(line: str, lab: Lab) -> list[str]:
+    """An example of the help, with what there is here in place of what it names."""
+    line = re.sub(r"ebbtide-\S+\.tar\.gz", str(lab.bundle), line).replace("anna@ws2:2222", "ws2")
+    line = line.replace("hosts.txt", str(lab.bundle.with_name("hosts.txt")))
+    if "deploy ssh" in line:
+        line = (
+            line.replace("--agent '", "--agent '--gpus none ") if "--agent" in line else f"{line} --agent '--gpus none'"
+        )
+    return [*shlex.split(line)[1:], *with_places(lab.hosts)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_examples_of_the_help_do_what_they_say() -> None:
+    with a_lab("ws1", "ws2", "ws3", config="[pools.a100]\n") as lab:
+        lab.bundle.with_name("hosts.txt").write_text("ws1\n")
+        lines = [example.line for example in EXAMPLES if example.command.split()[0] == "deploy"]
+        for line in dict.fromkeys(lines):
+            lab.cluster.ebb(*adapted(line, lab), seconds=SECONDS)
+        assert lab.cluster.nodes_up() == {"login", "ws1", "ws3"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_make_bundle_wrote_is_deployed_and_runs_a_job_and_is_removed(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [REPOSITORY / "scripts/make_bundle.sh", tmp_path],
+        env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    with a_lab("ws1") as lab:
+        lab = replace(lab, bundle=Path(made.stdout.strip().splitlines()[-1]))
+        assert lab.deploy("ws1")["ws1"]["result"] == "up"
+        (agent,) = (process for process in lab.agents("ws1") if "agent" in process.cmdline())
+        assert agent.cmdline()[0].startswith(str(lab.hosts.directory("ws1") / ".local/opt/ebbtide-builds"))
+        lab.cluster.ebb("submit", "--wait", "--on", "ws1", "--no-snapshot", "--", "true")
+        removed = lab.facts("remove", "ws1", *with_places(lab.hosts))["ws1"]
+        assert removed["changes"] == ["drain", "remove", "forget"]
+        assert lab.cluster.nodes_up() == {"login"}
+        assert list((lab.hosts.directory("ws1") / ".local/opt").iterdir()) == []

@@ -47,10 +47,8 @@ class Membership:
         with connected(address) as stub:
             caller = ask(stub.WhoAmI, user_pb2.WhoAmIRequest())
         if caller.user.role != "admin":
-            words = (
-                f"deploy: {caller.user.name} is {caller.user.role or 'nobody'} here, and admins alone let machines join"
-            )
-            raise Failure(words, UNREACHABLE)
+            role = f"{caller.user.name} has the role {caller.user.role}"
+            raise Failure(f"deploy: {role}: only an admin lets machines join", UNREACHABLE)
         if not (ca := authority(address)):
             raise Failure("deploy: this master serves its own machine only: 'ebb master init' lets others join", USAGE)
         return cls(address, ca)

@@ -236,7 +236,7 @@ def test_whoever_is_no_admin_is_refused_before_any_host_is_reached(lab: Lab) -> 
     lab.master.role = "operator"
     result = lab.deploy("ssh", "ws1", "--bundle", str(lab.bundle()))
     assert (result.code, list(lab.hosts.directory("ws1").iterdir())) == (3, [])
-    assert result.complaint == "deploy: ada has the role operator: machines join at an admin's word only"
+    assert result.complaint == "deploy: ada has the role operator: only an admin lets machines join"
 
 
 def test_what_is_no_bundle_is_refused(lab: Lab, tmp_path: Path) -> None:
