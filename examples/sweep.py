@@ -10,6 +10,7 @@ the script again with `--again ID` after Ctrl-C, or after the notebook's kernel 
 import argparse
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import ebbtide
@@ -33,8 +34,12 @@ def train(lr: float, momentum: float, steps: int = 200) -> float:
         job.report(step=step + 1, total=steps, loss=loss)
         if job.should_suspend():
             content = json.dumps([slope, speed, loss])
-            job.suspend(lambda directory, content=content: (directory / "state.json").write_text(content))
+            job.suspend(partial(save, content))
     return loss
+
+
+def save(content: str, directory: Path) -> None:
+    (directory / "state.json").write_text(content)
 
 
 def main() -> None:
