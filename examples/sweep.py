@@ -33,12 +33,12 @@ def train(lr: float, momentum: float, steps: int = 200) -> float:
         loss = 0.95 * loss + 0.05 * error * error
         job.report(step=step + 1, total=steps, loss=loss)
         if job.should_suspend():
-            job.suspend(partial(save, json.dumps([slope, speed, loss])))
+            content = json.dumps([slope, speed, loss])
+            job.suspend(partial(save, content))
     return loss
 
 
 def save(content: str, directory: Path) -> None:
-    """Write the state of a training into the directory of its checkpoint."""
     (directory / "state.json").write_text(content)
 
 

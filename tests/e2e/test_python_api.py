@@ -161,7 +161,7 @@ def test_a_function_waits_for_a_node_that_has_its_directory(shared_cluster: Clus
     """The node is this machine, which has it; once it is gone, the job does not start, and says why."""
     code = TRAIN + "print(cluster.submit(train, 1, hold=True).id)"
     job = run(shared_cluster, tmp_path, code).strip()
-    [folder] = shared_cluster.show(job)["needs"]["require_paths"]
+    folder, _ = shared_cluster.show(job)["needs"]["require_paths"]
     away = Path(folder).rename(tmp_path / "away")
     shared_cluster.ebb("release", job)
 

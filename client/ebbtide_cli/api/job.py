@@ -215,6 +215,8 @@ class Job(Generic[Result]):
                 return value
             if job.state != job_pb2.JOB_STATE_COMPLETED:
                 raise JobFailed(summary(job), job.job_id)
+            if not job.spec.command:
+                raise Failure(f"job {job.job_id} is another user's: what it came to is not shown")
         except JobFailed as error:
             self._add_log(error)
             raise

@@ -1,8 +1,8 @@
 """Queue functions and commands as jobs."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -62,11 +62,14 @@ def _queue(
     workdir = options.get("workdir")
     place = Path(working_directory(None if workdir is None else str(workdir)))
     folder = functions.written(function, calls, each=each, workdir=place, called=called)
-    paths = options.get("require_path") or ()
-    named = [paths] if isinstance(paths, str | PathLike) else paths
-    chosen = {**FUNCTION_DEFAULTS, "name": functions.name_of(function), **options, "require_path": [*named, folder]}
     try:
-        return queue_command(link, ["--", *functions.command_of(folder, _python(options))], chosen, folder)
+        python = _python(options)
+        paths = options.get("require_path") or ()
+        needed = [*([paths] if isinstance(paths, str | os.PathLike) else paths), folder]
+        if os.path.isabs(python):
+            needed.append(python)
+        chosen = {**FUNCTION_DEFAULTS, "name": functions.name_of(function), **options, "require_path": needed}
+        return queue_command(link, ["--", *functions.command_of(folder, python)], chosen, folder)
     except (Unreachable, KeyboardInterrupt):
         raise  # the job may be queued all the same
     except BaseException:

@@ -97,7 +97,7 @@ def test_a_function_becomes_a_job_that_calls_it_in_this_python(cluster: Cluster,
     assert folder is not None
     assert spec.command[0] == sys.executable
     assert (spec.name, spec.gpus_min, spec.grace_s) == ("square", share(2), 30.0)
-    assert list(spec.needs.require_paths) == [str(folder)]
+    assert list(spec.needs.require_paths) == [str(folder), sys.executable]
     assert (spec.exit_zero, spec.HasField("snapshot")) == (job_pb2.EXIT_ZERO_COMPLETED, False)
     assert pickle.loads((folder / "inputs").read_bytes()) == ((7,), {})
 
@@ -299,6 +299,15 @@ def test_a_log_that_cannot_be_read_hides_no_failure(cluster: Cluster, master: Sc
     error = cluster.job(17).exception()
     assert isinstance(error, JobFailed)
     assert error.__notes__ == ["its log cannot be read: its node is away"]
+
+
+def test_what_another_user_s_job_came_to_is_theirs(cluster: Cluster, master: ScriptedMaster) -> None:
+    """The master shows their job without its command."""
+    job = make_job(state="COMPLETED", user="bob")
+    job.spec.ClearField("command")
+    master.add(job)
+    with pytest.raises(Failure, match="job 17 is another user's: what it came to is not shown"):
+        cluster.job(17).result()
 
 
 def test_a_cancelled_job_raises_the_error_of_a_cancelled_future(cluster: Cluster, master: ScriptedMaster) -> None:
