@@ -208,7 +208,7 @@ function line() {
 function suspensions() {
   return job.suspensions.slice(-20).reverse().map((one, at) => {
     const number = job.suspensions.length - at, parts = Object.entries(one.parts), sum = parts.reduce((total, [, seconds]) => total + seconds, 0);
-    const bar = h("div", { class: "parts", "aria-hidden": "true" }, parts.map(([name, seconds]) => { const found = h("span", { class: `fill p-${name}` }); found.style.flexGrow = String(Math.max(seconds, sum / 200)); return found; }));
+    const bar = h("div", { class: "parts", "aria-hidden": "true" }, parts.map(([name, seconds]) => { const found = h("span", { class: `fill p-${name}` }); found.style.flexGrow = String(Math.max(seconds, sum / 200) / sum * 1000); return found; }));
     const repeated = one.left_step !== null && one.kept_step !== null && one.left_step > one.kept_step ? `, repeats ${plural(one.left_step - one.kept_step, "step")}` : "";
     return h("section", { class: "suspension", "aria-label": `Suspension ${number}` },
       h("p", {}, h("b", {}, `Suspension ${number}`), " ", time(one.requested), ": ", linked(one.reason || "asked to leave"), h("span", { class: "dim" }, one.saved === "yes" ? `, saved${one.bytes ? ` ${bytes(one.bytes)}` : ""}` : one.saved === "no" ? ", saved nothing" : "", repeated)),

@@ -44,7 +44,7 @@ function show(found) {
     tile("Coming and going", share(total.starting + total.leaving, total.allocated), `${hours(total.starting)} starting, ${hours(total.leaving)} leaving`)]);
   put(byId("gpu-time"), [gpus, found.foreign], () => {
     if (!gpus.known) return [];
-    const bar = h("div", { class: "bar-of", "aria-hidden": "true" }, GPU_STATES.filter((name) => gpus[name]).map((name) => { const part = h("span", { class: `fill f-${name === "unavailable" ? "unreachable" : name}` }); part.style.flexGrow = String(gpus[name]); return part; }));
+    const bar = h("div", { class: "bar-of", "aria-hidden": "true" }, GPU_STATES.filter((name) => gpus[name]).map((name) => { const part = h("span", { class: `fill f-${name === "unavailable" ? "unreachable" : name}` }); part.style.flexGrow = String(1000 * gpus[name]); return part; }));
     const foreign = found.foreign.map(({ user, seconds }) => `${user || "somebody"} ${hours(seconds)}`).join(", ");
     return [bar, h("ul", { class: "legend" }, GPU_STATES.filter((name) => gpus[name]).map((name) => h("li", {}, state(name === "unavailable" ? "unreachable" : name, WORDS[name] ?? name), ` ${share(gpus[name], gpus.known)}`)),
       h("li", {}, `of ${hours(gpus.known)} of ${plural(gpus.count, "GPU")}`), foreign ? h("li", {}, `past the cluster: ${foreign}`) : null)];
@@ -96,7 +96,7 @@ function rows(found) {
 
 function partsBar(one, most) {
   const words = Object.keys(PARTS).filter((name) => one[name] > 0).map((name) => `${share(one[name], one.allocated)} ${PARTS[name]}`).join(", ");
-  const bar = h("span", { class: "parts", role: "img", "aria-label": words || "nothing" }, Object.keys(PARTS).filter((name) => one[name] > 0).map((name) => { const part = h("span", { class: `fill u-${name}` }); part.style.flexGrow = String(one[name]); return part; }));
+  const bar = h("span", { class: "parts", role: "img", "aria-label": words || "nothing" }, Object.keys(PARTS).filter((name) => one[name] > 0).map((name) => { const part = h("span", { class: `fill u-${name}` }); part.style.flexGrow = String(1000 * one[name]); return part; }));
   bar.style.width = `${Math.max(1, (100 * one.allocated) / most)}%`;
   bar.title = words;
   return bar;
