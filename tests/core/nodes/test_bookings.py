@@ -1,6 +1,7 @@
 """GPUs that are booked for one user: who may have them until then, who leaves in time, and who gets them."""
 
 import dataclasses
+import math
 import sys
 
 import pytest
@@ -235,6 +236,20 @@ def test_under_every_policy_others_leave_in_time_and_come_back(policy: str) -> N
     assert any(gpus_of(job) for job in jobs)
 
 
+def in_the_way(state: ClusterState) -> list[tuple[NodeId, str, float]]:
+    """Who has to leave which node for a booking of another user, and when, by definition."""
+    first: dict[tuple[NodeId, str], float] = {}
+    for booking in state.bookings.by_id.values():
+        for booked in booking.gpus:
+            for job in state.jobs.values():
+                pieces = job.holding.allocation if job.holding is not None and job.running and job.preemptible else ()
+                here = any(piece.node == booked.node and booked.gpu in {s.gpu for s in piece.gpus} for piece in pieces)
+                if here and job.user != booking.user:
+                    key, time = (booked.node, job.id), booking.since - lead_s(job)
+                    first[key] = min(time, first.get(key, time))
+    return [(*key, time) for key, time in sorted(first.items())]
+
+
 def kept_out(state: ClusterState) -> dict[str, str]:
     """The jobs that bookings alone keep out, and why: all who wait are asked, each in clusters where nobody runs."""
     found = {}
@@ -324,6 +339,14 @@ class Booking:
         rules.update_blocked(state, self.now)
         assert {id: job.reason for id, job in state.blocked_by_bookings.items()} == kept_out(state)
         assert not state.bookings or not state.bookings.more_to_block
+
+    @invariant()
+    def the_index_has_in_the_way_whom_a_scan_of_all_booked_gpus_does(self) -> None:
+        if not hasattr(self, "cluster") or not self.cluster.state.bookings:
+            return
+        state = fork(self.cluster).state
+        found = [(entry.node, entry.id, entry.time) for entry in rules._in_the_way(state).due(math.inf)]
+        assert found == in_the_way(state)
 
     @invariant()
     def the_journal_folds_to_the_same_bookings(self) -> None:
