@@ -48,8 +48,13 @@ def closed_routes_of(stage) -> list[tuple[str, str]]:
     return [(method, path) for path, methods in found.items() for method in methods]
 
 
-def filled(path: str, job: str) -> str:
-    found = path.replace("{id}", job).replace("{verb}", "cancel").replace("{name}", "n1")
+def filled(path: str, job: str, array: str = "") -> str:
+    found = (
+        path.replace("/arrays/{id}", f"/arrays/{array or job}")
+        .replace("{id}", job)
+        .replace("{verb}", "cancel")
+        .replace("{name}", "n1")
+    )
     assert "{" not in found, "what stands for a new parameter?"
     return found
 
@@ -227,7 +232,7 @@ async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, 
         for route in routes_of(stage):
             path = filled(route, job)
             if "stream" not in path:
-                assert (await ann.get(path)).status in (200, 303, 400, 403, 404, 405), path
+                assert (await ann.get(path)).status in (200, 303, 400, 403, 404, 405, 409), path
             for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
                 assert (await ann.ask(method, path)).status == 405
         assert facts(stage) == before
@@ -334,7 +339,9 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"a line\n"))
-        streams = [filled(path, job) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
+        tasks = client_pb2.SubmitRequest(spec=make_spec(), tasks=[client_pb2.ArrayTask(index=0)])
+        array = (await stage.master.ask.Submit(tasks, metadata=stage.bearer("ann"))).job_id
+        streams = [filled(path, job, array) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
         assert len(streams) == 9
         open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")

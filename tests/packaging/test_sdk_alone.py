@@ -11,8 +11,8 @@ import pytest
 from tests.interpreters import interpreters
 
 SDK = Path(__file__).resolve().parents[2] / "sdk"
-FILES = [path for path in sorted(SDK.rglob("*.py")) if "cluster" not in path.parts]
-NEED_OTHERS = ("torch.py", "integrations/", "offered/")
+FILES = sorted(SDK.rglob("*.py"))
+NEED_OTHERS = ("cluster.py", "torch.py", "integrations/", "offered/")
 """Modules that are for another library, and the one that stands in for the package where there is none."""
 PLAIN = sorted(
     ".".join(path.relative_to(SDK).with_suffix("").parts).removesuffix(".__init__")

@@ -14,7 +14,7 @@ from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
 
 if TYPE_CHECKING:
-    from ebbtide_cli.deploying.deployment import Deployment, Report, Work
+    from ebbtide_cli.deploying.deployment import Deployment, HostReport, Work
     from ebbtide_cli.deploying.remote import Remote
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -160,24 +160,24 @@ def _deploy(
     master: str | None,
 ) -> int:
     from ebbtide_cli.deploying.bundle import Bundle
-    from ebbtide_cli.deploying.deployment import Deployment, Report
+    from ebbtide_cli.deploying.cluster_access import ClusterAccess
+    from ebbtide_cli.deploying.deployment import Deployment, HostReport
     from ebbtide_cli.deploying.hosts import read_hosts
-    from ebbtide_cli.deploying.membership import Membership
     from ebbtide_cli.deploying.printing import show_progress
     from ebbtide_cli.deploying.remote import Places, Remote
 
     hosts = read_hosts(given, hostfile, agent)
     what = Bundle.read(bundle) if bundle else None
     remotes = [Remote(host, Places(folder, home, service), what, keeps_options, ssh_config) for host in hosts]
-    reports = [Report(host) for host in hosts]
-    cluster = Membership.of(find_master(master))
+    reports = [HostReport(host) for host in hosts]
+    cluster = ClusterAccess.of(find_master(master))
     with StatusLine(wanted=not as_json) as line:
         deployment = Deployment(cluster, lambda: show_progress(line, reports), dry_run)
         interrupted = _work(remotes, reports, deployment.take_back if removes else deployment.bring_up, deployment)
     return _tell(reports, as_json=as_json, interrupted=interrupted)
 
 
-def _work(remotes: "list[Remote]", reports: "list[Report]", work: "Work", deployment: "Deployment") -> bool:
+def _work(remotes: "list[Remote]", reports: "list[HostReport]", work: "Work", deployment: "Deployment") -> bool:
     """Work on all hosts; return whether that was interrupted."""
     from ebbtide_cli.deploying.deployment import on_all
 
@@ -189,7 +189,7 @@ def _work(remotes: "list[Remote]", reports: "list[Report]", work: "Work", deploy
     return False
 
 
-def _tell(reports: "list[Report]", *, as_json: bool, interrupted: bool) -> int:
+def _tell(reports: "list[HostReport]", *, as_json: bool, interrupted: bool) -> int:
     from ebbtide_cli.deploying.deployment import Result
     from ebbtide_cli.deploying.printing import print_reports, report_facts
 

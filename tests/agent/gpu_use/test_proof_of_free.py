@@ -33,7 +33,7 @@ class Attempt:
     key: AttemptKey
     gpus: tuple[str, ...]
     shared: bool
-    exited: float | None = None
+    end: float | None = None
     freed: bool = False
 
 
@@ -72,7 +72,7 @@ class Cluster:
         return {uuid for attempt in self.attempts.values() if not attempt.freed for uuid in attempt.gpus}
 
     def exited(self):
-        return [attempt.key for attempt in self.attempts.values() if attempt.exited is not None and not attempt.freed]
+        return [attempt.key for attempt in self.attempts.values() if attempt.end is not None and not attempt.freed]
 
     # --- as the master does ---
 
@@ -178,14 +178,14 @@ class Story:
 
     async def exit(self):
         """The supervisor ends an attempt, once nothing is left below it."""
-        running = [attempt for attempt in self.cluster.attempts.values() if attempt.exited is None]
+        running = [attempt for attempt in self.cluster.attempts.values() if attempt.end is None]
         if not running:
             return
         attempt = self.rng.choice(running)
         for process in [p for p in self.node.processes.values() if p.owner == attempt.key and p.in_tree]:
             self.node.end(process)
         if attempt.key not in self.node.tree():
-            attempt.exited = asyncio.get_running_loop().time()
+            attempt.end = asyncio.get_running_loop().time()
             self.node.over.add(attempt.key)
             self.release()
 
@@ -229,7 +229,7 @@ class Story:
     async def in_the_end_all_is_free(self):
         """What is healed comes back: nothing stays quarantined, or held by an attempt that is over, for ever."""
         self.node.heal()
-        while any(attempt.exited is None for attempt in self.cluster.attempts.values()):
+        while any(attempt.end is None for attempt in self.cluster.attempts.values()):
             await self.exit()
         for process in list(self.node.processes.values()):
             if not process.knowable:

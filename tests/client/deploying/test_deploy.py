@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_cli.deploying import deployment, membership
+from ebbtide_cli.deploying import cluster_access, deployment
 
 from tests.client.deploying.conftest import INSTALL, NAMES, SECRET, Lab, end_agent
 from tests.client.runs import start_ebb
@@ -209,7 +209,7 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(lab: Lab) -> None:
 
 
 def test_a_host_with_jobs_is_drained_and_one_without_is_taken_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "LOST_S", 5.0)
+    monkeypatch.setattr(cluster_access, "LOST_S", 5.0)
     bundle = str(lab.bundle())
     lab.reports("ssh", "ws1", "ws2", "--bundle", bundle)
     lab.master.jobs_on["ws2"] = ["17"]
