@@ -35,8 +35,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(*arguments: str | Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python in the repository with ``path``, if given, before all others on the path of modules."""
-    # Malleable policies take the jobs of one GPU in the order of a set, which hashes draw anew in each process.
-    environment = os.environ | {"PYTHONHASHSEED": "1"} | ({} if path is None else {"PYTHONPATH": str(path)})
+    environment = os.environ | ({} if path is None else {"PYTHONPATH": str(path)})
     environment.pop("PYTEST_ADDOPTS", None)
     return subprocess.run(
         [sys.executable, *arguments], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
