@@ -1,6 +1,7 @@
 """The compiled core and the interpreted one are the same: tests pass on both, and logs have the same bytes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,11 +73,13 @@ def test_simulations_leave_the_same_logs_and_the_same_state(compiled: Path, tmp_
     assert [name for name, content in written[0].items() if content != written[1][name]] == []
 
 
-def test_a_traceback_shows_the_lines_of_the_source(compiled: Path) -> None:
+def test_a_traceback_names_file_line_and_function(compiled: Path) -> None:
     shown = python("-c", AMISS, path=compiled).stderr
     assert "KeyError: 'nowhere'" in shown
-    assert "ebbtide_core/resources/books.py" in shown
-    assert "node = nodes[piece.node]" in shown
+    found = re.search(r'File "ebbtide_core/resources/books.py", line (\d+), in occupy', shown)
+    assert found is not None, shown
+    lines = (compiled / "ebbtide_core" / "resources" / "books.py").read_text().splitlines()
+    assert lines[int(found[1]) - 1].strip() == "node = nodes[piece.node]"
 
 
 def test_the_tests_of_core_and_simulator_pass(compiled: Path) -> None:
