@@ -49,8 +49,7 @@ def compile_core(folder: Path, opt_level: str) -> None:
     """Copy the packages to ``folder``, and compile there; ``opt_level`` is the C compiler's."""
     for package in PACKAGES:
         shutil.copytree(REPOSITORY / package, folder / Path(package).name, ignore=shutil.ignore_patterns("__pycache__"))
-    # The names of files that mypyc is given are those in tracebacks. Relative to a folder of packages, Python finds the
-    # source of each line wherever the wheel is installed.
+    # The names of files that mypyc is given are those in tracebacks: relative to where the wheel is installed.
     os.chdir(folder)
     from mypyc.build import mypycify
     from setuptools import Distribution

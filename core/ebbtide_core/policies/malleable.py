@@ -274,9 +274,10 @@ def _carry_out(draft: Draft, queue: Arrivals, pool: Pool, wanted: Wanted, why: W
 
 def _change_little(draft: Draft, pool: Pool, wanted: Wanted, why: Why) -> int:
     """Suspend, shrink, start and grow jobs without moving any; return how many are left without room."""
-    moving = pool.moving()
-    for id in moving.keys() - {job.id for job, _ in wanted}:
-        draft.evict(moving[id].job, CROWDED_OUT, None)
+    moving, going_on = pool.moving(), {job.id for job, _ in wanted}
+    for id, leaving in moving.items():
+        if id not in going_on:
+            draft.evict(leaving.job, CROWDED_OUT, None)
     waiting: Wanted = []
     growing: list[tuple[PlacedJob, int]] = []
     for job, share in wanted:
