@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ebbtide_cli.deploying.hosts import Host
-from ebbtide_cli.deploying.membership import Membership
+from ebbtide_cli.deploying.membership import TargetCluster
 from ebbtide_cli.deploying.remote import Remote, StepFailed
 from ebbtide_cli.text import one_line
 
@@ -34,7 +34,7 @@ class Result(Enum):
 
 
 @dataclass(slots=True)
-class Report:
+class HostReport:
     """What happened on one host: ``done`` (or what would be done) in order, and ``step``, which it is at."""
 
     host: Host
@@ -54,17 +54,19 @@ class Report:
         return [finding for finding in self.findings if finding["level"] == "problem"]
 
 
-Work = Callable[[Remote, Report], Awaitable[Result]]
+Work = Callable[[Remote, HostReport], Awaitable[Result]]
 
 
-async def on_all(remotes: Sequence[Remote], reports: Sequence[Report], work: Work, told: Callable[[], None]) -> None:
+async def on_all(
+    remotes: Sequence[Remote], reports: Sequence[HostReport], work: Work, told: Callable[[], None]
+) -> None:
     """Do the work on every host, `AT_ONCE` at a time; whatever fails on one changes nothing for the others.
 
     ``told`` is called whenever a report has changed.
     """
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(remote: Remote, report: Report) -> None:
+    async def one(remote: Remote, report: HostReport) -> None:
         async with places:
             try:
                 report.result = await work(remote, report)
@@ -110,11 +112,11 @@ def missing_steps(facts: Facts, remote: Remote, ca: str) -> list[str]:
 class Deployment:
     """What is done on each host, for the cluster of one master."""
 
-    cluster: Membership
+    cluster: TargetCluster
     told: Callable[[], None]
     dry: bool
 
-    async def bring_up(self, remote: Remote, report: Report) -> Result:
+    async def bring_up(self, remote: Remote, report: HostReport) -> Result:
         """Install, join and start what is not yet there, wait until the node is up, and have its doctor look."""
         steps = missing_steps(await self._look(remote, report), remote, self.cluster.ca)
         if self.dry:
@@ -139,7 +141,7 @@ class Deployment:
         report.findings = _findings(await remote.run("doctor"))
         return Result.PROBLEM if report.problems() else Result.UP
 
-    async def take_back(self, remote: Remote, report: Report) -> Result:
+    async def take_back(self, remote: Remote, report: HostReport) -> Result:
         """End the agent and remove what was deployed, unless jobs run there; the master then forgets the node."""
         name = remote.host.node
         facts = await self._look(remote, report)
@@ -164,7 +166,7 @@ class Deployment:
             report.done.append("forget")
         return Result.REMOVED
 
-    async def _look(self, remote: Remote, report: Report) -> Facts:
+    async def _look(self, remote: Remote, report: HostReport) -> Facts:
         self._tell(report, "look")
         report.facts = facts = await remote.run("look")
         if "keeper" not in facts:
@@ -177,7 +179,7 @@ class Deployment:
         invitation = await self.cluster.invitation(remote.host.node)
         await remote.run("join", {"@INVITATION@": invitation})
 
-    async def _until_up(self, remote: Remote, report: Report, since: float) -> None:
+    async def _until_up(self, remote: Remote, report: HostReport, since: float) -> None:
         name, may_join = remote.host.node, "join" not in report.done and not remote.keeps_options
         if may_join and not await self.cluster.is_up(name, since, REJOIN_S):
             self._tell(report, "join")
@@ -188,7 +190,7 @@ class Deployment:
             said = (await remote.run("say")).get("log", ["its agent says nothing"])
             raise StepFailed("wait", f"node {name} is not up after {UP_S:g} s: {said[-1]}")
 
-    def _tell(self, report: Report, step: str) -> None:
+    def _tell(self, report: HostReport, step: str) -> None:
         report.step = step
         self.told()
 

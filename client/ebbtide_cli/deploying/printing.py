@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ebbtide_cli.deploying.deployment import Report, Result
+from ebbtide_cli.deploying.deployment import HostReport, Result
 from ebbtide_cli.output import StatusLine
 from ebbtide_cli.text import plural
 
@@ -25,7 +25,7 @@ DONE: Final = {
 }
 
 
-def show_progress(line: StatusLine, reports: Sequence[Report]) -> None:
+def show_progress(line: StatusLine, reports: Sequence[HostReport]) -> None:
     """Show how many hosts have been worked on, and at which step some of the others are."""
     left = [report for report in reports if report.result is Result.INTERRUPTED]
     busy = [f"{report.host.target}: {report.step}" for report in left if report.step]
@@ -33,7 +33,7 @@ def show_progress(line: StatusLine, reports: Sequence[Report]) -> None:
     line.show(f"{ended} of {plural(len(reports), 'host')} done;", ", ".join(busy[:4]), done=ended / len(reports))
 
 
-def report_facts(report: Report) -> dict[str, Any]:
+def report_facts(report: HostReport) -> dict[str, Any]:
     """Return what happened on one host, for ``--json``."""
     failed = report.result in (Result.FAILED, Result.INTERRUPTED)
     return {
@@ -49,7 +49,7 @@ def report_facts(report: Report) -> dict[str, Any]:
     }
 
 
-def print_reports(reports: Sequence[Report]) -> None:
+def print_reports(reports: Sequence[HostReport]) -> None:
     """Print a line for each host."""
     from ebbtide_cli.drawing import print_table
 
@@ -62,7 +62,7 @@ def print_reports(reports: Sequence[Report]) -> None:
         print("After a reboot, nobody starts an agent that is a background process: run this again.", file=sys.stderr)
 
 
-def _words(report: Report) -> str:
+def _words(report: HostReport) -> str:
     done = ", ".join(DONE.get(step, step) for step in report.done)
     match report.result:
         case Result.PLANNED:
@@ -77,7 +77,7 @@ def _words(report: Report) -> str:
             return f"{done or 'nothing to change'}; doctor: {_doctor(report)}"
 
 
-def _doctor(report: Report) -> str:
+def _doctor(report: HostReport) -> str:
     if problems := report.problems():
         return "; ".join(f"{finding['check']}: {finding['text']}" for finding in problems)
     warnings = sum(finding["level"] == "warning" for finding in report.findings)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, Failure
+from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, USAGE, Failure
 from ebbtide_cli.finding import find_master
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
 
 if TYPE_CHECKING:
-    from ebbtide_cli.deploying.deployment import Deployment, Report, Work
+    from ebbtide_cli.deploying.deployment import Deployment, HostReport, Work
     from ebbtide_cli.deploying.remote import Remote
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def _with_options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
     return added
 
 
-_file: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_file: Final = click.Path(path_type=Path)
 _hosts: Final = _with_options(
     click.argument("hosts", metavar="[HOST]...", nargs=-1),
     click.option(
@@ -160,24 +160,26 @@ def _deploy(
     master: str | None,
 ) -> int:
     from ebbtide_cli.deploying.bundle import Bundle
-    from ebbtide_cli.deploying.deployment import Deployment, Report
+    from ebbtide_cli.deploying.deployment import Deployment, HostReport
     from ebbtide_cli.deploying.hosts import read_hosts
-    from ebbtide_cli.deploying.membership import Membership
+    from ebbtide_cli.deploying.membership import TargetCluster
     from ebbtide_cli.deploying.printing import show_progress
     from ebbtide_cli.deploying.remote import Places, Remote
 
     hosts = read_hosts(given, hostfile, agent)
+    if ssh_config is not None and not ssh_config.is_file():
+        raise Failure(f"deploy: --ssh-config: {ssh_config} is no file", USAGE)
     what = Bundle.read(bundle) if bundle else None
     remotes = [Remote(host, Places(folder, home, service), what, keeps_options, ssh_config) for host in hosts]
-    reports = [Report(host) for host in hosts]
-    cluster = Membership.of(find_master(master))
+    reports = [HostReport(host) for host in hosts]
+    cluster = TargetCluster.of(find_master(master))
     with StatusLine(wanted=not as_json) as line:
         deployment = Deployment(cluster, lambda: show_progress(line, reports), dry_run)
         interrupted = _work(remotes, reports, deployment.take_back if removes else deployment.bring_up, deployment)
     return _tell(reports, as_json=as_json, interrupted=interrupted)
 
 
-def _work(remotes: "list[Remote]", reports: "list[Report]", work: "Work", deployment: "Deployment") -> bool:
+def _work(remotes: "list[Remote]", reports: "list[HostReport]", work: "Work", deployment: "Deployment") -> bool:
     """Work on all hosts; return whether that was interrupted."""
     from ebbtide_cli.deploying.deployment import on_all
 
@@ -189,7 +191,7 @@ def _work(remotes: "list[Remote]", reports: "list[Report]", work: "Work", deploy
     return False
 
 
-def _tell(reports: "list[Report]", *, as_json: bool, interrupted: bool) -> int:
+def _tell(reports: "list[HostReport]", *, as_json: bool, interrupted: bool) -> int:
     from ebbtide_cli.deploying.deployment import Result
     from ebbtide_cli.deploying.printing import print_reports, report_facts
 

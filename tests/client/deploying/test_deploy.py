@@ -251,3 +251,12 @@ def test_a_directory_with_other_characters_is_refused(lab: Lab, place: str) -> N
     result = lab.ebb("deploy", "ssh", "ws1", "--bundle", str(lab.bundle()), "--folder", place)
     assert result.code == 2
     assert "--folder" in result.complaint
+
+
+def test_a_file_that_is_not_there_is_refused(lab: Lab) -> None:
+    bundle = str(lab.bundle())
+    for option, words in {"--bundle": ("ws1",), "--hostfile": ("--bundle", bundle)}.items():
+        result = lab.ebb("deploy", "ssh", *words, option, "no")
+        assert (result.code, result.complaint) == (2, f"deploy: {option}: no: No such file or directory")
+    result = lab.ebb("deploy", "remove", "ws1", "--ssh-config", "no")
+    assert (result.code, result.complaint) == (2, "deploy: --ssh-config: no is no file")
