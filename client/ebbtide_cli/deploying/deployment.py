@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from ebbtide_cli.deploying.cluster_access import ClusterAccess
 from ebbtide_cli.deploying.hosts import Host
+from ebbtide_cli.deploying.membership import TargetCluster
 from ebbtide_cli.deploying.remote import Remote, StepFailed
 from ebbtide_cli.text import one_line
 
@@ -112,7 +112,7 @@ def missing_steps(facts: Facts, remote: Remote, ca: str) -> list[str]:
 class Deployment:
     """What is done on each host, for the cluster of one master."""
 
-    cluster: ClusterAccess
+    cluster: TargetCluster
     told: Callable[[], None]
     dry: bool
 

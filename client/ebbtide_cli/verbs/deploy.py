@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, Failure
+from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, USAGE, Failure
 from ebbtide_cli.finding import find_master
 from ebbtide_cli.output import StatusLine, print_json
 from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
@@ -54,7 +54,7 @@ def _with_options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
     return added
 
 
-_file: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_file: Final = click.Path(path_type=Path)
 _hosts: Final = _with_options(
     click.argument("hosts", metavar="[HOST]...", nargs=-1),
     click.option(
@@ -160,17 +160,19 @@ def _deploy(
     master: str | None,
 ) -> int:
     from ebbtide_cli.deploying.bundle import Bundle
-    from ebbtide_cli.deploying.cluster_access import ClusterAccess
     from ebbtide_cli.deploying.deployment import Deployment, HostReport
     from ebbtide_cli.deploying.hosts import read_hosts
+    from ebbtide_cli.deploying.membership import TargetCluster
     from ebbtide_cli.deploying.printing import show_progress
     from ebbtide_cli.deploying.remote import Places, Remote
 
     hosts = read_hosts(given, hostfile, agent)
+    if ssh_config is not None and not ssh_config.is_file():
+        raise Failure(f"deploy: --ssh-config: {ssh_config} is no file", USAGE)
     what = Bundle.read(bundle) if bundle else None
     remotes = [Remote(host, Places(folder, home, service), what, keeps_options, ssh_config) for host in hosts]
     reports = [HostReport(host) for host in hosts]
-    cluster = ClusterAccess.of(find_master(master))
+    cluster = TargetCluster.of(find_master(master))
     with StatusLine(wanted=not as_json) as line:
         deployment = Deployment(cluster, lambda: show_progress(line, reports), dry_run)
         interrupted = _work(remotes, reports, deployment.take_back if removes else deployment.bring_up, deployment)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_cli.deploying import cluster_access, deployment
+from ebbtide_cli.deploying import deployment, membership
 
 from tests.client.deploying.conftest import INSTALL, NAMES, SECRET, Lab, end_agent
 from tests.client.runs import start_ebb
@@ -209,7 +209,7 @@ def test_a_host_whose_key_is_not_known_is_not_trusted(lab: Lab) -> None:
 
 
 def test_a_host_with_jobs_is_drained_and_one_without_is_taken_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_access, "LOST_S", 5.0)
+    monkeypatch.setattr(membership, "LOST_S", 5.0)
     bundle = str(lab.bundle())
     lab.reports("ssh", "ws1", "ws2", "--bundle", bundle)
     lab.master.jobs_on["ws2"] = ["17"]
@@ -251,3 +251,12 @@ def test_a_directory_with_other_characters_is_refused(lab: Lab, place: str) -> N
     result = lab.ebb("deploy", "ssh", "ws1", "--bundle", str(lab.bundle()), "--folder", place)
     assert result.code == 2
     assert "--folder" in result.complaint
+
+
+def test_a_file_that_is_not_there_is_refused(lab: Lab) -> None:
+    bundle = str(lab.bundle())
+    for option, words in {"--bundle": ("ws1",), "--hostfile": ("--bundle", bundle)}.items():
+        result = lab.ebb("deploy", "ssh", *words, option, "no")
+        assert (result.code, result.complaint) == (2, f"deploy: {option}: no: No such file or directory")
+    result = lab.ebb("deploy", "remove", "ws1", "--ssh-config", "no")
+    assert (result.code, result.complaint) == (2, "deploy: --ssh-config: no is no file")

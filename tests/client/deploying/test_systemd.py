@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ebbtide_cli.deploying import cluster_access
+from ebbtide_cli.deploying import membership
 
 from tests.client.deploying.conftest import AN_EBB, CA, INSTALL, MasterOfHosts, end_agent
 from tests.client.runs import Ebb
@@ -98,7 +98,7 @@ def master(home: Path, machine: OneMachine, monkeypatch: pytest.MonkeyPatch) -> 
     (home / "ca.pem").write_text(CA)
     monkeypatch.setenv("EBB_CA", str(home / "ca.pem"))
     monkeypatch.setenv("PATH", f"{machine.folder}/programs:/usr/sbin:/usr/bin:/bin")
-    monkeypatch.setattr(cluster_access, "LOST_S", 5.0)
+    monkeypatch.setattr(membership, "LOST_S", 5.0)
     with serving(MasterOfHosts(machine)) as address:
         monkeypatch.setenv("EBB_MASTER", address)
         yield

@@ -35,14 +35,14 @@ class NotKnown(StepFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAccess:
+class TargetCluster:
     """The master at ``address``, and the authority (PEM) by which its nodes know it."""
 
     address: Address
     ca: str
 
     @classmethod
-    def of(cls, address: Address) -> "ClusterAccess":
+    def of(cls, address: Address) -> "TargetCluster":
         """Find out whether this user may deploy to the cluster of the master. Raises `Failure`."""
         with connected(address) as stub:
             caller = ask(stub.WhoAmI, user_pb2.WhoAmIRequest())
