@@ -1,14 +1,33 @@
-"""Tide: whoever is expected to be done soonest goes first, and room is made where that delays everybody least."""
+"""Tide: whoever is expected to be done soonest goes first, and room is made where that delays everybody least in sum.
 
-import os
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+Waiting jobs have their turns by priority, and within a priority by their time per completion over their weight (see
+`ebbtide_core.estimates.outlook`). Whoever fits may pass. For a job that does not fit, elastic jobs shrink; else jobs
+step aside if that costs less than to wait:
+
+    Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
+
+The delays of a second are priced by ``price``, the weight over the expected length, so that a delay counts relative to
+how long a job takes anyway. Job j takes t seconds per completion and would have to wait W seconds for room to appear by
+itself (`RoomRates`); each victim v is delayed by t and by what stepping aside and coming back costs it, as measured,
+and j by the longest of their saves. A victim must be expected to take longer than j by its own cost, so that none
+steps aside for a job that it would preempt in turn. A job of a more urgent priority counts `URGENT` times as much
+against less urgent ones, which never preempt it.
+
+A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
+priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
+is free where such a job is expected to fit first is kept for it, and once it runs, no job of its priority preempts it.
+So a job is passed by no job that was submitted after it was due, except where that does not take its room.
+"""
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from typing import ClassVar, Final
 
-from ebbtide_core.admission.queues import Queue, QueueKey
-from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
+from ebbtide_core.admission.queues import demand_of
+from ebbtide_core.estimates.outlook import Outlook, Outlooks, about
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeAllocation, NodeId
 from ebbtide_core.policies.defragment import defragment
@@ -22,443 +41,361 @@ from ebbtide_core.policies.preemption import (
     could_make_room,
     may_be_preempted,
     minimal_set,
+    nodes_of,
     suffice,
 )
-from ebbtide_core.policies.staying import STICKY, Stay, stays_by_itself
+from ebbtide_core.policies.room_rates import RoomRates, gpus_on, price
+from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
+from ebbtide_core.policies.tide_queue import TideQueue, due_at
+from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
-AREA = float(os.environ.get("T_AREA", "0"))
-SLOW = float(os.environ.get("T_SLOW", "0"))
-REL = float(os.environ.get("T_REL", "1"))
-AHEAD = float(os.environ.get("T_AHEAD", "1"))
-MAKE = int(os.environ.get("T_MAKE", "4"))
-WAITX = float(os.environ.get("T_WAITX", "1"))
-TRIES = int(os.environ.get("T_TRIES", "8"))
-QUARTER = float(os.environ.get("T_QUARTER", "0.25"))
-OVERSIZE = float(os.environ.get("T_OVER", "0"))
-
 URGENT: Final = 100.0
-"""How much more a second counts for a job of a more urgent priority."""
+"""How much more a delay counts for a job of a more urgent priority."""
+SHARE_OF_DUE: Final = 0.25
+"""The share of the GPUs that due jobs have at most, or one due job if it needs more."""
 RESTART_S: Final = 30.0
-"""The assumed time that a job takes to come back, in seconds, before that was measured."""
+"""The assumed time in seconds in which a job comes back, before that was measured."""
+MOST_REFUSED: Final = 8
+"""The jobs of one size for which room is sought in vain in one pass."""
+MOST_LOOKED_AT: Final = 64
+"""The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
+MOST_WEIGHED: Final = 4
+"""The jobs for which a pass weighs whether others should step aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tide(Policy):
-    """The policy's options."""
+    """The policy's options.
+
+    ``bound``: a job is due once the time since its submit is this many times its expected length. ``min_run_s``: as for
+    `FitGpp`. ``resize_after_s``: as for `Fifo`.
+    """
 
     bound: float = 8.0
     min_run_s: float = 600.0
     resize_after_s: float = 60.0
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY, JobImportance.WEIGHT})
 
-    def queue(self) -> "Line":
-        return Line(self.bound)
-
-    def ranking(self, state: PoolState) -> Ranking:
-        return Tides(state)
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bound) and self.bound >= 1):
+            raise ValueError(f"bound is at least 1, not {self.bound}")
 
     def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """Apply the rules by priority and of the job itself; what is weighed is in the reason of the waiting job."""
         if job.priority < waiting.priority:
             return Stay(f"of priority {job.priority}, which is more urgent than {waiting.priority}")
-        if job.priority == waiting.priority and job.running and job.attempts[-1].sticky:
-            return STICKY
+        if job.gpus_min and not waiting.gpus_min:
+            return NOT_FOR_CPUS
         return stays_by_itself(job, self.min_run_s, now)
 
+    def queue(self) -> TideQueue:
+        """Order waiting jobs by priority, then by who is expected to be done soonest."""
+        return TideQueue(self.bound)
+
+    def ranking(self, state: PoolState) -> Ranking:
+        """Index what earlier jobs tell, and how often room appears."""
+        assert isinstance(state.queue, TideQueue)
+        return Tides(state, state.queue)
+
     def plan(self, snapshot: Snapshot) -> Plan:
+        """Offer each job its turn, then grow."""
         draft = Draft(snapshot)
         fit_ranges(draft)
-        _Pass(self, draft).run()
+        turns = _Turns(self, draft)
+        for priority in sorted(turns.queue.by_priority):
+            turns.offer_to_due(priority)
+            turns.offer_to_soonest(priority)
         grow(draft, self.resize_after_s)
         return draft.plan()
 
 
-Entry = tuple[float, int, Job]
-
-
-class Line(Queue):
-    """The waiting jobs by priority and size, those that are expected to be done soonest first."""
-
-    def __init__(self, bound: float) -> None:
-        super().__init__(_place)
-        self.outlooks: Outlooks | None = None
-        self._bound = bound
-        self._known: dict[JobId, tuple[int, int, Entry, Entry]] = {}
-        self.lines: dict[int, dict[int, list[Entry]]] = {}
-        self.due: dict[int, list[Entry]] = {}
-        self.outlook_of: dict[JobId, Outlook] = {}
-        self._of: dict[Kind, dict[JobId, Job]] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __iter__(self) -> Iterator[Job]:
-        for priority in sorted(self.lines):
-            entries = sorted(entry for line in self.lines[priority].values() for entry in line)
-            yield from (job for _, _, job in entries)
-
-    def add(self, key: QueueKey, job: Job) -> None:
-        assert self.outlooks is not None
-        outlook = self.outlooks.of(job, 0.0)
-        area = (max(job.gpus_min, WHOLE // 4) / WHOLE) ** AREA
-        entry = (outlook.left_s * area / job.weight, job.sequence, job)
-        due = (job.submitted + job.times.held_s + self._bound * outlook.length_s, job.sequence, job)
-        self.outlook_of[job.id] = outlook
-        self._known[job.id] = (job.priority, job.gpus_min, entry, due)
-        insort(self.lines.setdefault(job.priority, {}).setdefault(job.gpus_min, []), entry)
-        insort(self.due.setdefault(job.priority, []), due)
-        for kind in kinds_of(job):
-            self._of.setdefault(kind, {})[job.id] = job
-
-    def remove(self, key: QueueKey, job: Job) -> None:
-        priority, size, entry, due = self._known.pop(job.id)
-        del self.outlook_of[job.id]
-        lines = self.lines[priority]
-        del lines[size][bisect_left(lines[size], entry)]
-        if not lines[size]:
-            del lines[size]
-            if not lines:
-                del self.lines[priority]
-        del self.due[priority][bisect_left(self.due[priority], due)]
-        if not self.due[priority]:
-            del self.due[priority]
-        for kind in kinds_of(job):
-            known = self._of.get(kind)
-            if known is not None:
-                known.pop(job.id, None)
-                if not known:
-                    del self._of[kind]
-
-    def sort_anew(self, kinds: list[Kind]) -> None:
-        jobs = {id: job for kind in kinds for id, job in self._of.get(kind, {}).items()}
-        for job in jobs.values():
-            key = self.order(job)
-            self.remove(key, job)
-            self.add(key, job)
-
-
-def _place(job: Job) -> QueueKey:
-    return (job.priority, job.sequence, job.weight, job.gpus_min, job.gpus_max, job.times.work_s)
-
-
 class Tides:
-    """What has ended, what runs where, and how often room appears."""
+    """What earlier jobs tell, how often room appears, and the shares of the jobs that were due when they started."""
 
-    def __init__(self, state: PoolState) -> None:
-        assert isinstance(state.queue, Line)
-        self._state = state
-        self._line = state.queue
-        self.outlooks = self._line.outlooks = Outlooks(state)
-        self.sticky: dict[JobId, int] = {}
-        self.priorities: dict[int, int] = {}
-        self._lengths: list[float] = []
-        self._starts: list[float] = []
-        self._placed: dict[JobId, tuple[int, float, float]] = {}
+    def __init__(self, state: PoolState, queue: TideQueue) -> None:
+        self.outlooks = queue.outlooks = Outlooks(state)
+        self.rates = RoomRates(state, self.outlooks)
+        self.was_due: dict[JobId, int] = {}
+        self._queue = queue
         self._rooms: dict[JobId, Allocation] = {}
-        self._dirty: set[NodeId] = set()
-        self._rates: dict[NodeId, list[float]] = {}
-        self._sums: dict[int, float] = {}
 
     def update(self, job: Job) -> None:
+        """Take in that ``job`` changed."""
         if changed := self.outlooks.learn(job):
-            self._line.sort_anew(changed)
+            self._queue.sort_anew(changed)
         room, known = job.planned, self._rooms.get(job.id)
-        if room is not known:
-            if known is not None:
-                self._dirty.update(known.node_ids)
-                del self._rooms[job.id]
-            if room is not None:
-                self._dirty.update(room.node_ids)
-                self._rooms[job.id] = room
-        self._note_place(job)
-        if room is not None and job.running and job.attempts[-1].sticky:
-            self.sticky[job.id] = room.share
-        else:
-            self.sticky.pop(job.id, None)
+        if room is known:
+            return
+        for node in {*(known.node_ids if known is not None else ()), *nodes_of(job)}:
+            self.rates.change(node)
+        if room is None:
+            del self._rooms[job.id]
+            self.was_due.pop(job.id, None)
+            return
+        self._rooms[job.id] = room
+        if job.id in self.was_due or self._is_due(job):
+            self.was_due[job.id] = room.share
 
-    def _note_place(self, job: Job) -> None:
-        if job.planned is None or not job.running:
-            if (known := self._placed.pop(job.id, None)) is not None:
-                priority, length, start = known
-                del self._lengths[bisect_left(self._lengths, length)]
-                del self._starts[bisect_left(self._starts, start)]
-                self.priorities[priority] -= 1
-                if not self.priorities[priority]:
-                    del self.priorities[priority]
-        elif job.id not in self._placed:
-            start = job.attempts[-1].placed
-            length = self.outlooks.of(job, start).length_s
-            self._placed[job.id] = (job.priority, length, start)
-            insort(self._lengths, length)
-            insort(self._starts, start)
-            self.priorities[job.priority] = self.priorities.get(job.priority, 0) + 1
-
-    def longest(self, now: float) -> float:
-        """Return an upper bound of the expected lengths of the running jobs."""
-        return max(1.0, self._lengths[-1] + now - self._starts[0]) if self._lengths else 1.0
-
-    def every_s(self, parts: int, now: float) -> float:
-        """Return the mean time in seconds between two moments at which room of that size appears."""
-        books, size = self._state.books, -(-parts // WHOLE)
-        if self._dirty or len(self._rates) != len(books.usable):
-            for id in self._rates.keys() - books.usable.keys():
-                del self._rates[id]
-            for id in books.usable.keys() - self._rates.keys():
-                self._dirty.add(id)
-            for id in self._dirty:
-                if id in books.usable:
-                    self._rates[id] = self._rates_of(id, now)
-            self._dirty.clear()
-            self._sums.clear()
-        rate = self._sums.get(size)
-        if rate is None:
-            rate = sum([rates[size] for rates in self._rates.values() if size < len(rates)])
-            self._sums[size] = rate
-        return 1 / rate if rate > 0 else float("inf")
-
-    def _rates_of(self, id: NodeId, now: float) -> list[float]:
-        node, jobs = self._state.books.usable[id], self._state.jobs
-        here = []
-        for other in sorted(node.planned):
-            job = jobs[other]
-            gpus = sum([len(piece.gpus) for piece in job.planned.nodes if piece.node == id]) if job.planned else 0
-            here.append((max(1.0, self.outlooks.of(job, now).left_s), gpus))
-        here.sort()
-        idle = node.idle(node.promised)
-        total = sum([1 / left for left, _ in here])
-        rates = [total]
-        for size in range(1, len(node.slices) + 1):
-            if idle >= size:
-                rates.append(total)
-                continue
-            single = sum([1 / left for left, gpus in here if idle + gpus >= size])
-            if not single:
-                free = idle
-                for left, gpus in here:
-                    free += gpus
-                    if free >= size:
-                        single = 1 / left
-                        break
-            rates.append(single)
-        return rates
+    def _is_due(self, job: Job) -> bool:
+        """Return whether ``job``, which just got room, was due by then."""
+        at = job.story[-1][0] if job.story else job.submitted
+        return due_at(job, self.outlooks.of(job, at), self._queue.bound) <= at
 
 
-class _Pass:
+class _Turns:
+    """One pass of the policy: it offers each waiting job its turn."""
+
     def __init__(self, policy: Tide, draft: Draft) -> None:
         self.policy = policy
         self.draft = draft
         self.snapshot = draft.snapshot
         self.tides: Tides = draft.snapshot.ranking
-        line = draft.snapshot.queue
-        assert isinstance(line, Line)
-        self.line = line
+        queue = draft.snapshot.queue
+        assert isinstance(queue, TideQueue)
+        self.queue = queue
         self.now = draft.snapshot.now
-        self.refused = 0
-        self.made = 0
-        self.total = sum([len(node.slices) for node in draft.snapshot.nodes.values()]) * WHOLE
+        self.ahead = 0
+        """How many jobs have had their turns in vain."""
+        self.weighed = 0
         self._outlooks: dict[JobId, Outlook] = {}
-        self.held = 0
-        self._table: list[tuple[NodeId, list[tuple[Job, int]]]] | None = None
-        self.least_urgent = max(self.tides.priorities, default=0)
+        self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
+        """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
 
     def outlook(self, job: Job) -> Outlook:
+        """Return the outlook of ``job`` now."""
         found = self._outlooks.get(job.id)
         if found is None:
-            found = self.line.outlook_of.get(job.id)
-        if found is None:
-            found = self._outlooks[job.id] = self.tides.outlooks.of(job, self.now)
+            found = self._outlooks[job.id] = self.queue.outlook(job) or self.tides.outlooks.of(job, self.now)
         return found
 
-    def run(self) -> None:
-        for priority in sorted(self.line.lines):
-            self.offer_due(priority)
-            self.offer_soonest(priority)
+    # --- turns ---
 
-    def offer_due(self, priority: int) -> None:
-        draft = self.draft
-        due = self.line.due.get(priority, [])
-        for time, _, job in due:
-            if time > self.now:
-                draft.recheck(time)
+    def offer_to_due(self, priority: int) -> None:
+        """Offer the due jobs of ``priority`` their turns, and keep room for those that do not fit."""
+        draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
+        given = sum(self.tides.was_due.values())
+        for due, _, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
+            if due > self.now:
+                draft.recheck(due)
                 return
-            room = sum(self.tides.sticky.values()) + self.held
-            if room and room + job.gpus_min > self.total * QUARTER:
+            if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
-            if draft.admit(job) or admit_by_shrinking(draft, job, self.policy.resize_after_s) or self.make_room(job, True):
-                placement = draft.placements[job.id]
-                draft.place(job, placement.allocation, placement.reason, placement.claim, sticky=True)
-                self.held += job.gpus_min
-                continue
-            draft.wait(job)
-            if self.keep(job):
-                self.held += job.gpus_min
+            where, wait_s = self._first_room(job)
+            if where and not (self._fits(job) or self._weigh(job, wait_s)):
+                self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
+                self._keep(job, where)
+            given += job.gpus_min if where else 0
 
-    def offer_soonest(self, priority: int) -> None:
-        draft, heads = self.draft, []
-        for size, line in self.line.lines[priority].items():
-            heads.append((line[0], line, 0, 0))
+    def offer_to_soonest(self, priority: int) -> None:
+        """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
+        lines = self.queue.by_priority[priority].by_size.values()
+        heads = [(line[0], line, 0, 0) for line in lines]
         heapify(heads)
         while heads:
-            (_, _, job), line, index, failed = heads[0]
-            if job.id not in draft.placements and job.id not in draft.waits:
-                if not self.offer(job):
-                    failed += 1
+            (_, _, job), line, index, refused = heads[0]
+            if job.id not in self.draft.placements and job.id not in self.draft.waits:
+                refused += not self._offer(job)
             index += 1
-            most = draft.trial.most
-            if index < len(line) and (failed < TRIES and line[index][2].gpus_min <= most):
-                heapreplace(heads, (line[index], line, index, failed))
+            if (
+                index < min(len(line), MOST_LOOKED_AT)
+                and refused < MOST_REFUSED
+                and self.draft.trial.most >= job.gpus_min
+            ):
+                heapreplace(heads, (line[index], line, index, refused))
             else:
                 heappop(heads)
 
-    def offer(self, job: Job) -> bool:
-        draft = self.draft
-        if job.gpus_min <= draft.trial.most and draft.admit(job):
+    def _offer(self, job: Job) -> bool:
+        """Start ``job`` if it may start now; return False if that was tried in vain."""
+        if self._fits(job):
             return True
-        if admit_by_shrinking(draft, job, self.policy.resize_after_s):
+        if not holds_up(job, self.snapshot.books):
+            self.draft.wait(job)
+            return False
+        wait_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), self.now) * (1 + self.ahead)
+        if self._weigh(job, wait_s):
             return True
-        if self.made < MAKE and self.make_room(job, False):
-            return True
-        if self.refused == 0 and defragment(draft, job, self.policy.resize_after_s):
-            return True
-        if self.refused == 0:
-            draft.wait(job)
-        self.refused += 1
+        if not self.ahead:
+            if defragment(self.draft, job, self.policy.resize_after_s):
+                return True
+            room = f", and room for it appears about every {about(wait_s)}" if math.isfinite(wait_s) else ""
+            self._wait(job, f"; {self.outlook(job)}{room}")
+        self.ahead += 1
         return False
+
+    def _wait(self, job: Job, more: str) -> None:
+        self.draft.wait(job)
+        self.draft.waits[job.id] += more
+
+    def _fits(self, job: Job) -> bool:
+        """Start ``job`` if there is room, or if elastic jobs give some back."""
+        kind, size = _kind_and_size(job)
+        known = self._too_large.setdefault(kind, [])
+        if any(all(map(float.__le__, smaller, size)) for smaller in known):
+            return False
+        if (job.gpus_min <= self.draft.trial.most and self.draft.admit(job)) or self._shrink_for(job):
+            return True
+        known.append(size)
+        return False
+
+    def _shrink_for(self, job: Job) -> bool:
+        return admit_by_shrinking(self.draft, job, self.policy.resize_after_s)
 
     # --- preemption ---
 
-    def slow(self, job: Job, length_s: float) -> float:
-        age = self.now - job.submitted - job.times.held_s
-        return max(1.0, age / max(length_s, 1.0)) ** SLOW
-
-    def cost_s(self, job: Job) -> float:
-        known = job.suspending.restart_cost_s
-        if known is not None:
-            return known
-        return (job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s) + RESTART_S
-
-    def save_s(self, job: Job) -> float:
-        return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
-
-    def loss(self, job: Job, victim: Job) -> float:
-        mine, theirs = self.outlook(job), self.outlook(victim)
-        delay = mine.left_s + self.cost_s(victim)
-        if OVERSIZE and victim.planned:
-            delay *= max(1.0, victim.planned.share / max(job.gpus_min, WHOLE / 4)) ** OVERSIZE
-        length = max(1.0, theirs.length_s)
-        return victim.weight * self.slow(victim, length) * delay / length**REL / (URGENT if job.priority < victim.priority else 1.0)
-
-    def make_room(self, job: Job, due: bool) -> bool:
-        draft, mine = self.draft, self.outlook(job)
-        length = max(1.0, mine.length_s)
-        wait = self.tides.every_s(job.gpus_min, self.now) * (1 + AHEAD * self.refused) * WAITX
-        worth = job.weight * self.slow(job, length) / length**REL
-        gain = wait * worth
-        least = mine.left_s / self.tides.longest(self.now) ** REL / (URGENT if job.priority < self.least_urgent else 1.0)
-        if gain <= least:
+    def _weigh(self, job: Job, wait_s: float) -> bool:
+        """Have others step aside for ``job`` if that costs less than that it waits for ``wait_s``; return whether so."""
+        mine = self.outlook(job)
+        worth = price(job, mine)
+        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, mine.left_s):
             return False
-        self.made += 1
-        best: tuple[float, list[Job], Nodes] | None = None
-        gang = draft.trial.is_gang(job)
-        need = -(-job.gpus_min // WHOLE)
-        candidates: Iterator[tuple[Nodes, list[Job]]]
-        if gang:
-            candidates = iter([(None, [other for _, there in self.table() for other, _ in there])])
-        else:
-            candidates = (((id,), [other for other, _ in there]) for id, there in self.table() if self.enough(id, there, need))
-        for nodes, there in candidates:
-            limit = gain if best is None else min(gain, best[0])
-            losses = sorted([(self.loss(job, v), v.sequence, v) for v in there if self.may(job, v)])
-            losses = [entry for entry in losses if entry[0] + worth * self.save_s(entry[2]) < limit]
-            if not losses:
-                continue
-            if nodes is not None and not could_make_room(draft, job, [v.planned for _, _, v in losses if v.planned], nodes[0]):
-                continue
-            chosen = None
-            for _, _, v in losses:
-                if suffice(draft, job, [v], nodes):
-                    chosen = [v]
-                    break
-            if chosen is None:
-                chosen = minimal_set(draft, job, [v for _, _, v in losses], nodes)
-            if not chosen:
-                continue
-            total = sum([self.loss(job, v) for v in chosen]) + worth * max([self.save_s(v) for v in chosen])
-            if total < limit:
-                best = total, chosen, nodes
+        self.weighed += 1
+        best, least = None, worth * wait_s
+        for nodes, there in self._candidates(job):
+            found = self._cheapest(job, nodes, there, worth, least)
+            if found is not None:
+                least, best = found
         if best is None:
             return False
-        _, victims, nodes = best
-        claim(draft, job, (victims, nodes), f"preempted by job {job.id}")
+        victims = best[0]
+        last = self.outlook(victims[-1])
+        why = f"job {job.id} ({mine}) would wait about {about(wait_s)} for room, this one is {last}"
+        if not math.isfinite(wait_s):
+            why = f"no room for job {job.id} ({mine}) appears by itself"
+        claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
+        self._too_large.clear()
         return True
 
-    def table(self) -> list[tuple[NodeId, list[tuple[Job, int]]]]:
-        """Return the jobs with room on each node that may be preempted, and how many GPUs each has there."""
-        if self._table is None:
-            self._table = []
-            for id, node in self.snapshot.nodes.items():
-                there = []
-                for other in sorted(node.planned):
-                    victim = self.snapshot.job(other)
-                    if victim.preemptible and victim.planned is not None:
-                        there.append((victim, sum([len(p.gpus) for p in victim.planned.nodes if p.node == id])))
-                if there:
-                    self._table.append((id, there))
-        return self._table
+    def _could_pay(self, job: Job, gain: float, left_s: float) -> bool:
+        """Return whether the cheapest delay of any job might cost less than ``gain``.
 
-    def enough(self, id: NodeId, there: list[tuple[Job, int]], need: int) -> bool:
-        node = self.snapshot.nodes[id]
-        return node.idle(self.draft.trial.use(id)) + sum([gpus for _, gpus in there]) >= need
+        A price falls with the age of a job, and was computed when the jobs of its node changed last; half of it is a
+        bound in all but rare cases.
+        """
+        return any(
+            priority >= job.priority and gain > least * left_s / 2 / (URGENT if priority > job.priority else 1.0)
+            for priority, least in self.tides.rates.prices(self.now).items()
+        )
 
-    def may(self, job: Job, victim: Job) -> bool:
-        if victim.priority < job.priority or victim.id == job.id:
-            return False
-        if job.gpus_min == 0 and victim.gpus_min:
-            return False
-        if victim.priority == job.priority:
-            if not victim.running or victim.attempts[-1].sticky:
-                return False
-            if self.outlook(victim).left_s <= self.outlook(job).left_s + self.cost_s(victim):
-                return False
-        return may_be_preempted(self.draft, victim, self.policy.min_run_s)
-
-    # --- reservations ---
-
-    def keep(self, job: Job) -> bool:
-        """Keep what is free of the node where ``job`` is expected to fit first."""
-        draft, spec = self.draft, job.spec
-        if draft.trial.is_gang(job) or job.gpus_min < WHOLE:
-            return False
-        best: tuple[float, NodeId] | None = None
-        need = job.gpus_min // WHOLE
+    def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
+        """Yield, node by node or for all nodes of a gang at once, the jobs there that may step aside for ``job``."""
+        found: list[Job] = []
+        gang, need = self.draft.trial.is_gang(job), -(-job.gpus_min // WHOLE)
         for id, node in self.snapshot.nodes.items():
-            jobs = draft.planned_on(id)
-            rooms = [room for other in jobs if (room := draft.allocation(other)) is not None]
-            if not could_make_room(draft, job, rooms, id):
-                continue
-            use = draft.trial.use(id)
-            idle, cpus, mem = node.idle(use), node.facts.cpus - use.cpus, node.facts.mem_bytes - use.mem_bytes
-            at = 0.0
-            for left, _, other in sorted([(self.outlook(other).left_s, other.sequence, other) for other in jobs]):
-                if idle >= need and cpus >= spec.cpus and mem >= spec.mem_bytes:
-                    break
-                at = left
-                room = draft.allocation(other)
-                for piece in room.nodes if room else ():
-                    if piece.node == id:
-                        idle, cpus, mem = idle + len(piece.gpus), cpus + piece.cpus, mem + piece.mem_bytes
-            if idle < need or cpus < spec.cpus or mem < spec.mem_bytes:
-                continue
-            if best is None or at < best[0]:
-                best = at, id
-        if best is None:
+            there = [
+                other for other in map(self.snapshot.job, sorted(node.planned)) if self._may_step_aside(other, job)
+            ]
+            if gang:
+                found += there
+            elif there:
+                idle = node.idle(self.draft.trial.use(id))
+                if idle + sum([gpus_on(other, id) for other in there]) >= need:
+                    yield (id,), there
+        if found:
+            yield None, [*{other.id: other for other in found}.values()]
+
+    def _may_step_aside(self, other: Job, job: Job) -> bool:
+        """Return whether ``other`` may be preempted for ``job`` if it pays."""
+        if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
-        node = self.snapshot.nodes[best[1]]
-        use = draft.trial.use(node.id)
-        free = [whole for whole in node.slices.values() if use.share(whole.gpu) == 0][:need]
-        cpus = min(spec.cpus, max(0.0, node.facts.cpus - use.cpus))
-        mem = min(spec.mem_bytes, max(0, node.facts.mem_bytes - use.mem_bytes))
-        if free or cpus or mem:
-            draft.trial.take(Allocation((NodeAllocation(node.id, tuple(free), cpus, mem),)))
-        return True
+        if other.priority == job.priority:
+            if not other.running or other.id in self.tides.was_due:
+                return False
+            if self.outlook(other).left_s <= self.outlook(job).left_s + _cost_s(other):
+                return False
+        return may_be_preempted(self.draft, other, self.policy.min_run_s)
+
+    def _loss(self, other: Job, job: Job) -> float:
+        """Return what it costs that ``other`` steps aside for ``job``."""
+        loss = price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
+        return loss / URGENT if other.priority > job.priority else loss
+
+    def _cheapest(
+        self, job: Job, nodes: Nodes, there: list[Job], worth: float, least: float
+    ) -> tuple[float, Choice] | None:
+        """Return the cheapest victims on ``nodes`` and what they cost, if that is less than ``least``; else None."""
+        losses = sorted([(self._loss(other, job), other.sequence, other) for other in there])
+        able = [other for loss, _, other in losses if loss + worth * _save_s(other) < least]
+        rooms = [room for other in able if (room := self.draft.allocation(other)) is not None]
+        if not able or (nodes is not None and not could_make_room(self.draft, job, rooms, nodes[0])):
+            return None
+        alone = next(([other] for other in able if suffice(self.draft, job, [other], nodes)), None)
+        victims = alone or minimal_set(self.draft, job, able, nodes)
+        if not victims:
+            return None
+        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(_save_s, victims))
+        return (cost, (victims, nodes)) if cost < least else None
+
+    # --- room that is kept ---
+
+    def _first_room(self, job: Job) -> tuple[list[NodeId], float]:
+        """Return where ``job`` is expected to fit first, and in how many seconds; no nodes if nowhere."""
+        spec, need = job.spec, -(-job.gpus_min // WHOLE)
+        gang, each = self.draft.trial.is_gang(job), need // spec.nodes
+        found: list[tuple[float, int, NodeId]] = []
+        for index, (id, node) in enumerate(self.snapshot.nodes.items()):
+            wanted = min(each, len(node.slices)) if gang else need
+            at = self._fits_in_s(job, id, wanted)
+            if at is not None and (wanted or not gang):
+                found.append((at, index, id))
+        found.sort()
+        nodes, gpus = list[NodeId](), 0
+        for at, _, id in found:
+            nodes.append(id)
+            gpus += min(each, len(self.snapshot.nodes[id].slices))
+            if gpus >= need and len(nodes) >= spec.nodes:
+                return nodes, at
+        return [], math.inf
+
+    def _fits_in_s(self, job: Job, id: NodeId, gpus: int) -> float | None:
+        """Return in how many seconds ``job`` is expected to have so many GPUs of that node; None if it never has."""
+        draft, spec, node = self.draft, job.spec, self.snapshot.nodes[id]
+        there = [(self.outlook(other).left_s, other.sequence, other) for other in draft.planned_on(id)]
+        rooms = [(left_s, room) for left_s, _, other in sorted(there) if (room := draft.allocation(other)) is not None]
+        if not draft.trial.is_gang(job) and not could_make_room(draft, job, [room for _, room in rooms], id):
+            return None
+        use = draft.trial.use(id)
+        idle, cpus, mem_bytes = node.idle(use), node.facts.cpus - use.cpus, node.facts.mem_bytes - use.mem_bytes
+        at = 0.0
+        pieces = ((left_s, piece) for left_s, room in rooms for piece in room.nodes if piece.node == id)
+        for left_s, piece in pieces:
+            if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes:
+                break
+            at = left_s
+            idle, cpus, mem_bytes = idle + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
+        return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
+
+    def _keep(self, job: Job, where: Sequence[NodeId]) -> None:
+        """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that."""
+        left, pieces = -(-job.gpus_min // WHOLE), list[NodeAllocation]()
+        for id in where:
+            node, use = self.snapshot.nodes[id], self.draft.trial.use(id)
+            idle = [whole for whole in node.slices.values() if use.share(whole.gpu) == 0][:left]
+            left -= len(node.slices) if len(where) > 1 else len(idle)
+            cpus = min(job.spec.cpus, max(0.0, node.facts.cpus - use.cpus))
+            mem_bytes = min(job.spec.mem_bytes, max(0, node.facts.mem_bytes - use.mem_bytes))
+            if idle or cpus or mem_bytes:
+                pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
+        if pieces:
+            self.draft.trial.take(Allocation(tuple(pieces)))
+
+
+def _kind_and_size(job: Job) -> tuple[Hashable, tuple[float, float, float]]:
+    """Return what decides where ``job`` fits: how much it needs, and all else."""
+    smallest, largest, memory, cpus, mem_bytes, *other = demand_of(job)
+    return (memory, *other), (float(smallest), float(cpus), float(mem_bytes))
+
+
+def _save_s(job: Job) -> float:
+    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
+    if not job.running:
+        return 0.0
+    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
+
+
+def _cost_s(job: Job) -> float:
+    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
+    known = job.suspending.restart_cost_s
+    return known if known is not None else (_save_s(job) + RESTART_S if job.running else 0.0)
