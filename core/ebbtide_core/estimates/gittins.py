@@ -10,7 +10,6 @@ early and a few take very long, it grows with the age.
 
 from bisect import bisect_right, insort
 from collections import deque
-from itertools import accumulate
 from typing import Final
 
 LENGTHS_REMEMBERED: Final = 128
@@ -22,16 +21,16 @@ LEAST_RUNS: Final = 5
 class RunLengths:
     """The lengths of the last runs of one kind, in seconds; ``going`` counts the jobs of the kind that have started."""
 
-    __slots__ = ("_best", "_recent", "_sorted", "_sums", "ended", "going")
+    __slots__ = ("_recent", "_served", "_sorted", "_until", "ended", "going")
 
     def __init__(self) -> None:
         self.ended = 0
         self.going = 0
         self._recent = deque[float]()
         self._sorted: list[float] = []
-        self._sums: list[float] = []
-        """The sums of the first lengths of ``_sorted``; empty until they are needed."""
-        self._best: dict[int, int] = {}
+        self._served: list[float] = []
+        """For each number of runs that have ended: how long all runs together were served by then; empty if stale."""
+        self._until: list[int] = []
         """For each number of runs that a job has outlived: how many have ended when its best while is over."""
 
     def add(self, length_s: float) -> None:
@@ -41,8 +40,7 @@ class RunLengths:
             del self._sorted[bisect_right(self._sorted, self._recent.popleft()) - 1]
         self._recent.append(length_s)
         insort(self._sorted, length_s)
-        self._sums.clear()
-        self._best.clear()
+        self._served.clear()
 
     @property
     def tells(self) -> bool:
@@ -52,20 +50,31 @@ class RunLengths:
     def time_per_completion(self, age_s: float) -> float | None:
         """Return the time per completion of a job that has run ``age_s``; None if it has outlived all runs."""
         lengths = self._sorted
-        outlived = bisect_right(lengths, age_s)
-        if outlived == len(lengths):
+        outlived, count = bisect_right(lengths, age_s), len(lengths)
+        if outlived == count:
             return None
-        if not self._sums:
-            self._sums = [0.0, *accumulate(lengths)]
-        ended = self._best.get(outlived)
-        if ended is None:
-            at = lengths[outlived - 1] if outlived else 0.0
-            ends = range(outlived + 1, len(lengths) + 1)
-            ended = self._best[outlived] = min(ends, key=lambda ended: self._quotient(outlived, ended, at))
-        return self._quotient(outlived, ended, age_s)
+        if not self._served:
+            self._find_whiles()
+        until = self._until[outlived]
+        since_last = age_s - (lengths[outlived - 1] if outlived else 0.0)
+        served = self._served[until] - self._served[outlived] - (count - outlived) * since_last
+        return served / (until - outlived)
 
-    def _quotient(self, outlived: int, ended: int, age_s: float) -> float:
-        """Return the quotient for the while after which ``ended`` of all runs have ended."""
-        sums, lengths = self._sums, self._sorted
-        served = sums[ended] - sums[outlived] + (len(lengths) - ended) * lengths[ended - 1]
-        return (served - (len(lengths) - outlived) * age_s) / (ended - outlived)
+    def _find_whiles(self) -> None:
+        """Find the best while after each run.
+
+        Of the points (runs that have ended, time served), the best while leads to the next vertex of the lower convex
+        hull of the points from there on, because it has the least slope.
+        """
+        count, total = len(self._sorted), 0.0
+        served, until = [0.0], [count] * count
+        for ended, length_s in enumerate(self._sorted, 1):
+            total += length_s
+            served.append(total + (count - ended) * length_s)
+        for outlived in range(count - 1, -1, -1):
+            here, end = served[outlived], outlived + 1
+            slope = served[end] - here
+            while end < count and (further := (served[until[end]] - here) / (until[end] - outlived)) < slope:
+                end, slope = until[end], further
+            until[outlived] = end
+        self._served, self._until = served, until

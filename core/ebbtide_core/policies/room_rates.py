@@ -1,8 +1,8 @@
 """Estimates how often room of each size appears, and what a delay of the jobs that have room would cost at least.
 
-A job that is expected to need t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often
-as one of those jobs ends that alone would make room for it there; if none would, when as many as it takes have ended.
-Only GPUs are counted. The figures of a node are renewed when its jobs change.
+A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
+those jobs ends that alone would make room for it there; if none would, when as many as it takes have ended. Only GPUs
+are counted. The figures of a node are renewed when its jobs change.
 """
 
 from dataclasses import dataclass

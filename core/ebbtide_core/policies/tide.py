@@ -26,7 +26,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import ClassVar, Final
 
-from ebbtide_core.admission.queues import demand_of
+from ebbtide_core.admission.queues import demand_besides_size
 from ebbtide_core.estimates.outlook import Outlook, Outlooks, about
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeAllocation, NodeId
@@ -160,6 +160,7 @@ class _Turns:
         """How many jobs have had their turns in vain."""
         self.weighed = 0
         self._outlooks: dict[JobId, Outlook] = {}
+        self._planned: dict[NodeId, list[tuple[int, Job]]] = {}
         self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
 
@@ -246,7 +247,7 @@ class _Turns:
     # --- preemption ---
 
     def _weigh(self, job: Job, wait_s: float) -> bool:
-        """Have others step aside for ``job`` if that costs less than that it waits for ``wait_s``; return whether so."""
+        """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
         if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, mine.left_s):
@@ -281,20 +282,27 @@ class _Turns:
 
     def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
         """Yield, node by node or for all nodes of a gang at once, the jobs there that may step aside for ``job``."""
-        found: list[Job] = []
+        everywhere: dict[JobId, Job] = {}
         gang, need = self.draft.trial.is_gang(job), -(-job.gpus_min // WHOLE)
         for id, node in self.snapshot.nodes.items():
-            there = [
-                other for other in map(self.snapshot.job, sorted(node.planned)) if self._may_step_aside(other, job)
-            ]
+            there = self._planned_on(id)
+            if not gang and node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need:
+                continue
+            able = [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
             if gang:
-                found += there
-            elif there:
-                idle = node.idle(self.draft.trial.use(id))
-                if idle + sum([gpus_on(other, id) for other in there]) >= need:
-                    yield (id,), there
-        if found:
-            yield None, [*{other.id: other for other in found}.values()]
+                everywhere |= {other.id: other for other in able}
+            elif able:
+                yield (id,), able
+        if everywhere:
+            yield None, [*everywhere.values()]
+
+    def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
+        """Return the jobs with room on that node, each with the number of GPUs there."""
+        found = self._planned.get(id)
+        if found is None:
+            jobs = map(self.snapshot.job, sorted(self.snapshot.nodes[id].planned))
+            found = self._planned[id] = [(gpus_on(job, id), job) for job in jobs]
+        return found
 
     def _may_step_aside(self, other: Job, job: Job) -> bool:
         """Return whether ``other`` may be preempted for ``job`` if it pays."""
@@ -384,8 +392,8 @@ class _Turns:
 
 def _kind_and_size(job: Job) -> tuple[Hashable, tuple[float, float, float]]:
     """Return what decides where ``job`` fits: how much it needs, and all else."""
-    smallest, largest, memory, cpus, mem_bytes, *other = demand_of(job)
-    return (memory, *other), (float(smallest), float(cpus), float(mem_bytes))
+    size = (float(job.gpus_min), job.spec.cpus, float(job.spec.mem_bytes))
+    return demand_besides_size(job), size
 
 
 def _save_s(job: Job) -> float:
