@@ -10,8 +10,8 @@ The delays of a second are priced by ``price``, the weight over the expected len
 how long a job takes anyway. Job j takes t seconds per completion and would have to wait W seconds for room to appear by
 itself (`RoomRates`); each victim v is delayed by t and by what stepping aside and coming back costs it, as measured,
 and j by the longest of their saves. A victim must be expected to take longer than j by its own cost, so that none
-steps aside for a job that it would preempt in turn. A job of a more urgent priority counts `URGENT` times as much
-against less urgent ones, which never preempt it.
+steps aside for a job that it would preempt in turn. The delay of a less urgent job counts next to nothing, so it steps
+aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -51,8 +51,10 @@ from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
-URGENT: Final = 100.0
-"""How much more a delay counts for a job of a more urgent priority."""
+PATIENCE: Final = 0.01
+"""The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
+NEXT_TO_NOTHING: Final = 1e-9
+"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
 """The share of the GPUs that due jobs have at most, or one due job if it needs more."""
 RESTART_S: Final = 30.0
@@ -119,28 +121,28 @@ class Tides:
         self.rates = RoomRates(state, self.outlooks)
         self.was_due: dict[JobId, int] = {}
         self._queue = queue
-        self._rooms: dict[JobId, Allocation] = {}
+        self._rooms: dict[JobId, tuple[Allocation, int]] = {}
+        """The room of each job, and the number of the attempt that runs there; 0 if that is still to come."""
 
     def update(self, job: Job) -> None:
         """Take in that ``job`` changed."""
         if changed := self.outlooks.learn(job):
             self._queue.sort_anew(changed)
-        room, known = job.planned, self._rooms.get(job.id)
-        if room is known:
+        known = self._rooms.get(job.id)
+        room = None if job.planned is None else (job.planned, job.attempts[-1].number if job.running else 0)
+        if room == known:
             return
-        for node in {*(known.node_ids if known is not None else ()), *nodes_of(job)}:
+        for node in {*(known[0].node_ids if known is not None else ()), *nodes_of(job)}:
             self.rates.change(node)
         if room is None:
             del self._rooms[job.id]
             self.was_due.pop(job.id, None)
             return
         self._rooms[job.id] = room
-        if job.id in self.was_due or self._is_due(job):
-            self.was_due[job.id] = room.share
+        if job.running and (job.id in self.was_due or self._is_due(job, job.attempts[-1].placed)):
+            self.was_due[job.id] = room[0].share
 
-    def _is_due(self, job: Job) -> bool:
-        """Return whether ``job``, which just got room, was due by then."""
-        at = job.story[-1][0] if job.story else job.submitted
+    def _is_due(self, job: Job, at: float) -> bool:
         return due_at(job, self.outlooks.of(job, at), self._queue.bound) <= at
 
 
@@ -250,7 +252,7 @@ class _Turns:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
-        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, mine.left_s):
+        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, worth * PATIENCE * mine.left_s):
             return False
         self.weighed += 1
         best, least = None, worth * wait_s
@@ -269,15 +271,17 @@ class _Turns:
         self._too_large.clear()
         return True
 
-    def _could_pay(self, job: Job, gain: float, left_s: float) -> bool:
-        """Return whether the cheapest delay of any job might cost less than ``gain``.
+    def _could_pay(self, job: Job, gain: float, least: float) -> bool:
+        """Return whether it might cost less than ``gain`` that any job steps aside; ``least`` is if it is less urgent.
 
         A price falls with the age of a job, and was computed when the jobs of its node changed last; half of it is a
         bound in all but rare cases.
         """
+        left_s = self.outlook(job).left_s
         return any(
-            priority >= job.priority and gain > least * left_s / 2 / (URGENT if priority > job.priority else 1.0)
-            for priority, least in self.tides.rates.prices(self.now).items()
+            gain > (cheapest * left_s / 2 if priority == job.priority else least)
+            for priority, cheapest in self.tides.rates.prices(self.now).items()
+            if priority >= job.priority
         )
 
     def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
@@ -316,9 +320,9 @@ class _Turns:
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
-        """Return what it costs that ``other`` steps aside for ``job``."""
+        """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
         loss = price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
-        return loss / URGENT if other.priority > job.priority else loss
+        return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(
         self, job: Job, nodes: Nodes, there: list[Job], worth: float, least: float
@@ -334,6 +338,8 @@ class _Turns:
         if not victims:
             return None
         cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(_save_s, victims))
+        if any(other.priority > job.priority for other in victims):
+            cost += worth * PATIENCE * self.outlook(job).left_s
         return (cost, (victims, nodes)) if cost < least else None
 
     # --- room that is kept ---
