@@ -3,13 +3,13 @@
 An `Outlook` is in seconds at the job's smallest size: how long it has run, and its time per completion from now on (see
 `ebbtide_core.estimates.gittins`), which is the time that is left if that is known. It comes from the first of these
 sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group, of its
-script, of its user's jobs of that class, of all jobs of that class, and of all jobs. The class is that of the job
-together with its priority. A job that has outlived one source is judged by the next, so a wrong declaration helps only
-until it has shown to be wrong. A job that has outlived them all is expected to run as long again as it has. A time
-limit bounds what any source says.
+script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The class is
+that of the job together with its priority. A job that has outlived one source is judged by the next, so a wrong
+declaration helps only until it has shown to be wrong; having outlived its class it is judged by all jobs. A job that has
+outlived them all is expected to run as long again as it has. A time limit bounds what any source says.
 
-Where no jobs have ended, the class alone counts (`UNKNOWN_S`). A source of runs counts once at least as many of its
-runs have ended as go on, because the first ones that end are the short ones.
+A source of runs counts once at least as many of its runs have ended as go on, because the first ones that end are the
+short ones.
 """
 
 from dataclasses import dataclass
@@ -110,11 +110,16 @@ class Outlooks:
             return Outlook(done_s, left_s, OutlookSource.DECLARED)
         if progress is not None and progress.total and 0 < progress.step < progress.total and done_s > 0:
             return Outlook(done_s, done_s * (progress.total / progress.step - 1), OutlookSource.PROGRESS)
+        assumed_s = UNKNOWN_S[job.spec.job_class]
+        outlived = done_s >= assumed_s
         for kind in self._going.get(job.id) or kinds_of(job):
             runs = self._runs.get(kind)
-            if runs is not None and runs.tells and (left_s_ := runs.time_per_completion(done_s)) is not None:
-                return Outlook(done_s, left_s_, kind[0])
-        return Outlook(done_s, max(UNKNOWN_S[job.spec.job_class], done_s), OutlookSource.AGE)
+            if runs is None or not runs.tells or (kind[0] is OutlookSource.ALL and not outlived):
+                continue
+            if (expected_s := runs.time_per_completion(done_s)) is not None:
+                return Outlook(done_s, expected_s, kind[0])
+            outlived = True
+        return Outlook(done_s, max(assumed_s, done_s), OutlookSource.AGE)
 
     def _has_drifted(self, kind: Kind) -> bool:
         runs, said = self._runs[kind], self._said.get(kind)

@@ -163,6 +163,7 @@ class _Turns:
         self.weighed = 0
         self._outlooks: dict[JobId, Outlook] = {}
         self._planned: dict[NodeId, list[tuple[int, Job]]] = {}
+        self._soonest: dict[NodeId, list[tuple[float, int, Job]]] = {}
         self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
 
@@ -185,8 +186,11 @@ class _Turns:
                 return
             if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
+            if self._fits(job):
+                given += job.gpus_min
+                continue
             where, wait_s = self._first_room(job)
-            if where and not (self._fits(job) or self._weigh(job, wait_s)):
+            if where and not self._weigh(job, wait_s):
                 self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
                 self._keep(job, where)
             given += job.gpus_min if where else 0
@@ -366,8 +370,10 @@ class _Turns:
     def _fits_in_s(self, job: Job, id: NodeId, gpus: int) -> float | None:
         """Return in how many seconds ``job`` is expected to have so many GPUs of that node; None if it never has."""
         draft, spec, node = self.draft, job.spec, self.snapshot.nodes[id]
-        there = [(self.outlook(other).left_s, other.sequence, other) for other in draft.planned_on(id)]
-        rooms = [(left_s, room) for left_s, _, other in sorted(there) if (room := draft.allocation(other)) is not None]
+        if len(node.slices) < gpus:
+            return None
+        there = [entry for entry in self._leaving(id) if entry[2].id not in draft.evictions]
+        rooms = [(left_s, room) for left_s, _, other in there if (room := other.planned) is not None]
         if not draft.trial.is_gang(job) and not could_make_room(draft, job, [room for _, room in rooms], id):
             return None
         use = draft.trial.use(id)
@@ -380,6 +386,14 @@ class _Turns:
             at = left_s
             idle, cpus, mem_bytes = idle + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
         return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
+
+    def _leaving(self, id: NodeId) -> list[tuple[float, int, Job]]:
+        """Return the jobs with room on that node, soonest done first."""
+        found = self._soonest.get(id)
+        if found is None:
+            there = [(self.outlook(other).left_s, other.sequence, other) for _, other in self._planned_on(id)]
+            found = self._soonest[id] = sorted(there)
+        return found
 
     def _keep(self, job: Job, where: Sequence[NodeId]) -> None:
         """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that."""
