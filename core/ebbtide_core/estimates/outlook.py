@@ -5,8 +5,8 @@ An `Outlook` is in seconds at the job's smallest size: how long it has run, and 
 sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group, of its
 script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The class is
 that of the job together with its priority. A job that has outlived one source is judged by the next, so a wrong
-declaration helps only until it has shown to be wrong; having outlived its class it is judged by all jobs. A job that has
-outlived them all is expected to run as long again as it has. A time limit bounds what any source says.
+declaration helps only until it has shown to be wrong. A job that has outlived its class is judged by all jobs, and one
+that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source says.
 
 A source of runs counts once at least as many of its runs have ended as go on, because the first ones that end are the
 short ones.

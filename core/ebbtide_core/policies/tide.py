@@ -63,6 +63,8 @@ MOST_REFUSED: Final = 8
 """The jobs of one size for which room is sought in vain in one pass."""
 MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
+SOONEST_AGAIN_S: Final = 60.0
+"""The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
 MOST_WEIGHED: Final = 4
 """The jobs for which a pass weighs whether others should step aside."""
 
@@ -189,11 +191,13 @@ class _Turns:
             if self._fits(job):
                 given += job.gpus_min
                 continue
-            where, wait_s = self._first_room(job)
-            if where and not self._weigh(job, wait_s):
+            where, wait_s = self._first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
+            if not where:
+                continue
+            given += job.gpus_min
+            if not self._weigh(job, wait_s):
                 self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
                 self._keep(job, where)
-            given += job.gpus_min if where else 0
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
@@ -227,6 +231,8 @@ class _Turns:
         if not self.ahead:
             if defragment(self.draft, job, self.policy.resize_after_s):
                 return True
+            if math.isfinite(wait_s):
+                self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
             room = f", and room for it appears about every {about(wait_s)}" if math.isfinite(wait_s) else ""
             self._wait(job, f"; {self.outlook(job)}{room}")
         self.ahead += 1
@@ -238,17 +244,17 @@ class _Turns:
 
     def _fits(self, job: Job) -> bool:
         """Start ``job`` if there is room, or if elastic jobs give some back."""
-        kind, size = _kind_and_size(job)
-        known = self._too_large.setdefault(kind, [])
-        if any(all(map(float.__le__, smaller, size)) for smaller in known):
+        spec = job.spec
+        known = self._too_large.setdefault(demand_besides_size(job), [])
+        if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
-        if (job.gpus_min <= self.draft.trial.most and self.draft.admit(job)) or self._shrink_for(job):
+        if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
             return True
-        known.append(size)
+        if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
+            self._too_large.clear()
+            return True
+        known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
         return False
-
-    def _shrink_for(self, job: Job) -> bool:
-        return admit_by_shrinking(self.draft, job, self.policy.resize_after_s)
 
     # --- preemption ---
 
@@ -408,12 +414,6 @@ class _Turns:
                 pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
         if pieces:
             self.draft.trial.take(Allocation(tuple(pieces)))
-
-
-def _kind_and_size(job: Job) -> tuple[Hashable, tuple[float, float, float]]:
-    """Return what decides where ``job`` fits: how much it needs, and all else."""
-    size = (float(job.gpus_min), job.spec.cpus, float(job.spec.mem_bytes))
-    return demand_besides_size(job), size
 
 
 def _save_s(job: Job) -> float:

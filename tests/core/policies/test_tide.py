@@ -343,3 +343,47 @@ def test_a_pass_looks_at_a_bounded_number_of_the_jobs_that_wait(monkeypatch: pyt
         lab.submit(1, cpus=1.0 + number / 1000, name=f"{number}")
         asked.append(calls[0])
     assert max(asked[2 * MOST_LOOKED_AT :]) <= max(asked[:MOST_LOOKED_AT])
+
+
+class Adversary:
+    """Keeps every GPU busy with small jobs of its choice: whenever one is done, it submits the next."""
+
+    def __init__(self, lab: Lab, draw: Any, gpus: int) -> None:
+        self.lab = lab
+        self.draw = draw
+        self.left: dict[str, float] = {}
+        self.jobs: list[Job] = []
+        for _ in range(gpus):
+            self.submit()
+
+    def submit(self) -> None:
+        spec = {"te": self.draw(st.booleans()), "name": self.draw(st.sampled_from("ab"))}
+        job = self.lab.submit(1, grace_s=1.0, **spec)
+        self.left[job.id] = self.draw(st.sampled_from([60.0, 300.0, 1200.0]))
+        self.jobs.append(job)
+
+    def go_on(self) -> None:
+        """Let time go by until the next small job is done."""
+        self.lab.settle()
+        running = [job for job in self.jobs if job.state is JobState.RUNNING]
+        step = min((self.left[job.id] for job in running), default=60.0)
+        self.lab.wait(step)
+        for job in running:
+            self.left[job.id] -= step
+            if self.left[job.id] <= 0 and job.state is JobState.RUNNING:
+                self.lab.end(job, DONE)
+                self.jobs.remove(job)
+                self.submit()
+
+
+@given(st.data(), st.integers(2, 4))
+@settings(max_examples=20, deadline=None)
+def test_no_stream_of_small_jobs_starves_a_large_one(data: st.DataObject, gpus: int) -> None:
+    lab = lab_of(gpus=4, bound="2")
+    adversary = Adversary(lab, data.draw, 4)
+    large = lab.submit(gpus, name="large")
+    while not large.attempts and lab.now < 40_000:
+        adversary.go_on()
+    # Of its class and script nothing is known but what the adversary's jobs tell: an hour at most.
+    assert large.attempts, "it starved"
+    assert large.attempts[0].placed - large.submitted < 2 * 3600 + 4 * 1200 + 600
