@@ -1,8 +1,9 @@
 """Estimates how often room of each size appears, and what a delay of the jobs that have room would cost at least.
 
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
-those jobs ends that alone would make room for it there; if none would, when as many as it takes have ended. Only GPUs
-are counted. The figures of a node are renewed when its jobs change.
+those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
+the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. Only GPUs are
+counted. The figures of a node are renewed when its jobs change.
 """
 
 from dataclasses import dataclass
@@ -34,9 +35,12 @@ def _too_long(outlook: Outlook) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _NodeRates:
-    """The figures of a node: by number of GPUs the rate of room, and by priority the least price of a delay."""
+    """The figures of a node: by number of GPUs the rates of room, and by priority the least price of a delay."""
 
-    rates: list[float]
+    alone: list[float]
+    """How often one job ends that makes room."""
+    together: list[float]
+    """How often room appears if no other job takes it."""
     prices: dict[int, float]
 
 
@@ -48,23 +52,26 @@ class RoomRates:
         self._outlooks = outlooks
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
-        self._rates: dict[int, float] = {}
+        self._rates: dict[tuple[int, bool], float] = {}
         self._prices: dict[int, float] | None = None
 
     def change(self, node: NodeId) -> None:
         """Note that the jobs with room on ``node`` changed."""
         self._changed.add(node)
 
-    def wait_s(self, gpus: int, now: float) -> float:
-        """Return the mean time in seconds until room for a job with so many GPUs appears; infinite if it never does."""
+    def wait_s(self, gpus: int, passed: bool, now: float) -> float:
+        """Return the mean time in seconds until room for a job with so many GPUs appears; infinite if it never does.
+
+        ``passed`` says that smaller jobs wait, too.
+        """
         self._renew(now)
-        rate = self._rates.get(gpus)
+        rate = self._rates.get((gpus, passed))
         if rate is None:
-            rates = [node.rates for node in self._nodes.values()]
+            rates = [node.alone if passed else node.together for node in self._nodes.values()]
             rate = sum([of_node[gpus] for of_node in rates if gpus < len(of_node)])
-            if not rate:  # a gang: the nodes together have to have as many
+            if not rate and not passed:  # a gang: the nodes together have to have as many
                 rate = sum([of_node[-1] * (len(of_node) - 1) for of_node in rates]) / max(1, gpus)
-            self._rates[gpus] = rate
+            self._rates[gpus, passed] = rate
         return 1 / rate if rate else float("inf")
 
     def prices(self, now: float) -> dict[int, float]:
@@ -102,7 +109,10 @@ class RoomRates:
                 prices[job.priority] = least if known is None else min(known, least)
         here.sort()
         idle, most = node.idle(node.promised), len(node.slices)
-        return _NodeRates([_rate(here, idle, gpus) for gpus in range(most + 1)], prices)
+        alone = [sum([1 / left_s for left_s, has in here if idle + has >= gpus]) for gpus in range(most + 1)]
+        return _NodeRates(
+            alone, [rate or _when_several_end(here, idle, gpus) for gpus, rate in enumerate(alone)], prices
+        )
 
 
 def gpus_on(job: Job, node: NodeId) -> int:
@@ -111,11 +121,8 @@ def gpus_on(job: Job, node: NodeId) -> int:
     return 0 if room is None else sum([len(piece.gpus) for piece in room.nodes if piece.node == node])
 
 
-def _rate(here: list[tuple[float, int]], idle: int, gpus: int) -> float:
-    """Return how often room for so many GPUs appears on a node with so many idle ones; ``here`` is sorted."""
-    alone = sum([1 / left_s for left_s, has in here if idle + has >= gpus])
-    if alone:
-        return alone
+def _when_several_end(here: list[tuple[float, int]], idle: int, gpus: int) -> float:
+    """Return the rate of room for so many GPUs on a node with so many idle ones; ``here`` is sorted."""
     for left_s, has in here:
         idle += has
         if idle >= gpus:

@@ -6,12 +6,13 @@ step aside if that costs less than to wait:
 
     Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
 
-The delays of a second are priced by ``price``, the weight over the expected length, so that a delay counts relative to
-how long a job takes anyway. Job j takes t seconds per completion and would have to wait W seconds for room to appear by
-itself (`RoomRates`); each victim v is delayed by t and by what stepping aside and coming back costs it, as measured,
-and j by the longest of their saves. A victim must be expected to take longer than j by its own cost, so that none
-steps aside for a job that it would preempt in turn. The delay of a less urgent job counts next to nothing, so it steps
-aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+A second of delay is priced by ``price``, the weight over the expected length, so that a delay counts relative to how
+long a job takes anyway. Job j takes t seconds per completion and would have room in W seconds if it waits: when room is
+expected to appear (`RoomRates`), and as much later as it has waited in vain, but no later than it is due. Each victim v
+is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
+victim must be expected to take `LONGER` times as long as j, and its own cost longer, so that none steps aside for a job
+that it would preempt in turn, nor for a small error of an estimate. The delay of a less urgent job counts next to
+nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -53,6 +54,8 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 PATIENCE: Final = 0.01
 """The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
+LONGER: Final = 2.0
+"""How many times as long as a job of its priority a victim has to be expected to take."""
 NEXT_TO_NOTHING: Final = 1e-9
 """What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
@@ -160,6 +163,7 @@ class _Turns:
         assert isinstance(queue, TideQueue)
         self.queue = queue
         self.now = draft.snapshot.now
+        self.smallest = min([size for waiting in queue.by_priority.values() for size in waiting.by_size], default=0)
         self.ahead = 0
         """How many jobs have had their turns in vain."""
         self.weighed = 0
@@ -225,18 +229,27 @@ class _Turns:
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
             return False
-        wait_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), self.now) * (1 + self.ahead)
+        wait_s = self._wait_s(job)
         if self._weigh(job, wait_s):
             return True
         if not self.ahead:
             if defragment(self.draft, job, self.policy.resize_after_s):
                 return True
-            if math.isfinite(wait_s):
-                self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
-            room = f", and room for it appears about every {about(wait_s)}" if math.isfinite(wait_s) else ""
-            self._wait(job, f"; {self.outlook(job)}{room}")
+            self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
+            self._wait(job, f"; {self.outlook(job)}, and would have room in about {about(wait_s)}")
         self.ahead += 1
         return False
+
+    def _wait_s(self, job: Job) -> float:
+        """Return in how many seconds ``job`` would have room if no other stepped aside for it.
+
+        The rate of room is a guess worth one observation. So a job that has waited in vain is expected to wait for as
+        much longer.
+        """
+        passed = self.smallest < job.gpus_min
+        room_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), passed, self.now)
+        waited_s = self.now - (job.submitted if job.attempt is None else job.attempt.exited or self.now)
+        return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
 
     def _wait(self, job: Job, more: str) -> None:
         self.draft.wait(job)
@@ -274,9 +287,7 @@ class _Turns:
             return False
         victims = best[0]
         last = self.outlook(victims[-1])
-        why = f"job {job.id} ({mine}) would wait about {about(wait_s)} for room, this one is {last}"
-        if not math.isfinite(wait_s):
-            why = f"no room for job {job.id} ({mine}) appears by itself"
+        why = f"job {job.id} ({mine}) would have room in about {about(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
         return True
@@ -325,7 +336,7 @@ class _Turns:
         if other.priority == job.priority:
             if not other.running or other.id in self.tides.was_due:
                 return False
-            if self.outlook(other).left_s <= self.outlook(job).left_s + _cost_s(other):
+            if self.outlook(other).left_s <= LONGER * self.outlook(job).left_s + _cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 

@@ -90,6 +90,10 @@ class TideQueue(Queue):
         place = self._places.get(job.id)
         return None if place is None else place.outlook
 
+    def due(self, job: Job) -> float:
+        """Return the Unix time at which ``job``, which is in the queue, is due."""
+        return self._places[job.id].due[0]
+
     def sort_anew(self, kinds: Iterable[Kind]) -> None:
         """Give the jobs of ``kinds`` the places that their outlooks now give them."""
         for job in {id: job for kind in kinds for id, job in self._of_kind.get(kind, {}).items()}.values():

@@ -161,7 +161,7 @@ def test_a_long_job_steps_aside_for_a_trial_and_the_story_says_what_decided() ->
     assert stop is not None
     assert stop.reason == (
         f"preempted by job {trial.id}: job {trial.id} (done in about 5 min, assumed by its class and how long it has "
-        "run) would wait about 60 min for room, this one is done in about 60 min, assumed by its class and how long it "
+        "run) would have room in about 40 min, this one is done in about 60 min, assumed by its class and how long it "
         "has run"
     )
 
@@ -173,7 +173,7 @@ def test_no_job_steps_aside_for_one_that_takes_as_long() -> None:
     lab.wait(1000)
     assert stopped(lab.last) == set()
     assert waiting.reason.startswith("waiting for 1 GPU; done in about 60 min, assumed by its class")
-    assert waiting.reason.endswith("and room for it appears about every 60 min")
+    assert waiting.reason.endswith("and would have room in about 77 min")
 
 
 def test_no_job_steps_aside_if_room_appears_soon() -> None:
