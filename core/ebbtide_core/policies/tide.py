@@ -4,23 +4,25 @@ Waiting jobs have their turns by priority, and within a priority by their time p
 `ebbtide_core.estimates.outlook`). Whoever fits may pass. For a job that does not fit, elastic jobs shrink; else jobs
 step aside if that costs less than to wait:
 
-    Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
+    2 · Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
 
 A second of delay is priced by ``price``, the weight over the expected length, so that a delay counts relative to how
 long a job takes anyway. Job j takes t seconds per completion and would have room in W seconds if it waits: when room is
 expected to appear (`RoomRates`), and as much later as it has waited in vain, but no later than it is due. Each victim v
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
-victim must be expected to take `LONGER` times as long as j, and its own cost longer, so that none steps aside for a job
+victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
 that it would preempt in turn, nor for a small error of an estimate. The delay of a less urgent job counts next to
 nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
-is free where such a job is expected to fit first is kept for it, and once it runs, no job of its priority preempts it.
-So a job is passed by no job that was submitted after it was due, except where that does not take its room.
+is free where such a job is expected to fit first is kept for it, except from jobs that are expected to be done by then;
+and once it runs, no job of its priority preempts it. So a job is passed by no job that was submitted after it was due,
+unless that does not take its room, or is expected to give it back in time.
 """
 
 import math
+from bisect import insort
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -54,8 +56,8 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 PATIENCE: Final = 0.01
 """The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
-LONGER: Final = 2.0
-"""How many times as long as a job of its priority a victim has to be expected to take."""
+TWICE: Final = 2.0
+"""How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
 NEXT_TO_NOTHING: Final = 1e-9
 """What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
@@ -69,7 +71,7 @@ MOST_LOOKED_AT: Final = 64
 SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
 MOST_WEIGHED: Final = 4
-"""The jobs for which a pass weighs whether others should step aside."""
+"""The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class _Turns:
         self.ahead = 0
         """How many jobs have had their turns in vain."""
         self.weighed = 0
+        self.kept: list[tuple[float, int, Job, list[NodeId]]] = []
+        """The due jobs that wait, by the seconds until they are expected to get room; and on which nodes."""
         self._outlooks: dict[JobId, Outlook] = {}
         self._planned: dict[NodeId, list[tuple[int, Job]]] = {}
         self._soonest: dict[NodeId, list[tuple[float, int, Job]]] = {}
@@ -183,9 +187,10 @@ class _Turns:
     # --- turns ---
 
     def offer_to_due(self, priority: int) -> None:
-        """Offer the due jobs of ``priority`` their turns, and keep room for those that do not fit."""
+        """Offer the due jobs of ``priority`` their turns; note in ``kept`` where room is to be kept for the rest."""
         draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
         given = sum(self.tides.was_due.values())
+        self.weighed = 0
         for due, _, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
             if due > self.now:
                 draft.recheck(due)
@@ -201,15 +206,17 @@ class _Turns:
             given += job.gpus_min
             if not self._weigh(job, wait_s):
                 self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
-                self._keep(job, where)
+                insort(self.kept, (wait_s, job.sequence, job, where))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
+        self.weighed = 0
         lines = self.queue.by_priority[priority].by_size.values()
         heads = [(line[0], line, 0, 0) for line in lines]
         heapify(heads)
         while heads:
             (_, _, job), line, index, refused = heads[0]
+            self._keep_from(self.outlook(job).left_s)
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
                 refused += not self._offer(job)
             index += 1
@@ -221,6 +228,13 @@ class _Turns:
                 heapreplace(heads, (line[index], line, index, refused))
             else:
                 heappop(heads)
+        self._keep_from(math.inf)
+
+    def _keep_from(self, left_s: float) -> None:
+        """Keep room for the due jobs that get it before a job that takes ``left_s`` is expected to be done."""
+        while self.kept and self.kept[0][0] <= left_s:
+            _, _, job, where = self.kept.pop(0)
+            self._keep(job, where)
 
     def _offer(self, job: Job) -> bool:
         """Start ``job`` if it may start now; return False if that was tried in vain."""
@@ -336,13 +350,13 @@ class _Turns:
         if other.priority == job.priority:
             if not other.running or other.id in self.tides.was_due:
                 return False
-            if self.outlook(other).left_s <= LONGER * self.outlook(job).left_s + _cost_s(other):
+            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + _cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
-        loss = price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
+        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(
