@@ -16,9 +16,9 @@ nothing, so it steps aside unless room appears in a hundredth of t anyway; a mor
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
-is free where such a job is expected to fit first is kept for it, except from jobs that are expected to be done by then;
-and once it runs, no job of its priority preempts it. So a job is passed by no job that was submitted after it was due,
-unless that does not take its room, or is expected to give it back in time.
+is free where such a job is expected to fit first is kept for it; for one more expected length, jobs that are expected
+to be done by then may have it. Once it runs, no job of its priority preempts it. So from then on a job is passed by no
+job that was submitted after it was due, unless that does not take its room.
 """
 
 import math
@@ -206,7 +206,8 @@ class _Turns:
             given += job.gpus_min
             if not self._weigh(job, wait_s):
                 self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
-                insort(self.kept, (wait_s, job.sequence, job, where))
+                at_once = self.now >= due + self.outlook(job).length_s
+                insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
