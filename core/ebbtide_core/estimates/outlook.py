@@ -12,15 +12,15 @@ A source of runs counts once at least as many of its runs have ended as go on, b
 short ones.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from ebbtide_core.estimates.gittins import RunLengths
-from ebbtide_core.estimates.work import script_of, work_done
+from ebbtide_core.estimates.work import Speedup, script_of, work_done
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobClass, JobId, JobState
-from ebbtide_core.resources.pools import PoolState
 
 UNKNOWN_S: Final = {JobClass.TRIAL_AND_ERROR: 300.0, JobClass.BEST_EFFORT: 3600.0}
 """The assumed length of a job, in seconds, where nothing else is known."""
@@ -65,10 +65,14 @@ Kind = tuple[OutlookSource, object]
 
 
 class Outlooks:
-    """What the jobs of one pool tell of each other; derived from the jobs, event by event."""
+    """What the jobs of one pool tell of each other; derived from the jobs, event by event.
 
-    def __init__(self, state: PoolState) -> None:
-        self._state = state
+    ``curve`` returns the speed of a job by its share of GPUs if it was measured, else None; then it is ``speedup``.
+    """
+
+    def __init__(self, speedup: Speedup, curve: Callable[[Job], Speedup | None]) -> None:
+        self._speedup = speedup
+        self._curve = curve
         self._runs: dict[Kind, RunLengths] = {}
         self._said: dict[Kind, float] = {}
         """The outlook of a new job of each kind when the waiting jobs were last sorted by it."""
@@ -131,10 +135,10 @@ class Outlooks:
         return True
 
     def _done_s(self, job: Job, now: float) -> float:
-        return work_done(job, now, self._state.speedup) / self._speed(job)
+        return work_done(job, now, self._speedup) / self._speed(job)
 
     def _speed(self, job: Job) -> float:
-        return (self._state.curve(job) or self._state.speedup)(job.gpus_min)
+        return (self._curve(job) or self._speedup)(job.gpus_min)
 
 
 def kinds_of(job: Job) -> tuple[Kind, ...]:

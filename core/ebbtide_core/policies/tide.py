@@ -124,7 +124,7 @@ class Tides:
     """What earlier jobs tell, how often room appears, and the shares of the jobs that were due when they started."""
 
     def __init__(self, state: PoolState, queue: TideQueue) -> None:
-        self.outlooks = queue.outlooks = Outlooks(state)
+        self.outlooks = queue.outlooks = Outlooks(state.speedup, state.curve)
         self.rates = RoomRates(state, self.outlooks)
         self.was_due: dict[JobId, int] = {}
         self._queue = queue
