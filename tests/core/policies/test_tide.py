@@ -302,7 +302,8 @@ def test_it_comes_to_rest_and_its_queue_is_in_order(data: st.DataObject) -> None
     jobs: list[Job] = []
     for _ in range(data.draw(st.integers(1, 25))):
         live = [job for job in jobs if job.state is JobState.RUNNING]
-        if live and data.draw(st.booleans()):
+        one_ends = data.draw(st.booleans())
+        if live and one_ends:
             lab.end(data.draw(st.sampled_from(live)), DONE)
         else:
             low = data.draw(st.sampled_from(["0", "1/2", "1", "2", "4"]))
