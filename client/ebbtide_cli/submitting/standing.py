@@ -25,7 +25,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         show_default=True,
         help="Priority; a lower number is more urgent.",
     ),
-    click.option("--weight", type=float, default=1.0, help="Weight under fair-share (default: 1)."),
+    click.option("--weight", type=float, default=1.0, help="Weight under fair-share and tide (default: 1)."),
     click.option(
         "--group", metavar="NAME", default="", help="Group of jobs that have one share together under fair-share."
     ),

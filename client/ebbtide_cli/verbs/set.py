@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--priority", type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY), help="Priority; a lower number is more urgent."
 )
-@click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Weight under fair-share.")
+@click.option("--weight", type=click.FloatRange(MIN_WEIGHT, MAX_WEIGHT), help="Weight under fair-share and tide.")
 @click.option("--pool", metavar="NAME", help="Pool to move the job to; a running job is suspended first.")
 @click.option(
     "--max-concurrent",

@@ -260,12 +260,14 @@ class DemandQueue(Queue):
 def demand_of(job: Job) -> Hashable:
     """Return the job's demand: everything that decides where ``job`` fits."""
     spec = job.spec
+    return (job.gpus_min, job.gpus_max, spec.cpus, spec.mem_bytes, *demand_besides_size(job))
+
+
+def demand_besides_size(job: Job) -> tuple[Hashable, ...]:
+    """Return what decides where ``job`` fits, apart from how many GPUs and CPUs, and how much memory, it needs."""
+    spec = job.spec
     return (
-        job.gpus_min,
-        job.gpus_max,
         job.gpu_memory.requested_bytes and (job.gpu_memory.requested_bytes, spec.gpu_mem_bytes),
-        spec.cpus,
-        spec.mem_bytes,
         spec.max_nodes,
         spec.nodes,
         spec.spread,

@@ -17,6 +17,7 @@ from ebbtide_core.policies.priority import Priority
 from ebbtide_core.policies.proportional import MalleableProportional, MoldableProportional
 from ebbtide_core.policies.reservation import Reservation
 from ebbtide_core.policies.rigid import RigidFcfs, RigidShortest
+from ebbtide_core.policies.tide import Tide
 
 
 class PolicyError(ValueError):
@@ -40,6 +41,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
     "reservation": Reservation,
     "rigid-fcfs": RigidFcfs,
     "rigid-shortest": RigidShortest,
+    "tide": Tide,
 }
 
 

@@ -1,0 +1,455 @@
+"""Tide: whoever is expected to be done soonest goes first, and room is made where that delays everybody least in sum.
+
+Waiting jobs have their turns by priority, and within a priority by their time per completion over their weight (see
+`ebbtide_core.estimates.outlook`). Whoever fits may pass. For a job that does not fit, elastic jobs shrink; else jobs
+step aside if that costs less than to wait:
+
+    2 · Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
+
+A second of delay is priced by ``price``, the weight over the expected length, so that a delay counts relative to how
+long a job takes anyway. Job j takes t seconds per completion and would have room in W seconds if it waits: when room is
+expected to appear (`RoomRates`), and as much later as it has waited in vain, but no later than it is due. Each victim v
+is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
+victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
+that it would preempt in turn, nor for a small error of an estimate. The delay of a less urgent job counts next to
+nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+
+A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
+priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
+is free where such a job is expected to fit first is kept for it; for one more expected length, jobs that are expected
+to be done by then may have it. Once it runs, no job of its priority preempts it. So from then on a job is passed by no
+job that was submitted after it was due, unless that does not take its room.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from typing import ClassVar, Final
+
+from ebbtide_core.admission.queues import demand_besides_size
+from ebbtide_core.estimates.outlook import Outlook, Outlooks, about
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeAllocation, NodeId
+from ebbtide_core.policies.defragment import defragment
+from ebbtide_core.policies.draft import Draft
+from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.policies.policy import JobImportance, Policy
+from ebbtide_core.policies.preemption import (
+    Choice,
+    Nodes,
+    claim,
+    could_make_room,
+    may_be_preempted,
+    minimal_set,
+    nodes_of,
+    suffice,
+)
+from ebbtide_core.policies.room_rates import RoomRates, gpus_on, price
+from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
+from ebbtide_core.policies.tide_queue import TideQueue, due_at
+from ebbtide_core.resources.eligibility import holds_up
+from ebbtide_core.resources.pools import PoolState, Ranking
+from ebbtide_core.snapshot import Plan, Snapshot
+
+PATIENCE: Final = 0.01
+"""The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
+TWICE: Final = 2.0
+"""How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
+NEXT_TO_NOTHING: Final = 1e-9
+"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
+SHARE_OF_DUE: Final = 0.25
+"""The share of the GPUs that due jobs have at most, or one due job if it needs more."""
+RESTART_S: Final = 30.0
+"""The assumed time in seconds in which a job comes back, before that was measured."""
+MOST_REFUSED: Final = 8
+"""The jobs of one size for which room is sought in vain in one pass."""
+MOST_LOOKED_AT: Final = 64
+"""The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
+SOONEST_AGAIN_S: Final = 60.0
+"""The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
+MOST_WEIGHED: Final = 4
+"""The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tide(Policy):
+    """The policy's options.
+
+    ``bound``: a job is due once the time since its submit is this many times its expected length. ``min_run_s``: as for
+    `FitGpp`. ``resize_after_s``: as for `Fifo`.
+    """
+
+    bound: float = 8.0
+    min_run_s: float = 600.0
+    resize_after_s: float = 60.0
+    goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY, JobImportance.WEIGHT})
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bound) and self.bound >= 1):
+            raise ValueError(f"bound is at least 1, not {self.bound}")
+
+    def stays(self, job: Job, waiting: Job, now: float) -> Stay | None:
+        """Apply the rules by priority and of the job itself; what is weighed is in the reason of the waiting job."""
+        if job.priority < waiting.priority:
+            return Stay(f"of priority {job.priority}, which is more urgent than {waiting.priority}")
+        if job.gpus_min and not waiting.gpus_min:
+            return NOT_FOR_CPUS
+        return stays_by_itself(job, self.min_run_s, now)
+
+    def queue(self) -> TideQueue:
+        """Order waiting jobs by priority, then by who is expected to be done soonest."""
+        return TideQueue(self.bound)
+
+    def ranking(self, state: PoolState) -> Ranking:
+        """Index what earlier jobs tell, and how often room appears."""
+        assert isinstance(state.queue, TideQueue)
+        return Tides(state, state.queue)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Offer each job its turn, then grow."""
+        draft = Draft(snapshot)
+        fit_ranges(draft)
+        turns = _Turns(self, draft)
+        for priority in sorted(turns.queue.by_priority):
+            turns.offer_to_due(priority)
+            turns.offer_to_soonest(priority)
+        grow(draft, self.resize_after_s)
+        return draft.plan()
+
+
+class Tides:
+    """What earlier jobs tell, how often room appears, and the shares of the jobs that were due when they started."""
+
+    def __init__(self, state: PoolState, queue: TideQueue) -> None:
+        self.outlooks = queue.outlooks = Outlooks(state.speedup, state.curve)
+        self.rates = RoomRates(state, self.outlooks)
+        self.was_due: dict[JobId, int] = {}
+        self._queue = queue
+        self._rooms: dict[JobId, tuple[Allocation, int]] = {}
+        """The room of each job, and the number of the attempt that runs there; 0 if that is still to come."""
+
+    def update(self, job: Job) -> None:
+        """Take in that ``job`` changed."""
+        if changed := self.outlooks.learn(job):
+            self._queue.sort_anew(changed)
+        known = self._rooms.get(job.id)
+        room = None if job.planned is None else (job.planned, job.attempts[-1].number if job.running else 0)
+        if room == known:
+            return
+        for node in {*(known[0].node_ids if known is not None else ()), *nodes_of(job)}:
+            self.rates.change(node)
+        if room is None:
+            del self._rooms[job.id]
+            self.was_due.pop(job.id, None)
+            return
+        self._rooms[job.id] = room
+        if job.running and (job.id in self.was_due or self._is_due(job, job.attempts[-1].placed)):
+            self.was_due[job.id] = room[0].share
+
+    def _is_due(self, job: Job, at: float) -> bool:
+        return due_at(job, self.outlooks.of(job, at), self._queue.bound) <= at
+
+
+class _Turns:
+    """One pass of the policy: it offers each waiting job its turn."""
+
+    def __init__(self, policy: Tide, draft: Draft) -> None:
+        self.policy = policy
+        self.draft = draft
+        self.snapshot = draft.snapshot
+        self.tides: Tides = draft.snapshot.ranking
+        queue = draft.snapshot.queue
+        assert isinstance(queue, TideQueue)
+        self.queue = queue
+        self.now = draft.snapshot.now
+        self.smallest = min([size for waiting in queue.by_priority.values() for size in waiting.by_size], default=0)
+        self.ahead = 0
+        """How many jobs have had their turns in vain."""
+        self.weighed = 0
+        self.kept: list[tuple[float, int, Job, list[NodeId]]] = []
+        """The due jobs that wait, by the seconds until they are expected to get room; and on which nodes."""
+        self._outlooks: dict[JobId, Outlook] = {}
+        self._planned: dict[NodeId, list[tuple[int, Job]]] = {}
+        self._soonest: dict[NodeId, list[tuple[float, int, Job]]] = {}
+        self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
+        """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
+
+    def outlook(self, job: Job) -> Outlook:
+        """Return the outlook of ``job`` now."""
+        found = self._outlooks.get(job.id)
+        if found is None:
+            found = self._outlooks[job.id] = self.queue.outlook(job) or self.tides.outlooks.of(job, self.now)
+        return found
+
+    # --- turns ---
+
+    def offer_to_due(self, priority: int) -> None:
+        """Offer the due jobs of ``priority`` their turns; note in ``kept`` where room is to be kept for the rest."""
+        draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
+        given = sum(self.tides.was_due.values())
+        self.weighed = 0
+        for due, _, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
+            if due > self.now:
+                draft.recheck(due)
+                return
+            if given and given + job.gpus_min > total * SHARE_OF_DUE:
+                return
+            if self._fits(job):
+                given += job.gpus_min
+                continue
+            where, wait_s = self._first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
+            if not where:
+                continue
+            given += job.gpus_min
+            if not self._weigh(job, wait_s):
+                self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
+                at_once = self.now >= due + self.outlook(job).length_s
+                insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
+
+    def offer_to_soonest(self, priority: int) -> None:
+        """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
+        self.weighed = 0
+        lines = self.queue.by_priority[priority].by_size.values()
+        heads = [(line[0], line, 0, 0) for line in lines]
+        heapify(heads)
+        while heads:
+            (_, _, job), line, index, refused = heads[0]
+            self._keep_from(self.outlook(job).left_s)
+            if job.id not in self.draft.placements and job.id not in self.draft.waits:
+                refused += not self._offer(job)
+            index += 1
+            if (
+                index < min(len(line), MOST_LOOKED_AT)
+                and refused < MOST_REFUSED
+                and self.draft.trial.most >= job.gpus_min
+            ):
+                heapreplace(heads, (line[index], line, index, refused))
+            else:
+                heappop(heads)
+        self._keep_from(math.inf)
+
+    def _keep_from(self, left_s: float) -> None:
+        """Keep room for the due jobs that get it before a job that takes ``left_s`` is expected to be done."""
+        while self.kept and self.kept[0][0] <= left_s:
+            _, _, job, where = self.kept.pop(0)
+            self._keep(job, where)
+
+    def _offer(self, job: Job) -> bool:
+        """Start ``job`` if it may start now; return False if that was tried in vain."""
+        if self._fits(job):
+            return True
+        if not holds_up(job, self.snapshot.books):
+            self.draft.wait(job)
+            return False
+        wait_s = self._wait_s(job)
+        if self._weigh(job, wait_s):
+            return True
+        if not self.ahead:
+            if defragment(self.draft, job, self.policy.resize_after_s):
+                return True
+            self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
+            self._wait(job, f"; {self.outlook(job)}, and would have room in about {about(wait_s)}")
+        self.ahead += 1
+        return False
+
+    def _wait_s(self, job: Job) -> float:
+        """Return in how many seconds ``job`` would have room if no other stepped aside for it.
+
+        The rate of room is a guess worth one observation. So a job that has waited in vain is expected to wait for as
+        much longer.
+        """
+        passed = self.smallest < job.gpus_min
+        room_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), passed, self.now)
+        waited_s = self.now - (job.submitted if job.attempt is None else job.attempt.exited or self.now)
+        return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
+
+    def _wait(self, job: Job, more: str) -> None:
+        self.draft.wait(job)
+        self.draft.waits[job.id] += more
+
+    def _fits(self, job: Job) -> bool:
+        """Start ``job`` if there is room, or if elastic jobs give some back."""
+        spec = job.spec
+        known = self._too_large.setdefault(demand_besides_size(job), [])
+        if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
+            return False
+        if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
+            return True
+        if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
+            self._too_large.clear()
+            return True
+        known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
+        return False
+
+    # --- preemption ---
+
+    def _weigh(self, job: Job, wait_s: float) -> bool:
+        """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
+        mine = self.outlook(job)
+        worth = price(job, mine)
+        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, worth * PATIENCE * mine.left_s):
+            return False
+        self.weighed += 1
+        best, least = None, worth * wait_s
+        for nodes, there in self._candidates(job):
+            found = self._cheapest(job, nodes, there, worth, least)
+            if found is not None:
+                least, best = found
+        if best is None:
+            return False
+        victims = best[0]
+        last = self.outlook(victims[-1])
+        why = f"job {job.id} ({mine}) would have room in about {about(wait_s)}, this one is {last}"
+        claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
+        self._too_large.clear()
+        return True
+
+    def _could_pay(self, job: Job, gain: float, least: float) -> bool:
+        """Return whether it might cost less than ``gain`` that any job steps aside; ``least`` is if it is less urgent.
+
+        A price falls with the age of a job, and was computed when the jobs of its node changed last; half of it is a
+        bound in all but rare cases.
+        """
+        left_s = self.outlook(job).left_s
+        return any(
+            gain > (cheapest * left_s / 2 if priority == job.priority else least)
+            for priority, cheapest in self.tides.rates.prices(self.now).items()
+            if priority >= job.priority
+        )
+
+    def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
+        """Yield, node by node or for all nodes of a gang at once, the jobs there that may step aside for ``job``."""
+        everywhere: dict[JobId, Job] = {}
+        gang, need = self.draft.trial.is_gang(job), -(-job.gpus_min // WHOLE)
+        for id, node in self.snapshot.nodes.items():
+            there = self._planned_on(id)
+            if not gang and node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need:
+                continue
+            able = [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
+            if gang:
+                everywhere |= {other.id: other for other in able}
+            elif able:
+                yield (id,), able
+        if everywhere:
+            yield None, [*everywhere.values()]
+
+    def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
+        """Return the jobs with room on that node, each with the number of GPUs there."""
+        found = self._planned.get(id)
+        if found is None:
+            jobs = map(self.snapshot.job, sorted(self.snapshot.nodes[id].planned))
+            found = self._planned[id] = [(gpus_on(job, id), job) for job in jobs]
+        return found
+
+    def _may_step_aside(self, other: Job, job: Job) -> bool:
+        """Return whether ``other`` may be preempted for ``job`` if it pays."""
+        if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
+            return False
+        if other.priority == job.priority:
+            if not other.running or other.id in self.tides.was_due:
+                return False
+            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + _cost_s(other):
+                return False
+        return may_be_preempted(self.draft, other, self.policy.min_run_s)
+
+    def _loss(self, other: Job, job: Job) -> float:
+        """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
+        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
+        return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
+
+    def _cheapest(
+        self, job: Job, nodes: Nodes, there: list[Job], worth: float, least: float
+    ) -> tuple[float, Choice] | None:
+        """Return the cheapest victims on ``nodes`` and what they cost, if that is less than ``least``; else None."""
+        losses = sorted([(self._loss(other, job), other.sequence, other) for other in there])
+        able = [other for loss, _, other in losses if loss + worth * _save_s(other) < least]
+        rooms = [room for other in able if (room := self.draft.allocation(other)) is not None]
+        if not able or (nodes is not None and not could_make_room(self.draft, job, rooms, nodes[0])):
+            return None
+        alone = next(([other] for other in able if suffice(self.draft, job, [other], nodes)), None)
+        victims = alone or minimal_set(self.draft, job, able, nodes)
+        if not victims:
+            return None
+        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(_save_s, victims))
+        if any(other.priority > job.priority for other in victims):
+            cost += worth * PATIENCE * self.outlook(job).left_s
+        return (cost, (victims, nodes)) if cost < least else None
+
+    # --- room that is kept ---
+
+    def _first_room(self, job: Job) -> tuple[list[NodeId], float]:
+        """Return where ``job`` is expected to fit first, and in how many seconds; no nodes if nowhere."""
+        spec, need = job.spec, -(-job.gpus_min // WHOLE)
+        gang, each = self.draft.trial.is_gang(job), need // spec.nodes
+        found: list[tuple[float, int, NodeId]] = []
+        for index, (id, node) in enumerate(self.snapshot.nodes.items()):
+            wanted = min(each, len(node.slices)) if gang else need
+            at = self._fits_in_s(job, id, wanted)
+            if at is not None and (wanted or not gang):
+                found.append((at, index, id))
+        found.sort()
+        nodes, gpus = list[NodeId](), 0
+        for at, _, id in found:
+            nodes.append(id)
+            gpus += min(each, len(self.snapshot.nodes[id].slices))
+            if gpus >= need and len(nodes) >= spec.nodes:
+                return nodes, at
+        return [], math.inf
+
+    def _fits_in_s(self, job: Job, id: NodeId, gpus: int) -> float | None:
+        """Return in how many seconds ``job`` is expected to have so many GPUs of that node; None if it never has."""
+        draft, spec, node = self.draft, job.spec, self.snapshot.nodes[id]
+        if len(node.slices) < gpus:
+            return None
+        there = [entry for entry in self._leaving(id) if entry[2].id not in draft.evictions]
+        rooms = [(left_s, room) for left_s, _, other in there if (room := other.planned) is not None]
+        if not draft.trial.is_gang(job) and not could_make_room(draft, job, [room for _, room in rooms], id):
+            return None
+        use = draft.trial.use(id)
+        idle, cpus, mem_bytes = node.idle(use), node.facts.cpus - use.cpus, node.facts.mem_bytes - use.mem_bytes
+        at = 0.0
+        pieces = ((left_s, piece) for left_s, room in rooms for piece in room.nodes if piece.node == id)
+        for left_s, piece in pieces:
+            if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes:
+                break
+            at = left_s
+            idle, cpus, mem_bytes = idle + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
+        return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
+
+    def _leaving(self, id: NodeId) -> list[tuple[float, int, Job]]:
+        """Return the jobs with room on that node, soonest done first."""
+        found = self._soonest.get(id)
+        if found is None:
+            there = [(self.outlook(other).left_s, other.sequence, other) for _, other in self._planned_on(id)]
+            found = self._soonest[id] = sorted(there)
+        return found
+
+    def _keep(self, job: Job, where: Sequence[NodeId]) -> None:
+        """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that."""
+        left, pieces = -(-job.gpus_min // WHOLE), list[NodeAllocation]()
+        for id in where:
+            node, use = self.snapshot.nodes[id], self.draft.trial.use(id)
+            idle = [whole for whole in node.slices.values() if use.share(whole.gpu) == 0][:left]
+            left -= len(node.slices) if len(where) > 1 else len(idle)
+            cpus = min(job.spec.cpus, max(0.0, node.facts.cpus - use.cpus))
+            mem_bytes = min(job.spec.mem_bytes, max(0, node.facts.mem_bytes - use.mem_bytes))
+            if idle or cpus or mem_bytes:
+                pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
+        if pieces:
+            self.draft.trial.take(Allocation(tuple(pieces)))
+
+
+def _save_s(job: Job) -> float:
+    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
+    if not job.running:
+        return 0.0
+    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
+
+
+def _cost_s(job: Job) -> float:
+    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
+    known = job.suspending.restart_cost_s
+    return known if known is not None else (_save_s(job) + RESTART_S if job.running else 0.0)

@@ -1,0 +1,113 @@
+"""The queue of `Tide`: by priority and size, those that are expected to be done soonest first."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ebbtide_core.admission.queues import Queue, QueueKey
+from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobId
+
+Entry = tuple[float, int, Job]
+"""A job by its outlook, or by the Unix time at which it is due; then by submission."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingJobs:
+    """The waiting jobs of one priority: by their smallest sizes, soonest done first; and all of them by when due."""
+
+    by_size: dict[int, list[Entry]] = field(default_factory=dict)
+    by_due: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a job stands in the queue, and why."""
+
+    priority: int
+    size: int
+    outlook: Outlook
+    soonest: Entry
+    due: Entry
+    kinds: tuple[Kind, ...]
+
+
+class TideQueue(Queue):
+    """The waiting jobs by their outlooks when they came, or when these last changed much.
+
+    A job is due once the time since its submit reaches ``bound`` times its expected length. Adding or removing a job
+    costs a binary search. `Tides` sets ``outlooks``.
+    """
+
+    outlooks: Outlooks
+
+    def __init__(self, bound: float) -> None:
+        super().__init__(_identity)
+        self.bound = bound
+        self.by_priority: dict[int, WaitingJobs] = {}
+        self._places: dict[JobId, _Place] = {}
+        self._of_kind: dict[Kind, dict[JobId, Job]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Job]:
+        for _, waiting in sorted(self.by_priority.items()):
+            yield from (job for _, _, job in sorted(entry for line in waiting.by_size.values() for entry in line))
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Insert ``job`` by its outlook, which does not depend on the time while it waits."""
+        outlook = self.outlooks.of(job, 0.0)
+        soonest = (outlook.left_s / job.weight, job.sequence, job)
+        due = (due_at(job, outlook, self.bound), job.sequence, job)
+        place = self._places[job.id] = _Place(job.priority, job.gpus_min, outlook, soonest, due, kinds_of(job))
+        waiting = self.by_priority.setdefault(place.priority, WaitingJobs())
+        insort(waiting.by_size.setdefault(place.size, []), soonest)
+        insort(waiting.by_due, due)
+        for kind in place.kinds:
+            self._of_kind.setdefault(kind, {})[job.id] = job
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Remove ``job``; raise KeyError if it is not in the queue."""
+        place = self._places.pop(job.id)
+        waiting = self.by_priority[place.priority]
+        line = waiting.by_size[place.size]
+        del line[bisect_left(line, place.soonest)]
+        del waiting.by_due[bisect_left(waiting.by_due, place.due)]
+        if not line:
+            del waiting.by_size[place.size]
+            if not waiting.by_size:
+                del self.by_priority[place.priority]
+        for kind in place.kinds:
+            alike = self._of_kind[kind]
+            del alike[job.id]
+            if not alike:
+                del self._of_kind[kind]
+
+    def outlook(self, job: Job) -> Outlook | None:
+        """Return the outlook by which ``job`` has its place; None if it is not in the queue."""
+        place = self._places.get(job.id)
+        return None if place is None else place.outlook
+
+    def due(self, job: Job) -> float:
+        """Return the Unix time at which ``job``, which is in the queue, is due."""
+        return self._places[job.id].due[0]
+
+    def sort_anew(self, kinds: Iterable[Kind]) -> None:
+        """Give the jobs of ``kinds`` the places that their outlooks now give them."""
+        for job in {id: job for kind in kinds for id, job in self._of_kind.get(kind, {}).items()}.values():
+            key = self.order(job)
+            self.remove(key, job)
+            self.add(key, job)
+
+
+def due_at(job: Job, outlook: Outlook, bound: float) -> float:
+    """Return the Unix time at which ``job`` is due; the time in which its user held it does not count."""
+    return job.submitted + job.times.held_s + bound * outlook.length_s
+
+
+def _identity(job: Job) -> QueueKey:
+    """Return what places ``job``, apart from what is known of other jobs."""
+    times = job.times
+    return (job.priority, job.sequence, job.weight, times.work_s, times.held_s, job.gpus_min, job.gpus_max)

@@ -1,0 +1,390 @@
+"""Tide: who is expected to be done soonest, and who steps aside for whom."""
+
+from typing import Any
+
+import pytest
+from ebbtide_core.estimates.outlook import OutlookSource
+from ebbtide_core.events import JobChanged
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import JobState, SuspendMode
+from ebbtide_core.policies.registry import PolicyError, create_policy
+from ebbtide_core.policies.tide import MOST_LOOKED_AT, Tides
+from ebbtide_core.resources.placing import Trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.lab import DONE, Lab, gpus_of, stopped
+
+
+def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
+    return Lab("tide", nodes, gpus, **options)
+
+
+def tides(lab: Lab) -> Tides:
+    ranking = lab.cluster.state.pools["default"].ranking
+    assert isinstance(ranking, Tides)
+    return ranking
+
+
+def ended(lab: Lab, seconds: float, count: int = 5, **spec: Any) -> None:
+    """So many jobs ran for ``seconds``, one after the other."""
+    for _ in range(count):
+        job = lab.running(1, **spec)
+        lab.wait(seconds - 2)
+        lab.end(job, DONE)
+
+
+def starts(lab: Lab, running: Job, jobs: list[Job]) -> list[int]:
+    """In which order the jobs start that wait for ``running``, which has the only GPU."""
+    order = []
+    for _ in jobs:
+        lab.end(running, DONE)
+        [running] = [job for job in jobs if job.state is JobState.STARTING]
+        lab.start(running)
+        order.append(jobs.index(running))
+    return order
+
+
+# --- whose turn it is ---
+
+
+def test_the_script_whose_runs_were_shorter_goes_first() -> None:
+    lab = lab_of()
+    ended(lab, 500, name="long")
+    ended(lab, 50, name="short")
+    running = lab.running(1, name="other")
+    jobs = [lab.submit(1, name=name) for name in ("long", "short", "long", "short")]
+    assert starts(lab, running, jobs) == [1, 3, 0, 2]
+
+
+def test_where_nothing_is_known_trial_and_error_jobs_go_first_then_those_that_came_first() -> None:
+    lab = lab_of()
+    running = lab.running(1, te=True)
+    jobs = [lab.submit(1), lab.submit(1, te=True), lab.submit(1), lab.submit(1, te=True)]
+    assert starts(lab, running, jobs) == [1, 3, 0, 2]
+
+
+def test_a_time_limit_bounds_how_long_a_job_is_expected_to_take() -> None:
+    lab = lab_of()
+    running = lab.running(1, suspend=SuspendMode.NONE)
+    jobs = [lab.submit(1), lab.submit(1, time_limit_s=600.0), lab.submit(1, time_limit_s=60.0)]
+    assert starts(lab, running, jobs) == [2, 1, 0]
+
+
+def test_a_weight_divides_the_time_that_a_job_is_expected_to_take() -> None:
+    lab = lab_of()
+    running = lab.running(1)
+    jobs = [lab.submit(1), lab.submit(1, weight=3.0), lab.submit(1, weight=2.0)]
+    assert starts(lab, running, jobs) == [1, 2, 0]
+
+
+def test_jobs_that_wait_are_sorted_anew_once_other_runs_tell_something_else() -> None:
+    lab = lab_of(gpus=2, bound="1000")
+    keep = lab.running(1, name="keep", suspend=SuspendMode.NONE)
+    ended(lab, 20, name="a")
+    ended(lab, 200, name="b")
+    first = lab.running(1, name="b", suspend=SuspendMode.NONE)
+    waiting_a, waiting_b = lab.submit(2, name="a"), lab.submit(2, name="b")
+    queue = lab.cluster.state.pools["default"].queue
+    assert list(queue) == [waiting_a, waiting_b]
+    lab.wait(3)
+    lab.end(first, DONE)  # a run of b that took only some seconds
+    ended(lab, 3, count=10, name="b")
+    assert list(queue) == [waiting_b, waiting_a]
+    assert keep.running
+
+
+def test_whoever_fits_may_pass() -> None:
+    lab = lab_of(gpus=4)
+    lab.running(3, suspend=SuspendMode.NONE)
+    large = lab.submit(2)
+    small = lab.submit(1)
+    assert (large.state, small.state) == (JobState.PENDING, JobState.STARTING)
+
+
+def test_a_more_urgent_priority_goes_first_however_long_it_takes() -> None:
+    lab = lab_of()
+    running = lab.running(1, priority=1)
+    jobs = [lab.submit(1, te=True, priority=9), lab.submit(1, priority=5)]
+    assert starts(lab, running, jobs) == [1, 0]
+
+
+# --- what is known ---
+
+
+def outlook_of(lab: Lab, job: Job) -> tuple[OutlookSource, float]:
+    outlook = tides(lab).outlooks.of(job, lab.now)
+    return outlook.source, round(outlook.left_s)
+
+
+def test_progress_tells_more_than_earlier_runs_and_these_more_than_the_class() -> None:
+    lab = lab_of()
+    ended(lab, 400, name="others")
+    ended(lab, 100, name="x")
+    job = lab.running(1, name="x")
+    assert outlook_of(lab, job) == (OutlookSource.SCRIPT, 100)
+    lab.wait(49)
+    lab.progress(job, 10)
+    assert outlook_of(lab, job) == (OutlookSource.PROGRESS, 459)
+    assert outlook_of(lab, lab.submit(1, name="new"))[0] is OutlookSource.USER
+
+
+def test_a_trial_that_has_run_longer_than_trials_do_is_judged_by_all_jobs() -> None:
+    lab = lab_of(gpus=2)
+    ended(lab, 4000)
+    ended(lab, 100, te=True, name="trial")
+    job = lab.running(1, te=True, name="long")
+    assert outlook_of(lab, job) == (OutlookSource.USER, 100)
+    lab.wait(200)
+    source, left_s = outlook_of(lab, job)
+    assert source is OutlookSource.ALL
+    assert left_s > 3000
+
+
+def test_a_job_that_outlived_all_others_is_expected_to_run_as_long_again() -> None:
+    lab = lab_of()
+    ended(lab, 100)
+    job = lab.running(1)
+    lab.wait(10_000)
+    assert outlook_of(lab, job) == (OutlookSource.AGE, 10_001)
+
+
+# --- who steps aside ---
+
+
+def test_a_long_job_steps_aside_for_a_trial_and_the_story_says_what_decided() -> None:
+    lab = lab_of()
+    long = lab.running(1)
+    trial = lab.submit(1, te=True)
+    assert stopped(lab.last) == {long.id}
+    stop = long.attempts[-1].stop
+    assert stop is not None
+    assert stop.reason == (
+        f"preempted by job {trial.id}: job {trial.id} (done in about 5 min, assumed by its class and how long it has "
+        "run) would have room in about 40 min, this one is done in about 60 min, assumed by its class and how long it "
+        "has run"
+    )
+
+
+def test_no_job_steps_aside_for_one_that_takes_as_long() -> None:
+    lab = lab_of()
+    lab.running(1)
+    waiting = lab.submit(1)
+    lab.wait(1000)
+    assert stopped(lab.last) == set()
+    assert waiting.reason.startswith("waiting for 1 GPU; done in about 60 min, assumed by its class")
+    assert waiting.reason.endswith("and would have room in about 77 min")
+
+
+def test_no_job_steps_aside_if_room_appears_soon() -> None:
+    lab = lab_of()
+    nearly_done = lab.running(1)
+    lab.wait(3000)
+    lab.progress(nearly_done, 99)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == set()
+    lab = lab_of()
+    half_done = lab.running(1)
+    lab.wait(3000)
+    lab.progress(half_done, 50)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == {half_done.id}
+
+
+def test_no_job_steps_aside_if_its_save_takes_longer_than_the_wait() -> None:
+    lab = lab_of()
+    lab.running(1, grace_s=3500.0)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == set()
+
+
+def test_of_equal_jobs_the_one_that_saves_sooner_steps_aside() -> None:
+    lab = lab_of(gpus=2)
+    lab.running(1, grace_s=60.0)
+    quick = lab.running(1, grace_s=5.0)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == {quick.id}
+
+
+def test_one_job_steps_aside_rather_than_two() -> None:
+    lab = lab_of(gpus=4)
+    lab.running(1)
+    lab.running(1)
+    pair = lab.running(2)
+    lab.submit(2, te=True)
+    assert stopped(lab.last) == {pair.id}
+
+
+def test_a_trial_that_ran_too_long_steps_aside_for_another() -> None:
+    lab = lab_of()
+    liar = lab.running(1, te=True)
+    lab.wait(2000)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == {liar.id}
+
+
+def test_a_job_with_room_to_spare_shrinks_before_any_other_steps_aside() -> None:
+    lab = lab_of(gpus=4)
+    elastic = lab.running(1, 4)
+    lab.wait(100)
+    trial = lab.submit(2, te=True)
+    lab.settle()
+    assert (len(gpus_of(elastic)), len(gpus_of(trial))) == (2, 2)
+    assert elastic.suspending.preemptions == 0
+
+
+def test_a_more_urgent_job_preempts_a_less_urgent_one_though_it_takes_longer() -> None:
+    lab = lab_of()
+    less = lab.running(1, te=True, priority=50)
+    lab.submit(1, priority=40)
+    assert stopped(lab.last) == {less.id}
+
+
+def test_a_less_urgent_job_preempts_nobody() -> None:
+    lab = lab_of()
+    lab.running(1, priority=40)
+    lab.submit(1, te=True, priority=50)
+    lab.wait(100_000)
+    assert stopped(lab.last) == set()
+
+
+def test_a_change_of_priority_counts_from_the_next_decision_on() -> None:
+    lab = lab_of()
+    running, waiting = lab.running(1), lab.submit(1)
+    assert stopped(lab.last) == set()
+    lab.tell(JobChanged(waiting.id, 1, waiting.weight, waiting.priority, waiting.weight))
+    assert stopped(lab.last) == {running.id}
+
+
+def test_a_job_that_cannot_be_preempted_stays() -> None:
+    lab = lab_of()
+    lab.running(1, suspend=SuspendMode.NONE)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == set()
+
+
+# --- who waited long ---
+
+
+def test_room_is_kept_for_a_job_that_is_due_and_it_is_not_preempted_afterwards() -> None:
+    lab = lab_of(gpus=4, bound="2")
+    small = [lab.running(1, te=True, name="small") for _ in range(4)]
+    large = lab.submit(4, name="large")
+    for _ in range(400):
+        lab.wait(60)
+        if large.running:
+            break
+        if (done := next((job for job in small if job.running), None)) is not None:
+            lab.end(done, DONE)
+            small.append(lab.submit(1, te=True, name="small"))
+        for job in small:
+            if job.state is JobState.STARTING:
+                lab.start(job)
+    assert large.running
+    assert 2 * 3600 < large.attempts[0].placed - large.submitted < 3 * 3600 + 1200
+    lab.start(large)
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == set()
+
+
+def test_the_bound_is_at_least_1() -> None:
+    with pytest.raises(PolicyError, match=r"bound is at least 1, not 0\.5"):
+        create_policy("tide", {"bound": "0.5"})
+
+
+# --- all together ---
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_it_comes_to_rest_and_its_queue_is_in_order(data: st.DataObject) -> None:
+    lab = lab_of(gpus=4, nodes="ab", bound="2")
+    jobs: list[Job] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        live = [job for job in jobs if job.state is JobState.RUNNING]
+        one_ends = data.draw(st.booleans())
+        if live and one_ends:
+            lab.end(data.draw(st.sampled_from(live)), DONE)
+        else:
+            low = data.draw(st.sampled_from(["0", "1/2", "1", "2", "4"]))
+            jobs.append(
+                lab.submit(
+                    low,
+                    "4" if low != "0" and data.draw(st.booleans()) else None,
+                    te=data.draw(st.booleans()),
+                    name=data.draw(st.sampled_from("ab")),
+                    priority=data.draw(st.sampled_from([40, 50])),
+                    grace_s=data.draw(st.sampled_from([1.0, 600.0])),
+                )
+            )
+        lab.wait(data.draw(st.sampled_from([0.0, 30.0, 700.0, 9000.0])))
+        lab.settle()
+        pool = lab.cluster.state.pools["default"]
+        waiting = {job.id for job in jobs if job.queued is not None}
+        order = list(pool.queue)
+        assert {job.id for job in order} == waiting
+        assert [job.priority for job in order] == sorted(job.priority for job in order)
+
+
+def test_a_pass_looks_at_a_bounded_number_of_the_jobs_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+    find = Trial.find
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        return find(*args, **kwargs)
+
+    monkeypatch.setattr(Trial, "find", counted)
+    lab = lab_of(gpus=4)
+    lab.running(3, suspend=SuspendMode.NONE)
+    lab.running(1, cpus=32.0, suspend=SuspendMode.NONE)
+    asked = []
+    for number in range(4 * MOST_LOOKED_AT):
+        calls[0] = 0
+        lab.submit(1, cpus=1.0 + number / 1000, name=f"{number}")
+        asked.append(calls[0])
+    assert max(asked[2 * MOST_LOOKED_AT :]) <= max(asked[:MOST_LOOKED_AT])
+
+
+class Adversary:
+    """Keeps every GPU busy with small jobs of its choice: whenever one is done, it submits the next."""
+
+    def __init__(self, lab: Lab, data: st.DataObject, gpus: int) -> None:
+        self.lab = lab
+        self.data = data
+        self.left: dict[str, float] = {}
+        self.jobs: list[Job] = []
+        for _ in range(gpus):
+            self.submit()
+
+    def submit(self) -> None:
+        spec: dict[str, Any] = {"te": self.data.draw(st.booleans()), "name": self.data.draw(st.sampled_from("ab"))}
+        job = self.lab.submit(1, grace_s=1.0, **spec)
+        self.left[job.id] = self.data.draw(st.sampled_from([60.0, 300.0, 1200.0]))
+        self.jobs.append(job)
+
+    def go_on(self) -> None:
+        """Let time go by until the next small job is done."""
+        self.lab.settle()
+        running = [job for job in self.jobs if job.state is JobState.RUNNING]
+        step = min((self.left[job.id] for job in running), default=60.0)
+        self.lab.wait(step)
+        for job in running:
+            self.left[job.id] -= step
+            if self.left[job.id] <= 0 and job.state is JobState.RUNNING:
+                self.lab.end(job, DONE)
+                self.jobs.remove(job)
+                self.submit()
+
+
+@given(st.data(), st.integers(2, 4))
+@settings(max_examples=10, deadline=None)
+def test_no_stream_of_small_jobs_starves_a_large_one(data: st.DataObject, gpus: int) -> None:
+    lab = lab_of(gpus=4, bound="2")
+    adversary = Adversary(lab, data, 4)
+    large = lab.submit(gpus, name="large")
+    while not large.attempts and lab.now < 20_000:
+        adversary.go_on()
+    # Of its class and script nothing is known but what the adversary's jobs tell: an hour at most.
+    assert large.attempts, "it starved"
+    assert large.attempts[0].placed - large.submitted < 3 * 3600 + 4 * 1200 + 600
