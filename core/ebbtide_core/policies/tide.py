@@ -263,7 +263,7 @@ class _Turns:
         """
         passed = self.smallest < job.gpus_min
         room_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), passed, self.now)
-        waited_s = self.now - (job.submitted if job.attempt is None else job.attempt.exited or self.now)
+        waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
 
     def _wait(self, job: Job, more: str) -> None:
@@ -453,3 +453,11 @@ def _cost_s(job: Job) -> float:
     """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
     known = job.suspending.restart_cost_s
     return known if known is not None else (_save_s(job) + RESTART_S if job.running else 0.0)
+
+
+def _waits_since(job: Job, now: float) -> float:
+    """Return the Unix time since which the job waits: of its submit or its last end; ``now`` if it runs."""
+    last = job.attempt
+    if last is None:
+        return job.submitted
+    return last.end.at if last.end is not None else now
