@@ -6,13 +6,15 @@ launcher_is_wanted || {
 }
 units_are_wanted || write_units
 serves() { agent_is_of_launcher && [ -e "$own/agent.json" ]; }
+serves_or_ended() { serves || ! kill -0 "$started" 2> /dev/null; }
 if ! serves; then
     stop_agent
     if [ "$keeper" = background ]; then
         drop_units
         cd "$home"
         setsid sh "$launcher" < /dev/null >> "$own/agent.log" 2>&1 &
-        within 90 serves || {
+        started=$!
+        within 90 serves_or_ended && serves || {
             tail -n 3 "$own/agent.log" >&2
             exit 1
         }
