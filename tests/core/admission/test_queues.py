@@ -51,6 +51,7 @@ def test_who_is_left_out_takes_along_all_that_are_alike(kind: str, sizes: list[i
         assert offered(queue, sizes_left_out) == expected(inside, sizes_left_out)
 
 
+@pytest.mark.replaces
 @pytest.mark.parametrize("policy", ["fitgpp", "fifo", "hybrid"])
 def test_of_those_whom_no_node_in_service_can_run_one_of_a_kind_is_tried(
     policy: str, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def run(lab, counts, steps):
 policies = pytest.mark.parametrize("policy", ["fitgpp", "priority", "fair-share", "pri", "pri-limit"])
 
 
+@pytest.mark.replaces
 @policies
 @settings(max_examples=share_of(60), deadline=None)
 @given(counts=NODES, steps=STEPS)
@@ -97,6 +98,7 @@ def test_each_of_those_who_are_preempted_for_a_job_is_needed(policy, counts, ste
     assert watch.useless == []
 
 
+@pytest.mark.replaces
 @policies
 def test_a_gang_takes_the_room_of_no_more_than_it_needs_on_all_nodes_together(policy) -> None:
     plain = {"priority": 4, "suspend": SuspendMode.CHECKPOINT}
@@ -113,6 +115,7 @@ SMALL = st.tuples(
 )
 
 
+@pytest.mark.replaces
 @policies
 @settings(max_examples=share_of(100), deadline=None)
 @given(nodes=st.sampled_from(["a", "ab"]), small=st.lists(SMALL, min_size=8, max_size=24), gpus=st.integers(2, 4))
@@ -134,6 +137,7 @@ def test_fitgpp_preempts_nobody_more_often_than_p(counts, steps, p) -> None:
     assert all(job.suspending.preemptions <= p for job in lab.cluster.state.jobs.values())
 
 
+@pytest.mark.replaces
 @settings(max_examples=share_of(60), deadline=None)
 @given(counts=NODES, steps=STEPS)
 def test_with_fallback_wait_fitgpp_preempts_one_job_for_another(counts, steps) -> None:

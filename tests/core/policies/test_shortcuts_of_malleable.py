@@ -151,6 +151,7 @@ def node(name: str, gpus: int) -> e.NodeRegistered:
     return registration(name, gpus, checkpoint_root_id="shared")
 
 
+@pytest.mark.replaces
 @pytest.mark.parametrize("policy", ["malleable-equipartition", "malleable-proportional"])
 @settings(max_examples=share_of(250), deadline=None)
 @given(gpus=st.integers(1, 3), paper=st.booleans(), lows=LOWS, memory=MEMORY, steps=STEPS)

@@ -326,6 +326,7 @@ def test_it_comes_to_rest_and_its_queue_is_in_order(data: st.DataObject) -> None
         assert [job.priority for job in order] == sorted(job.priority for job in order)
 
 
+@pytest.mark.replaces
 def test_a_pass_looks_at_a_bounded_number_of_the_jobs_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
     find = Trial.find
