@@ -90,7 +90,7 @@ def test_uv_and_pipx_give_the_commands_an_environment_of_their_own(bundle: Path,
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["ebb"]
     ebb = tmp_path / "bin" / "ebb"
-    assert run(ebb, "--version", **environment).stdout == f"ebbtide {VERSION}\n"
+    assert run(ebb, "--version", **environment).stdout == f"ebbtide {VERSION} (pure Python core)\n"
     said = run(ebb, "dashboard", "--link", **environment).stderr
     assert "no dashboard runs in EBB_HOME" in said, "its libraries are there, or it would say which are missing"
 

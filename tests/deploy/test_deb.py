@@ -69,12 +69,12 @@ def test_the_package_is_installed_and_removed_and_leaves_nothing_but_the_state_o
     state.parent.mkdir()
     state.write_text("kept")
     machine.install(package)
-    assert machine.version() == f"ebbtide {VERSION}\n"
+    assert machine.version() == f"ebbtide {VERSION} (pure Python core)\n"
     units = {path.name for path in (machine.root / "usr/lib/systemd/system").iterdir()}
     assert units == {path.name for path in (ROOT / "deploy/systemd").iterdir()}
 
     machine.install(package)  # once more
-    assert machine.version() == f"ebbtide {VERSION}\n"
+    assert machine.version() == f"ebbtide {VERSION} (pure Python core)\n"
 
     removed = machine.dpkg("--remove", "ebbtide")
     assert removed.returncode == 0, removed.stderr
