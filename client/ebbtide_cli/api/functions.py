@@ -8,6 +8,7 @@ import hashlib
 import linecache
 import os
 import pickle
+import re
 import secrets
 import shutil
 import sys
@@ -37,6 +38,7 @@ LATE_S: Final = 5.0
 """Seconds for which a file that was written on another machine may be missing here: network file systems remember
 for some time that a name did not exist."""
 _LOOK_S: Final = 0.2
+_NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The positional and the named arguments of one call."""
@@ -103,7 +105,13 @@ def discard(folder: Path) -> None:
 
 
 def forget(folder: Path, job_id: str) -> None:
-    """Remove the results of a job or array, and its function unless a job that was requeued has results of it."""
+    """Remove the results of a job or array, and its function unless a job that was requeued has results of it.
+
+    The directory comes from the job's command, which anybody may write as they like: what `written` did not make here
+    is left alone.
+    """
+    if folder.parent != _root() or _NAME.fullmatch(folder.name) is None:
+        return
     for path in folder.glob("result-*"):
         if path.name.split("-")[1].partition(".")[0] == job_id:
             with suppress(OSError):
@@ -174,9 +182,13 @@ def _result(folder: Path, job: client_pb2.Job) -> sealed.Sealed | None:
             os.listdir(folder)  # has a network file system look again
 
 
+def _root() -> Path:
+    return Home.current().root / FOLDER
+
+
 def _made() -> Path:
     """Make a directory that only this account can enter."""
-    root = Home.current().root / FOLDER
+    root = _root()
     folder = root / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     try:
         make_folder(root)

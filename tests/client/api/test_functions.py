@@ -195,3 +195,26 @@ def test_a_job_that_is_removed_takes_its_results_along(folder: Path) -> None:
     assert sorted(os.listdir(folder)) == ["function", "inputs", "result-18.0-1"]
     functions.forget(folder, "18")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", [".", "thesis", "functions", "functions/..", "functions/thesis"])
+def test_a_command_that_names_another_directory_has_nothing_removed(home: Path, place: str) -> None:
+    """Whoever may remove a job may see in its command what its user wrote there: any path."""
+    for folder in (home, home / "thesis", home / "functions" / "thesis"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("paper.tex", "result-17-1"):
+            (folder / name).write_text("years of work")
+    before = sorted(home.rglob("*"))
+    named = functions.folder_of(["python", "-m", "ebbtide.function", f"{home}/{place}"])
+    assert named is not None
+    functions.forget(named, "17")
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_link_in_the_place_of_a_function_is_not_followed(folder: Path, home: Path) -> None:
+    (home / "thesis").mkdir()
+    (home / "thesis" / "paper.tex").write_text("years of work")
+    link = folder.with_name("20260101-000000-00000000")
+    link.symlink_to(home / "thesis")
+    functions.forget(link, "17")
+    assert (home / "thesis" / "paper.tex").exists()
