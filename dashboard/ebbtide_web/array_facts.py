@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_web.listed import page_number
 from ebbtide_web.picture import LONGEST_TEXT, optional, state_of
 
 PAGE: Final = 100
@@ -38,11 +39,11 @@ class WantedTasks:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "WantedTasks":
         """Read the query of an address; what makes no sense is as if it were not there."""
-        page, param, metric = query.get("page", "0"), query.get("param", ""), query.get("metric", "")
+        param, metric = query.get("param", ""), query.get("metric", "")
         return cls(
             param=param[:LONGEST_TEXT] if param.isprintable() else "",
             metric=metric[:_LONGEST_METRIC] if metric.isprintable() else "",
-            page=int(page) if page.isascii() and page.isdigit() and len(page) < 5 else 0,
+            page=page_number(query),
         )
 
     def request(self, id: str) -> client_pb2.ShowArrayRequest:

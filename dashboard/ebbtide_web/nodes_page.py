@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from ebbtide_protos.quantities import printable
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_web.listed import order, page_number
 from ebbtide_web.picture import LONGEST_TEXT, SET_ASIDE, ClusterPicture, gpu_state, natural
 from ebbtide_web.shared_page import encoded
 
@@ -47,16 +48,15 @@ class WantedNodes:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "WantedNodes":
         """Read the query of an address; what makes no sense is as if it were not there."""
-        sort = query.get("sort", "name")
-        page = query.get("page", "0")
+        sort, down = order(query, SORTS)
         return cls(
             tab=query.get("show", "") if query.get("show") in TABS else "all",
             text=query.get("q", "").strip()[:LONGEST_TEXT],
             state=query.get("state", "")[:LONGEST_TEXT],
             pool=query.get("pool", "")[:LONGEST_TEXT],
-            sort=sort.removeprefix("-") if sort.removeprefix("-") in SORTS else "name",
-            down=sort.startswith("-"),
-            page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 0,
+            sort=sort,
+            down=down,
+            page=page_number(query),
         )
 
     def query(self) -> str:

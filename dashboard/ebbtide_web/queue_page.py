@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_web.listed import order, page_number
 from ebbtide_web.picture import (
     CLASSES,
     FINISHED,
@@ -45,8 +46,7 @@ class Wanted:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "Wanted":
         """Read the query of an address; what makes no sense is as if it were not there."""
-        sort = query.get("sort", "queue")
-        page = query.get("page", "0")
+        sort, down = order(query, SORTS)
         return cls(
             tab=query.get("show", "") if query.get("show") in TABS else "unfinished",
             text=query.get("q", "").strip()[:LONGEST_TEXT],
@@ -54,9 +54,9 @@ class Wanted:
             state=query.get("state", "")[:LONGEST_TEXT],
             pool=query.get("pool", "")[:LONGEST_TEXT],
             job_class=query.get("class", "")[:LONGEST_TEXT],
-            sort=sort.removeprefix("-") if sort.removeprefix("-") in SORTS else "queue",
-            down=sort.startswith("-"),
-            page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 0,
+            sort=sort,
+            down=down,
+            page=page_number(query),
         )
 
     def query(self) -> str:

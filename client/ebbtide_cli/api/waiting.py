@@ -39,6 +39,15 @@ class Waits:
         return future
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            while ids := self._ids():  # else they would wait for a thread that is gone
+                self._fail(ids, error)
+            raise
+
+    def _follow(self) -> None:
+        """Ask and settle until nothing is waited for."""
         outage, pause = Outage(reached=True), threading.Event()
         while ids := self._ids():
             try:
@@ -91,7 +100,7 @@ class Waits:
             waits[:] = [wait for wait in waits if wait not in due]
             return [future for _, future in due]
 
-    def _fail(self, ids: Sequence[str], error: Failure) -> None:
+    def _fail(self, ids: Sequence[str], error: Exception) -> None:
         for job_id in ids:
             with self._lock:
                 waits = self._waiting.pop(job_id, [])

@@ -58,11 +58,11 @@ Work = Callable[[Remote, HostReport], Awaitable[Result]]
 
 
 async def on_all(
-    remotes: Sequence[Remote], reports: Sequence[HostReport], work: Work, told: Callable[[], None]
+    remotes: Sequence[Remote], reports: Sequence[HostReport], work: Work, on_change: Callable[[], None]
 ) -> None:
     """Do the work on every host, `AT_ONCE` at a time; whatever fails on one changes nothing for the others.
 
-    ``told`` is called whenever a report has changed.
+    ``on_change`` is called whenever a report has changed.
     """
     places = asyncio.Semaphore(AT_ONCE)
 
@@ -74,7 +74,7 @@ async def on_all(
                 report.result, report.step, report.why = Result.FAILED, failed.step, failed.why
             except OSError as error:  # of this machine: no more processes, or the bundle is gone
                 report.result, report.why = Result.FAILED, one_line(str(error))
-            told()
+            on_change()
 
     async with asyncio.TaskGroup() as group:
         for remote, report in zip(remotes, reports, strict=True):
@@ -113,7 +113,7 @@ class Deployment:
     """What is done on each host, for the cluster of one master."""
 
     cluster: TargetCluster
-    told: Callable[[], None]
+    on_change: Callable[[], None]
     dry: bool
 
     async def bring_up(self, remote: Remote, report: HostReport) -> Result:
@@ -124,7 +124,7 @@ class Deployment:
             return Result.PLANNED
         since = 0.0
         for step in steps:
-            self._tell(report, step)
+            self._enter(report, step)
             match step:
                 case "send":
                     await remote.send()
@@ -135,9 +135,9 @@ class Deployment:
             report.done.append(step)
         if "start" in steps:
             since = await self.cluster.now()
-        self._tell(report, "wait")
+        self._enter(report, "wait")
         await self._until_up(remote, report, since)
-        self._tell(report, "doctor")
+        self._enter(report, "doctor")
         report.findings = _findings(await remote.run("doctor"))
         return Result.PROBLEM if report.problems() else Result.UP
 
@@ -151,23 +151,23 @@ class Deployment:
             report.done = [*(["drain"] if node else []), *(["remove"] if here else []), *(["forget"] if node else [])]
             return Result.PLANNED
         if node is not None:
-            self._tell(report, "drain")
+            self._enter(report, "drain")
             if jobs := await self.cluster.drain(name):
                 left = f"job {', '.join(sorted(jobs)[:5])} is still there, and nothing new starts"
                 raise StepFailed("drain", f"{left}: 'ebb node drain {name} --now --wait' suspends it; then try again")
             report.done.append("drain")
         if here:
-            self._tell(report, "remove")
+            self._enter(report, "remove")
             await remote.run("remove")
             report.done.append("remove")
         if node is not None:
-            self._tell(report, "forget")
+            self._enter(report, "forget")
             await self.cluster.forget(name)
             report.done.append("forget")
         return Result.REMOVED
 
     async def _look(self, remote: Remote, report: HostReport) -> Facts:
-        self._tell(report, "look")
+        self._enter(report, "look")
         report.facts = facts = await remote.run("look")
         if "keeper" not in facts:
             raise StepFailed("look", "the host did not answer as a shell would: does its account have one?")
@@ -182,17 +182,17 @@ class Deployment:
     async def _until_up(self, remote: Remote, report: HostReport, since: float) -> None:
         name, may_join = remote.host.node, "join" not in report.done and not remote.keeps_options
         if may_join and not await self.cluster.is_up(name, since, REJOIN_S):
-            self._tell(report, "join")
+            self._enter(report, "join")
             await self._join(remote)
             report.done.append("join")
-            self._tell(report, "wait")
+            self._enter(report, "wait")
         if not await self.cluster.is_up(name, since, UP_S):
             said = (await remote.run("say")).get("log", ["its agent says nothing"])
             raise StepFailed("wait", f"node {name} is not up after {UP_S:g} s: {said[-1]}")
 
-    def _tell(self, report: HostReport, step: str) -> None:
+    def _enter(self, report: HostReport, step: str) -> None:
         report.step = step
-        self.told()
+        self.on_change()
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,7 @@
 """Run the steps on hosts, each a shell script that ssh reads from its standard input.
 
-What is secret is in that text only: in no argument, no environment, and no file.
+What is secret is in that text only: in no argument, no environment, and no file that has a name (some shells keep a
+long text that they read in a temporary file of their own, which they have unlinked).
 """
 
 import asyncio

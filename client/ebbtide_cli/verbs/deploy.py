@@ -185,7 +185,7 @@ def _work(remotes: "list[Remote]", reports: "list[HostReport]", work: "Work", de
 
     try:
         with interrupts.sigterm_too():
-            interrupts.run(on_all(remotes, reports, work, deployment.told))
+            interrupts.run(on_all(remotes, reports, work, deployment.on_change))
     except KeyboardInterrupt:
         return True
     return False

@@ -19,6 +19,7 @@ from typing import Final
 
 from ebbtide_core.estimates.gittins import RunLengths
 from ebbtide_core.estimates.work import Speedup, script_of, work_done
+from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobClass, JobId, JobState
 
@@ -57,7 +58,7 @@ class Outlook:
 
     def __str__(self) -> str:
         """Return the outlook in words."""
-        return f"done in about {about(self.left_s)}, {self.source.value}"
+        return f"done in about {duration(self.left_s)}, {self.source.value}"
 
 
 Kind = tuple[OutlookSource, object]
@@ -154,11 +155,3 @@ def kinds_of(job: Job) -> tuple[Kind, ...]:
     if job.spec.group:
         kinds.insert(0, (OutlookSource.GROUP, (job.user, job.spec.group)))
     return tuple(kinds)
-
-
-def about(seconds: float) -> str:
-    """Return a time in words: ``40 s``, ``6 min``, ``3 h``, ``12 d``."""
-    for bound, unit, name in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if seconds < bound:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds / 86_400:.0f} d"

@@ -21,3 +21,11 @@ def until_then(waited: str) -> str:
 def count_gpus(count: int) -> str:
     """Return ``1 GPU`` or ``N GPUs``."""
     return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words, rounded to hours, minutes or seconds."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ebbtide_core.events import Event, SessionUnused
+from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import StopCause
 from ebbtide_core.reconcile import stop
@@ -39,14 +40,6 @@ def _say(event: SessionUnused) -> str:
     if not event.since:
         return "used again"
     return f"unused: ended in {duration(event.left_s)} unless it is used" if event.left_s > 0 else "unused too long"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words, rounded to hours, minutes or seconds."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 RULES: Final = (Rule(SessionUnused, news=_is_news, apply=about_job(_noted), decide=_unused, say=_say),)

@@ -30,7 +30,8 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size
-from ebbtide_core.estimates.outlook import Outlook, Outlooks, about
+from ebbtide_core.estimates.outlook import Outlook, Outlooks
+from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeAllocation, NodeId
 from ebbtide_core.policies.defragment import defragment
@@ -205,7 +206,7 @@ class _Turns:
                 continue
             given += job.gpus_min
             if not self._weigh(job, wait_s):
-                self._wait(job, f"; it is due, and gets room in about {about(wait_s)}")
+                self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
 
@@ -251,7 +252,7 @@ class _Turns:
             if defragment(self.draft, job, self.policy.resize_after_s):
                 return True
             self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
-            self._wait(job, f"; {self.outlook(job)}, and would have room in about {about(wait_s)}")
+            self._wait(job, f"; {self.outlook(job)}, and would have room in about {duration(wait_s)}")
         self.ahead += 1
         return False
 
@@ -302,7 +303,7 @@ class _Turns:
             return False
         victims = best[0]
         last = self.outlook(victims[-1])
-        why = f"job {job.id} ({mine}) would have room in about {about(wait_s)}, this one is {last}"
+        why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
         return True

@@ -248,6 +248,19 @@ def test_a_job_that_is_removed_while_it_is_waited_for_is_a_failure(cluster: Clus
         waiting.result(30)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_nobody_foresaw_reaches_all_who_wait_and_later_waits_go_on(
+    cluster: Cluster, master: ScriptedMaster
+) -> None:
+    master.add(make_job(state="RUNNING"))
+    waits = cluster.job(17)._link.waits
+    for waiting in [waits.until("17"), waits.until("17", lambda job: bool(1 / 0))]:
+        with pytest.raises(ZeroDivisionError):
+            waiting.result(30)
+    master.add(make_job(state="COMPLETED"))
+    assert waits.until("17").result(30).job_id == "17"
+
+
 def test_nothing_is_asked_once_nothing_is_waited_for(cluster: Cluster, master: ScriptedMaster) -> None:
     master.add(make_job(state="COMPLETED"))
     cluster.job(17)._link.waits.until("17").result(30)
