@@ -53,8 +53,7 @@ class NodeRoutes:
             raise BadInputError("deadline: is not a number of seconds")
         fields = {"deadline": int(deadline) if deadline else None, "force": query.get("force") == "1"}
         wanted = drain_request(request.path_params["name"], fields)
-        wanted.preview = True
-        return answer({"jobs": node_facts.job_fates(await self._dashboard.call(session, "DrainNode", wanted))})
+        return answer({"jobs": node_facts.job_fates(await self._dashboard.call(session, "ForecastDrain", wanted))})
 
     async def change(self, request: Request, session: Session) -> Response:
         """Change one node."""

@@ -237,9 +237,10 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         yield client_pb2.NodeReply(node=node, jobs=fates())
         await asyncio.Event().wait()
 
-    async def DrainNode(self, request: Any, context: Any) -> client_pb2.NodeReply:
-        if not request.preview:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(13))
+    async def DrainNode(self, request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(13))
+
+    async def ForecastDrain(self, request: Any, context: Any) -> client_pb2.NodeReply:
         return client_pb2.NodeReply(jobs=fates())
 
     async def Usage(self, request: Any, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:

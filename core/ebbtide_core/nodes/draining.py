@@ -52,7 +52,7 @@ def drain_forecasts(state: ClusterState, node: Node, now: float) -> Iterator[Dra
     return (_forecast(state, job, node, now) for job in state.jobs_on(node))
 
 
-def drain_preview(state: ClusterState, event: e.NodeDrained, now: float) -> list[DrainForecast]:
+def forecast_drain(state: ClusterState, event: e.NodeDrained, now: float) -> list[DrainForecast]:
     """Return what would become of each job if the node were drained so. This changes ``state``, which is a copy."""
     _drained(state, event, now)
     return list(drain_forecasts(state, state.nodes[event.node], now))

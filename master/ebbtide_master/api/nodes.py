@@ -11,7 +11,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.nodes.draining import drain_forecasts, drain_preview
+from ebbtide_core.nodes.draining import drain_forecasts, forecast_drain
 from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.resources.books import Node
 from ebbtide_protos.v1 import client_pb2
@@ -56,28 +56,30 @@ class NodeService:
     # --- out of service, and into it ---
 
     async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Take a node out of service, and show what becomes of its jobs; a preview only shows what would."""
-        check_words("--reason", request.reason, MAX_REASON_LENGTH)
-        check_words("user", request.user, MAX_USER_LENGTH)
-        deadline = self._deadline(request)
-        if request.force and deadline is None:
-            raise SpecError("--force", "needs a --deadline, or --now")
-        node = NodeId(request.node)
-        drained = e.NodeDrained(
-            node=node, user=request.user, reason=request.reason, deadline=deadline, force=request.force
-        )
-        if request.preview:
-            return await self._preview(drained)
-        return await self._tell_node(node, drained)
+        """Take a node out of service, and show what becomes of its jobs."""
+        drained = self._drained(request)
+        return await self._tell_node(drained.node, drained)
 
-    async def _preview(self, drained: e.NodeDrained) -> client_pb2.NodeReply:
-        """Return what would become of the node's jobs, computed in a copy of this process in which it is drained."""
+    async def ForecastDrain(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
+        """Show what would become of a node's jobs, computed in a copy of this process in which it is drained."""
+        drained = self._drained(request)
         async with self._copies.turn(caller().user):
             found = await (await self._loop.ask(lambda cluster: self._in_a_copy(cluster, drained)))
         if found is None:
             late = f"what would become of the jobs on node {drained.node} is not known after {LONGEST_S:g} s"
             raise RefusedError(Refusal(RefusalKind.LIMIT, late))
         return client_pb2.NodeReply.FromString(found)
+
+    def _drained(self, request: client_pb2.DrainNodeRequest) -> e.NodeDrained:
+        """Return the event that the request asks for. Raises `SpecError`."""
+        check_words("--reason", request.reason, MAX_REASON_LENGTH)
+        check_words("user", request.user, MAX_USER_LENGTH)
+        deadline = self._deadline(request)
+        if request.force and deadline is None:
+            raise SpecError("--force", "needs a --deadline, or --now")
+        return e.NodeDrained(
+            node=NodeId(request.node), user=request.user, reason=request.reason, deadline=deadline, force=request.force
+        )
 
     def _in_a_copy(self, cluster: Cluster, drained: e.NodeDrained) -> asyncio.Future[bytes | None]:
         if (refusal := cluster.refusal(drained)) is not None:
@@ -86,7 +88,7 @@ class NodeService:
 
         def work() -> bytes:
             reply = client_pb2.NodeReply(node=self._message(cluster.state.nodes[drained.node], cluster, now))
-            reply.jobs.extend(map(node_job_message, drain_preview(cluster.state, drained, now)))
+            reply.jobs.extend(map(node_job_message, forecast_drain(cluster.state, drained, now)))
             return reply.SerializeToString()
 
         return self._copies.compute(work)

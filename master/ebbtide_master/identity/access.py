@@ -41,7 +41,8 @@ ACCESS: Final = {
             Access.BOOKER: ("ReserveGpus", "CancelReservation"),
             Access.HOLDER: ("CreateToken", "ListTokens", "RevokeToken"),
             Access.OPERATOR: (
-                "DrainNode", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence", "RemoveNode",
+                "DrainNode", "ForecastDrain", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence",
+                "RemoveNode",
             ),
             Access.ADMIN: (
                 "Quiesce", "AddUser", "SetUser", "RemoveUser", "ImportUsers", "Reload", "InviteNode", "RevokeNode",
@@ -58,6 +59,7 @@ _IN_WORDS: Final = {
     "ConfirmDead": "saying that a node is dead",
     "DrainNode": "draining a node",
     "EndStray": "ending what runs without a job",
+    "ForecastDrain": "asking what draining a node would do",
     "ImportUsers": "importing users",
     "InviteNode": "inviting a node",
     "ListUsers": "listing users",

@@ -2630,15 +2630,12 @@ class DrainNodeRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DEADLINE_S_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
-    PREVIEW_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     user: _builtins.str
     reason: _builtins.str
     deadline_s: _builtins.float
     """from now; 0: at once; unset: those there run to their end"""
     force: _builtins.bool
-    preview: _builtins.bool
-    """only say what would become of the jobs there; nothing is changed"""
     def __init__(
         self,
         *,
@@ -2647,11 +2644,10 @@ class DrainNodeRequest(_message.Message):
         reason: _builtins.str = ...,
         deadline_s: _builtins.float | None = ...,
         force: _builtins.bool = ...,
-        preview: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "preview", b"preview", "reason", b"reason", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s", "deadline_s", b"deadline_s", "force", b"force", "node", b"node", "reason", b"reason", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_s: _TypeAlias = _typing.Literal["deadline_s"]  # noqa: Y015
     _WhichOneofArgType__deadline_s: _TypeAlias = _typing.Literal["_deadline_s", b"_deadline_s"]  # noqa: Y015

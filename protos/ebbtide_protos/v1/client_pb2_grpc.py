@@ -184,6 +184,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
                 _registered_method=True)
+        self.ForecastDrain = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ForecastDrain',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
         self.ResumeNode = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ResumeNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
@@ -503,6 +508,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForecastDrain(self, request, context):
+        """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResumeNode(self, request, context):
         """Put it into service again.
         """
@@ -807,6 +819,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'ForecastDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForecastDrain,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
             ),
@@ -1712,6 +1729,33 @@ class ClientService:
             request,
             target,
             '/ebbtide.v1.ClientService/DrainNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForecastDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ForecastDrain',
             ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
             options,

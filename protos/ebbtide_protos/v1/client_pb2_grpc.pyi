@@ -94,6 +94,8 @@ class ClientServiceStub:
     """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
     """Take a node out of service; nothing new starts there."""
+    ForecastDrain: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
+    """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
     ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """Put it into service again."""
     ConfirmDead: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
@@ -188,6 +190,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """
     DrainNode: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Take a node out of service; nothing new starts there."""
+    ForecastDrain: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
     ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Put it into service again."""
     ConfirmDead: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
@@ -453,6 +457,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
         """Take a node out of service; nothing new starts there."""
+
+    @_abc_1.abstractmethod
+    def ForecastDrain(
+        self,
+        request: _client_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
 
     @_abc_1.abstractmethod
     def ResumeNode(

@@ -56,14 +56,14 @@ async def test_a_drained_node_is_shown_as_such_and_watched_until_nobody_is_there
         assert (await agent.receive("launch")).attempt == 2
 
 
-async def test_a_preview_says_what_a_drain_would_do_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_forecast_of_a_drain_says_what_becomes_of_each_job_and_changes_nothing(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         suspended = await master.running(agent, name="train", grace_s=30.0)
         never = await master.running(agent, name="fixed", suspend=job_pb2.SUSPEND_MODE_NONE)
 
         async def fates(**how) -> dict[str, str]:
-            reply = await master.ask.DrainNode(drain(preview=True, **how))
+            reply = await master.ask.ForecastDrain(drain(**how))
             assert (reply.node.state, reply.node.HasField("drain")) == ("up", False)
             return {job.job_id: job.fate for job in reply.jobs}
 
@@ -71,14 +71,15 @@ async def test_a_preview_says_what_a_drain_would_do_and_changes_nothing(tmp_path
         assert await fates() == {suspended: "runs_out", never: "runs_out"}
         assert await fates(deadline_s=0.0) == {suspended: "waits", never: "stays"}, "no other node is there"
         assert await fates(deadline_s=0.0, force=True) == {suspended: "waits", never: "ends"}
+        assert master.store.last_sequence == before
         await master.agent("n2")
         before = master.store.last_sequence
-        reply = await master.ask.DrainNode(drain(preview=True, deadline_s=3600.0))
+        reply = await master.ask.ForecastDrain(drain(deadline_s=3600.0))
         assert reply.jobs[0].fate == "goes_on"
         assert reply.jobs[0].at == pytest.approx(time.time() + 3570.0, abs=60.0)
         assert master.store.last_sequence == before
         assert (await master.show(suspended)).state == job_pb2.JOB_STATE_RUNNING
-        code, words = await refused(master.ask.DrainNode(drain("n9", preview=True)))
+        code, words = await refused(master.ask.ForecastDrain(drain("n9")))
         assert (code, words) == (grpc.StatusCode.NOT_FOUND, "node n9 does not exist")
 
 
