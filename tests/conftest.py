@@ -28,7 +28,7 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # How long an example takes says what else this machine does. `make test-all` draws more of them than `make test`.
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("any machine", settings.get_profile("thorough"), max_examples=40)
+settings.register_profile("any machine", settings.get_profile("thorough"), max_examples=25)
 settings.load_profile("any machine")
 
 # Some hundred processes of ours are started: each would compile all the code anew.

@@ -420,7 +420,7 @@ def every_page(cluster):
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious_and_everything_fits_at_every_width(cluster, page, theme):
     pages = every_page(cluster)
     context = page.context

@@ -20,6 +20,7 @@ from ebbtide_web.sessions import Links
 from tests.dashboard import hostile_cluster
 from tests.dashboard.hostile import CORPUS
 from tests.dashboard.looking import NARROW, WIDE, bursts, serious, watched
+from tests.drawing import some_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -181,7 +182,7 @@ def test_the_usage_shows_hostile_texts_as_text(hostile, page):
 
 def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, page):
     names = ("q", "user", "state", "pool", "class", "sort", "show", "page")
-    for text in CORPUS[::7]:
+    for text in some_of(CORPUS[::7]):
         page.goto(f"{hostile.url}/queue?{urlencode(dict.fromkeys(names, text[:200]))}")
         page.wait_for_selector("#rows :text('No job is like that.')")
         check(page)
@@ -195,7 +196,7 @@ def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, pag
 
 
 def test_a_job_shows_hostile_texts_as_text_wherever_somebody_may_write_one(hostile, page):
-    for number in range(1, hostile_cluster.JOBS + 1):
+    for number in some_of(range(1, hostile_cluster.JOBS + 1)):
         page.goto(f"{hostile.url}/jobs/{number}")
         page.wait_for_selector("#log .ln:text('the last line')")
         page.wait_for_selector("#story li")
@@ -260,14 +261,14 @@ def test_the_page_of_an_array_shows_hostile_texts_as_text(hostile, page):
 
 
 def test_words_of_a_refusal_are_only_text(hostile, page):
-    for number in range(0, len(CORPUS), 4):
+    for number in some_of(range(0, len(CORPUS), 4)):
         page.goto(f"{hostile.url}/jobs/{hostile_cluster.REFUSED + number}")
         assert page.evaluate(MISSING, ["main", [printable(CORPUS[number])]]) == []
         check(page)
     page.complaints[:] = without_refusals(page.complaints)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious_on_the_map(hostile, page, theme):
     hostile.take(hostile_cluster.MAP)
     plain = page.context.browser.new_context(bypass_csp=True, reduced_motion="reduce", color_scheme=theme)

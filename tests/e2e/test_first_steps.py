@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,8 @@ def test_a_template_is_suspended_and_ends_with_the_weights_of_a_run_in_peace(
     suspended, peaceful = tmp_path / "suspended", tmp_path / "peaceful"
     up, submit = first_steps(idle_cluster, suspended, template)
     shell(idle_cluster, suspended, f"{up} --gpus 1xA100-40GB")
-    job = shell(idle_cluster, suspended, submit.replace("ebb submit", "ebb submit --env OMP_NUM_THREADS=1") + options)
+    submit = submit.replace("ebb submit", "ebb submit --env OMP_NUM_THREADS=1") + options
+    job = shell(idle_cluster, suspended, submit)
     shell(idle_cluster, suspended, f"grep -q -m1 -E 'step 5/|loss' < <(ebb logs --follow {job})")
     shell(idle_cluster, suspended, f"ebb suspend --wait {job}")
     assert not (suspended / out).exists()
@@ -70,8 +70,9 @@ def test_a_template_is_suspended_and_ends_with_the_weights_of_a_run_in_peace(
     assert len(idle_cluster.show(job)["attempts"]) == 2
 
     first_steps(idle_cluster, peaceful, template)
-    program = submit.partition(" -- python ")[2]
-    shell(idle_cluster, peaceful, f"{sys.executable} {program}{options}")
+    shell(
+        idle_cluster, peaceful, f"ebb wait $({submit})"
+    )  # with the variables of the other, which are not this shell's
     assert weights(suspended / out) == weights(peaceful / out)
 
 

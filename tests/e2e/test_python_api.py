@@ -195,5 +195,5 @@ def test_a_study_of_optuna_runs_its_trials_as_jobs(shared_cluster: Cluster) -> N
     command = [sys.executable, str(EXAMPLES / "optuna_search.py"), "--trials", "4", "--parallel", "2"]
     done = subprocess.run(command, env=shared_cluster.environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("best: {'x': ")
+    assert done.stdout.splitlines()[-1].startswith("best: {'lr': ")
     assert done.stdout.rstrip().endswith("after 4 trials")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide import sealed
 from ebbtide.function import FUNCTION, INPUTS, MODULE, RAISED, VALUE, Input, python_version, result_name
@@ -26,10 +26,14 @@ from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.api.failing import FunctionFailure, JobFailed, RemoteTraceback
+from ebbtide_cli.connection import ask
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.jobs import summary
 from ebbtide_cli.text import printable
+
+if TYPE_CHECKING:
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 FOLDER: Final = "functions"
 LARGEST_SOURCE: Final = 256 * 1024
@@ -118,6 +122,19 @@ def forget(folder: Path, job_id: str) -> None:
                 path.unlink()
     if not any(folder.glob("result-*")):
         discard(folder)
+
+
+def remove(stub: "ClientServiceStub", job_id: str) -> list[str]:
+    """Let the master forget a finished job or array, and remove its function and results; the ids that it had.
+
+    Raises `Failure` if it may not be removed.
+    """
+    request = client_pb2.JobRequest(job_id=job_id)
+    command = ask(stub.ShowJob, request).spec.command
+    gone = list(ask(stub.Remove, request).job_ids)
+    if (folder := folder_of(command)) is not None and "." not in job_id:
+        forget(folder, job_id)
+    return gone
 
 
 def import_path(workdir: Path) -> Iterator[str]:

@@ -164,9 +164,7 @@ class Job(Generic[Result]):
 
     def remove(self) -> None:
         """Let the master forget the job, which has to be finished, with its logs, its checkpoints and its result."""
-        self._link.ask(lambda stub: ask(stub.Remove, client_pb2.JobRequest(job_id=self.id)))
-        if self._folder is not None and "." not in self.id:
-            functions.forget(self._folder, self.id)
+        self._link.ask(lambda stub: functions.remove(stub, self.id))
 
     def logs(self, *, tail: int = 0, attempt: int = 0, rank: int | None = None, node: str = "") -> str:
         """Return what the job has printed until now, in all attempts or one; with ``tail`` the last so many lines."""

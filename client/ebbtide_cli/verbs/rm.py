@@ -1,9 +1,9 @@
 """``ebb rm``: remove finished jobs."""
 
 import click
-from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.api import functions
+from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
 from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import plural
@@ -15,7 +15,7 @@ from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
 @json_option
 @master_option
 def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
-    """Remove finished jobs or arrays, with their logs and checkpoints.
+    """Remove finished jobs or arrays, with their logs and checkpoints, and their function if Python submitted one.
 
     Files in EBB_OUTPUT_DIR stay, and so do the sums of 'ebb usage'. A node that is away removes its part when it is
     back. Refused while an unfinished job was submitted with --after the job, and for a requeued job as long as the new
@@ -25,16 +25,16 @@ def command(job_ids: tuple[str, ...], as_json: bool, master: str | None) -> int:
     for job_id in dict.fromkeys(job_ids):
         try:
             with connected(master) as stub:
-                gone = ask(stub.Remove, client_pb2.JobRequest(job_id=job_id)).job_ids
+                gone = functions.remove(stub, job_id)
         except Unreachable:
             raise
         except Failure as failure:
             complain(str(failure))
             code = FAILED
             continue
-        facts.append({"id": job_id, "jobs": list(gone)})
+        facts.append({"id": job_id, "jobs": gone})
         if not as_json:
-            tasks = "" if list(gone) == [job_id] else f", {plural(len(gone), 'task')}"
+            tasks = "" if gone == [job_id] else f", {plural(len(gone), 'task')}"
             print(f"job {job_id} is removed{tasks}")
     if as_json:
         print_json(facts)

@@ -19,6 +19,7 @@ from ebbtide.cluster import AsyncCluster, AsyncJob, Cluster, Failure, Job, JobAr
 from ebbtide_cli.api import functions
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from tests.client.runs import Ebb
 from tests.client.scripted_master import ScriptedMaster, make_job, share
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -383,6 +384,13 @@ def test_a_removed_job_takes_the_files_of_its_function_along(
     cluster.job(17).remove()
     assert not folder.exists()
     assert master.sent("Remove")[0].job_id == "17"
+
+
+def test_ebb_rm_takes_the_files_of_a_function_along(ebb: Ebb, master: ScriptedMaster, home: Path) -> None:
+    folder = functions.written(square, [((3,), {})], each=False, workdir=home, called="the arguments")
+    master.add(calling(folder))
+    assert ebb("rm", "17").out == "job 17 is removed\n"
+    assert not folder.exists()
 
 
 # --- looking ---
