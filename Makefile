@@ -19,9 +19,9 @@ $(STAMP): pyproject.toml sdk/pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/ebb demo
 
-# Files of tests go to two processes: many of them wait for others.
+# Files of tests go to three processes, also on two cores: many of them wait for others.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Everything, the slow tests too (half an hour); those on real traces if EBB_TRACES names their folder. Some want to be
 # alone: how much each user gets, and how far a run gets meanwhile, is told by a machine on which nothing else runs.

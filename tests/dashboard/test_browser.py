@@ -11,6 +11,7 @@ import pytest
 from ebbtide_web.changes import VERBS
 
 from tests.dashboard.looking import NARROW, SIZES, WAIT_MS, WIDE, controls, out_of_reach, serious, watched
+from tests.drawing import some_of
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import a_home
 
@@ -422,7 +423,7 @@ def every_page(cluster):
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious_and_everything_fits_at_every_width(cluster, page, theme):
-    pages = every_page(cluster)
+    pages = some_of(every_page(cluster))
     context = page.context
     plain = context.browser.new_context(bypass_csp=True, reduced_motion="reduce", color_scheme=theme)
     stranger = plain.new_page()
@@ -454,6 +455,7 @@ def problems_of(page, ready: str) -> list[str]:
     return problems
 
 
+@pytest.mark.slow
 def test_on_a_telephone_everything_can_be_reached(cluster, page):
     for path, ready, prepare in every_page(cluster):
         page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})

@@ -19,7 +19,7 @@ SMALL = {
     "plain": "--steps 150 --width 128 --batch 1024",
 }
 """Options that make the work of each template small, with enough steps to be suspended on the way."""
-TEMPLATES = [pytest.param(name, marks=pytest.mark.slow if name in ("hf", "lightning") else ()) for name in STARTERS]
+TEMPLATES = [pytest.param(name, marks=() if name == "plain" else pytest.mark.slow) for name in STARTERS]
 
 
 def shell(cluster: Cluster, folder: Path, command: str) -> str:

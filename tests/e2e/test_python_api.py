@@ -188,12 +188,3 @@ def test_a_sweep_is_stopped_and_taken_up_again(shared_cluster: Cluster) -> None:
     assert lines[0] == f"array {array} with 6 tasks"
     assert sorted(lines[1:7]) == [f"{array}.{index} COMPLETED" for index in range(6)]
     assert lines[7].startswith("best: lr ")
-
-
-@pytest.mark.timeout(600)
-def test_a_study_of_optuna_runs_its_trials_as_jobs(shared_cluster: Cluster) -> None:
-    command = [sys.executable, str(EXAMPLES / "optuna_search.py"), "--trials", "4", "--parallel", "2"]
-    done = subprocess.run(command, env=shared_cluster.environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("best: {'lr': ")
-    assert done.stdout.rstrip().endswith("after 4 trials")

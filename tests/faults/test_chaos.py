@@ -14,7 +14,7 @@ from tests.faults import kills, storm
 from tests.processes import every_process
 
 KILLS = 20
-FAULTS = 6
+FAULTS = 3
 LONG_S = 2.0
 
 

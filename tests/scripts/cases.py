@@ -125,7 +125,9 @@ CASES = [
     Case("`trains_with_workers.py`", python("trains_with_workers.py"), YES),
     Case("`runs_under_torchrun.py`", torchrun("runs_under_torchrun.py"), YES, processes=2, slow=True),
     Case("`runs_under_torchrun.py sdk`", torchrun("runs_under_torchrun.py", "sdk"), YES, processes=2),
-    Case("`trains_under_torchrun.py`", torchrun("trains_under_torchrun.py"), UNKNOWN, clean=False, processes=2),
+    Case(
+        "`trains_under_torchrun.py`", torchrun("trains_under_torchrun.py"), UNKNOWN, clean=False, processes=2, slow=True
+    ),
     Case("`trains_under_torchrun.py sdk`", torchrun("trains_under_torchrun.py", "sdk"), YES, processes=2),
     Case(
         "`saves_too_slowly.py`",
