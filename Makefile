@@ -26,7 +26,7 @@ test: $(STAMP)
 # Everything, the slow tests too (half an hour); those on real traces if EBB_TRACES names their folder. Some want to be
 # alone: how much each user gets, and how far a run gets meanwhile, is told by a machine on which nothing else runs.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile thorough \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --hypothesis-profile thorough \
 		-m 'not gpu and not alone and not matrix$(if $(EBB_TRACES),, and not traces)'
 	$(BIN)/python -m pytest -m alone
 
