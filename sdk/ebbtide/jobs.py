@@ -177,7 +177,11 @@ class Job:
         """
         if self.id is None:
             return
-        step = self._step if step is None else int(step)
+        if step is None:
+            step = self._step
+            if save is not None:
+                self._warn_of_unknown_step(step)
+        step = int(step)
         if save is not None:
             self._publish(save, step, all_ranks)
         rank = self._rank()
@@ -188,6 +192,14 @@ class Job:
         if group is not None:
             group.wait()
         raise Leave(self.id)
+
+    def _warn_of_unknown_step(self, step: int) -> None:
+        """Say in the job's output that a checkpoint counts as `step` because this attempt has reported none."""
+        if not self._begun and (step == 0 or self._saved_step >= 0) and self._rank() == 0:
+            sys.stderr.write(
+                f"ebbtide: this checkpoint counts as step {step}, because the script has reported no step; state.step "
+                "is that after a resume. Call job.report(step=...), or job.suspend(save, step).\n"
+            )
 
     def _tell_version(self, spoken: int) -> None:
         """Send the versions of this SDK, and of the contract, to a supervisor that names the one that it speaks."""

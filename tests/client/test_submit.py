@@ -181,6 +181,59 @@ def test_somebody_at_a_terminal_is_told_what_the_job_does_not_get(master, monkey
     assert run_on_terminal("submit", "--te", "--", "true", streams=("stderr",)).out == ""
 
 
+READS = """#!/bin/bash
+export OMP_NUM_THREADS=4
+export LR=${LR:-0.1}
+echo $OMP_NUM_THREADS $HOME ${SEED}
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("run.sh", READS, "LR, SEED"),
+        ("train.py", "import os\nos.environ['SEED'], os.getenv('LR', 1), os.environ.get('OTHER')\n", "LR, SEED"),
+        ("run.sh", "#!/bin/sh\nSEED=1; LR=2\nSEED=3\necho $SEED\n", ""),
+        ("train.py", "print('LR', 'SEED')\n", ""),
+    ],
+)
+def test_variables_that_a_script_reads_and_does_not_get_are_named(
+    ebb, master, tmp_path, monkeypatch, file, text, named
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).write_text(text)
+    for name in ("LR", "SEED", "OMP_NUM_THREADS", "UNREAD"):
+        monkeypatch.setenv(name, "8")
+    command = ["--", "python", file] if file.endswith(".py") else [file]
+    told = ebb("submit", "--te", *command).err
+    assert told.startswith(
+        f"ebb: the script reads {named}, set here and not passed on to the job (--env" if named else ""
+    )
+    assert bool(told) == bool(named)
+    assert ebb("submit", "--te", "--env", "LR", "--env", "SEED", *command).err == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("trap 'rm -rf $TMP' EXIT INT TERM", 2),
+        ('set -e\ntrap "rm -rf x" SIGTERM EXIT', 3),
+        ("tidy() {\n  rm -rf x\n}\ntrap 'tidy' 15 0", 5),
+        ("trap 'rm -rf x; exit 1' EXIT TERM", 0),
+        ("tidy() {\n  rm -rf x\n  exit\n}\ntrap 'tidy' EXIT TERM", 0),
+        ("trap 'rm -rf x' EXIT", 0),
+        ("trap 'echo trapped' TERM\npython train.py\nexit $?", 0),
+        ("trap '' EXIT TERM", 0),
+    ],
+)
+def test_a_trap_after_which_a_script_would_go_on_is_named(ebb, master, tmp_path, monkeypatch, lines, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{lines}\n")
+    told = ebb("submit", "--te", "run.sh").err
+    assert told.startswith(f"ebb: run.sh, line {line}: this trap returns, so that" if line else "")
+    assert bool(told) == bool(line)
+
+
 def test_the_nodes_sdk_may_be_left_out(ebb, master):
     ebb("submit", "--", "true")
     ebb("submit", "--no-sdk", "--", "true")

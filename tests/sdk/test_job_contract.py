@@ -303,6 +303,27 @@ def test_without_a_step_a_suspend_takes_the_one_last_saved(make_job: MakeJob, li
     assert listener.arrived()[-1] == {"kind": "acknowledge", "rank": 0, "step": 100}
 
 
+@pytest.mark.parametrize("saved", [(), (100,)])
+def test_a_script_that_reports_no_step_is_warned_that_its_checkpoint_counts_as_an_earlier_one(
+    make_job: MakeJob, capfd: pytest.CaptureFixture[str], saved: tuple[int, ...]
+) -> None:
+    job = make_job()
+    for step in saved:
+        job.checkpoint(writing("saved"), step)
+    with pytest.raises(SystemExit):
+        job.suspend(writing("suspended"))
+    assert f"this checkpoint counts as step {max(saved, default=0)}, because" in capfd.readouterr().err
+
+
+def test_a_script_that_says_its_step_is_not_warned(make_job: MakeJob, capfd: pytest.CaptureFixture[str]) -> None:
+    reporting = make_job()
+    reporting.report(step=5)
+    for suspend in (lambda: reporting.suspend(writing("x")), lambda: make_job(attempt=2).suspend(writing("x"), 7)):
+        with pytest.raises(SystemExit):
+            suspend()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_script_that_saved_by_itself_only_acknowledges(make_job: MakeJob, listener: Listener, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         make_job().suspend(step=3)
@@ -319,7 +340,9 @@ def test_other_ranks_without_a_process_group_leave_the_saving_to_rank_0(
     assert not list(checkpoints._candidates(tmp_path / "7"))
 
 
-def test_a_job_resumes_from_the_directory_that_it_is_given(make_job: MakeJob, tmp_path: Path) -> None:
+def test_a_job_resumes_from_the_directory_that_it_is_given(
+    make_job: MakeJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     make_job(attempt=1).checkpoint(writing("forty"), 40)
     resume_dir = tmp_path / "7" / "attempt-1" / "step-000000000040"
     job = make_job(attempt=2, EBB_RESUME_DIR=str(resume_dir))
@@ -328,6 +351,7 @@ def test_a_job_resumes_from_the_directory_that_it_is_given(make_job: MakeJob, tm
     with pytest.raises(SystemExit):
         job.suspend(writing("forty, unchanged"))
     assert (tmp_path / "7" / "attempt-2" / "step-000000000040" / "state").exists()
+    assert capfd.readouterr().err == "", "no step was done since"
 
 
 def test_a_checkpoint_without_a_step_counts_as_step_0(make_job: MakeJob, tmp_path: Path) -> None:

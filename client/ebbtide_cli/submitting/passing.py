@@ -14,6 +14,7 @@ from ebbtide_protos.quantities import abbreviated
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.environments import activated
+from ebbtide_cli.submitting.mentions import variables_read
 from ebbtide_cli.submitting.topic import Given, Option
 
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
@@ -49,19 +50,22 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def fields(given: Given) -> dict[str, Any]:
-    """Return the fields of a `JobSpec` that these options give; on a terminal, name variables that the job may miss."""
+    """Return the fields of a `JobSpec` that these options give; name variables that the job may miss."""
     environ = activated(os.environ, given)
     chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
-    if sys.stderr.isatty() and (left := missed(environ, chosen)):
-        names = [*left[:_MOST_NAMED], *(["others"] if len(left) > _MOST_NAMED else [])]
-        ways = f"--env NAME, --env-all, or env_pass in {_own()}"
-        complain(f"set here, and not passed on to the job: {', '.join(names)} ({ways})")
+    left = [name for name in whole(environ) if environ[name] and name not in chosen]
+    read = sorted(variables_read(given).intersection(left))
+    missed = sorted(name for name in left if MISSED.fullmatch(name) and name not in read)
+    ways = f"--env NAME, --env-all, or env_pass in {_own()}"
+    if read:
+        complain(f"the script reads {_named(read)}, set here and not passed on to the job ({ways})")
+    if missed and sys.stderr.isatty():
+        complain(f"set here, and not passed on to the job: {_named(missed)} ({ways})")
     return {"env": chosen}
 
 
-def missed(environ: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that are set here and that the job is likely to miss."""
-    return sorted(name for name, value in environ.items() if value and name not in chosen and MISSED.fullmatch(name))
+def _named(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_MOST_NAMED], *(["others"] if len(names) > _MOST_NAMED else [])])
 
 
 def whole(environ: Mapping[str, str]) -> Iterator[str]:

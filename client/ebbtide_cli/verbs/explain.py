@@ -103,6 +103,7 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
         ],
         "forecast": _forecast(explanation.forecast) if explanation.HasField("forecast") else None,
         "what_if": _forecast(explanation.what_if) if explanation.HasField("what_if") else None,
+        "no_effect": explanation.no_effect or None,
     }
 
 
@@ -133,6 +134,8 @@ def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
         print(printable(f"It starts: {_in_words(explanation.forecast)}."))
     if explanation.HasField("what_if"):
         print(printable(f"With {' and '.join(changes)}, it would start: {_in_words(explanation.what_if)}."))
+    if explanation.no_effect:
+        print(printable(f"{explanation.no_effect[0].upper()}{explanation.no_effect[1:]}."))
     if explanation.nodes:
         print_table(
             ("NODE", "IDLE GPUS", "IN THE WAY"),

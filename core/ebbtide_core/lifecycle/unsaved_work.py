@@ -120,7 +120,7 @@ def _hint_from_exit(exit: ExitFacts, leaving: LeavingSpec) -> str:
     if _failed(exit):
         return f"it failed with {describe_exit(exit)}: the end of its log may say why"
     if exit.checkpointed is Checkpointed.UNKNOWN:
-        return "what it saves in EBB_CHECKPOINT_DIR (and loads from EBB_RESUME_DIR), or with 'import ebbtide', is known"
+        return "only what a job saves in EBB_CHECKPOINT_DIR, or with 'import ebbtide', is known"
     return ""
 
 

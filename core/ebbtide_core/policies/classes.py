@@ -19,7 +19,7 @@ from ebbtide_core.resources.eligibility import holds_up
 Preempt = Callable[[Draft, Job], bool]
 """Makes room for a job and places it there; returns False, with nothing changed, if that is impossible."""
 
-_NOT_FOR_BEST_EFFORT: Final = Stay("only trial-and-error jobs preempt others")
+_NOT_FOR_BEST_EFFORT: Final = Stay("only trial-and-error jobs preempt others (ebb submit --te)")
 _TRIAL_AND_ERROR: Final = Stay("trial-and-error, which is not preempted")
 
 

@@ -10,6 +10,7 @@ from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
+from ebbtide_core.views.change_effect import in_short, missing_effects
 from ebbtide_core.views.explain import Explanation, explain
 from ebbtide_core.views.forecast import MOST_JOBS, Forecast, forecast, forecast_all, fork
 from ebbtide_protos.spec import share_to_parts
@@ -123,7 +124,10 @@ def _explained(
     message = explanation_message(job, explanation)
     waits = not job.state.finished and job.planned is None and job.live is None
     if changes is not None:
-        _check(cluster, job, waits, changes(cluster))
+        asked = changes(cluster)
+        _check(cluster, job, waits, asked)
+        changed = [change for change in asked if isinstance(change, e.JobChanged)]
+        message.no_effect = in_short(missing_effects(cluster.policies, cluster.state.jobs, changed))
     if not waits:
         return message, None
     if (count := len(cluster.state.unfinished)) > MOST_JOBS:

@@ -124,7 +124,7 @@ def test_nothing_is_said_of_who_never_ran_or_was_given_up() -> None:
         (
             PLAIN,
             {},
-            "what it saves in EBB_CHECKPOINT_DIR (and loads from EBB_RESUME_DIR), or with 'import ebbtide', is known",
+            "only what a job saves in EBB_CHECKPOINT_DIR, or with 'import ebbtide', is known",
         ),
         (ExitFacts(lost=True, stop_requested=True), {}, "how it ended is not known"),
     ],

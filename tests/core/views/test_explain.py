@@ -136,7 +136,9 @@ def test_classes_are_told(policy: str) -> None:
         ("trial-and-error, which is not preempted", ["1"], None),
         ("not preemptible", ["2"], None),
     ]
-    assert stays(lab, lab.submit(1)) == [("only trial-and-error jobs preempt others", ["1", "2"], None)]
+    assert stays(lab, lab.submit(1)) == [
+        ("only trial-and-error jobs preempt others (ebb submit --te)", ["1", "2"], None)
+    ]
 
 
 @pytest.mark.parametrize("policy", ["priority", "pri"])
