@@ -31,9 +31,11 @@ _OTHERS: Final = {
 def of_request(tree: Tree, step: StopStep, signum: int) -> Iterator[WireClue]:
     """Yield the clues that the process tree shows when `step` passes the request on."""
     handlers = {pid for pid in step.handlers if tree[pid].kind is ProcessKind.ORDINARY}
-    if not step.handlers:
+    only_launchers = all(tree[pid].kind is ProcessKind.LAUNCHER for pid in step.handlers)
+    if only_launchers:
         yield from (clue for other, clue in _OTHERS.items() if other != signum and _is_caught(tree, other))
-    if any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell}):
+    below = any(_is_below_launcher(tree, pid) for pid in handlers - {*step.tell})
+    if below or (step.handlers and only_launchers):
         yield WireClue.LAUNCHER
     if handlers and any(_looked_after(tree[pid], tree) for pid in step.signal):
         yield WireClue.WORKERS_SIGNALLED

@@ -103,7 +103,7 @@ def _hint_from_clues(exit: ExitFacts, leaving: LeavingSpec) -> str:
                 )
             case Clue.LAUNCHER if _failed(exit):
                 ended = f"{describe_exit(exit)} is its launcher's, and hides how the processes below it ended"
-                return f"{ended}: start them with --launch ddp, or 'import ebbtide' in them"
+                return f"{ended}: start them with --launch ddp, or ask should_suspend() of 'import ebbtide' in them"
             case _:
                 pass
     return ""

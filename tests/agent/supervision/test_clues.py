@@ -64,6 +64,12 @@ def test_who_is_asked_below_a_launcher_is_hidden_by_it():
     assert list(of_request(tree, StopStep(tell=(2,), handlers=(2,)), 15)) == []
 
 
+def test_a_launcher_that_alone_catches_the_signal_hides_how_those_below_it_end():
+    tree = {1: LiveProcess(1, 0, kind=ProcessKind.LAUNCHER, reaction=HANDLER), 2: LiveProcess(2, 1)}
+    assert list(of_request(tree, StopStep(signal=(1,), handlers=(1,)), 15)) == [WireClue.LAUNCHER]
+    assert list(of_request(tree, StopStep(signal=(1, 2)), 15)) == []
+
+
 def test_data_loaders_that_are_signalled_below_who_could_save_are_seen():
     tree = {1: LiveProcess(1, 0, reaction=HANDLER), 2: LiveProcess(2, 1, kind=ProcessKind.WORKER)}
     assert list(of_request(tree, StopStep(signal=(1, 2), handlers=(1,)), 15)) == [WireClue.WORKERS_SIGNALLED]
