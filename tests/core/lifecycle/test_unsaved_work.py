@@ -117,7 +117,7 @@ def test_nothing_is_said_of_who_never_ran_or_was_given_up() -> None:
             {"signal_target": SignalTarget.LEADER},
             "submit it without --signal-target",
         ),
-        (dataclasses.replace(FAILED, clues=(Clue.LAUNCHER,)), {}, "start them with --launch ddp, or ask should_suspend()"),
+        (dataclasses.replace(FAILED, clues=(Clue.LAUNCHER,)), {}, "--launch ddp, or ask should_suspend()"),
         (dataclasses.replace(PLAIN, clues=(Clue.LAUNCHER,)), {}, "EBB_CHECKPOINT_DIR"),
         (dataclasses.replace(FAILED, killed=True), {"grace_s": 7.0}, "its grace period of 7 s: --grace gives it more"),
         (dataclasses.replace(FAILED, exit_code=85, acknowledged=True), {}, "without a function that saves"),
