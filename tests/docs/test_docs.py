@@ -185,10 +185,10 @@ def test_the_state_diagrams_show_exactly_the_transitions_of_the_code():
     assert set(drawn) == {(before.value, after.value) for before, after in TRANSITIONS}
 
 
-def test_the_rings_show_exactly_who_imports_whom():
+def test_the_layers_show_exactly_who_imports_whom():
     [drawing] = [text for text in fenced(ARCHITECTURE, "mermaid") if text.startswith("flowchart")]
     drawn = set(re.findall(r"^\s*(\w+)\S*.*? --> (\w+)", drawing, re.MULTILINE))
-    rows = table(ARCHITECTURE, "Rings")
+    rows = table(ARCHITECTURE, "Layers")
     folders = {name.strip("`"): folder.strip("`/") for folder, name, _ in rows}
     imported = {
         (folder, other)

@@ -61,7 +61,8 @@ class UpRequest:
 @click.option(
     "--gpus",
     metavar="PROFILE",
-    help="GPUs to offer: auto (real ones if there are any, else fake ones), or fake ones such as 4xRTX4090.",
+    help="GPUs to offer: auto (real ones if there are any, else fake ones), or fake ones such as 4xRTX4090 (default: "
+    "those of the last 'ebb up', else auto).",
 )
 @click.option("--node", metavar="NAME", help="Name of this node (default: the host's name).")
 @click.option("--policy", metavar="NAME", help="Scheduling policy of the pool 'default' (default: fitgpp).")
@@ -107,7 +108,7 @@ def command(
 ) -> int:
     """Start master and agent on this machine, and a dashboard if asked to, and return when the cluster answers.
 
-    Run again, it restarts the part that has died, with the settings of the first time.
+    Run again, it restarts the part that has died. Options that are left out are those of the last 'ebb up'.
     """
     home = Home.current()
     file = None if config is None else str(config.absolute())
