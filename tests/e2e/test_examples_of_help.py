@@ -133,7 +133,7 @@ WAYS: dict[str, Way] = {
     "logout": Way(first="ebb token create | ebb login"),
     "ebb user import --group ml --dry-run": Way(names=(("ml", "root"),)),
     "ebb token create --user anna --expires 30d": A_USER,
-    "ebb token create --user anna --invite login.lab.example:4711": A_USER,
+    "ebb token create --user anna --invite login.lab.example:7077": A_USER,
     "ebb token revoke 0123456789abcdef": Way(names=(("0123456789abcdef", A_TOKEN),)),
     "release": with_jobs("held", "held"),
     "ebb node remove ws3": Way(code=1),
@@ -291,7 +291,7 @@ def test_the_examples_of_master_with_a_database_serve(
 def serve(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
     """Start a master by this line, ask it, and end it."""
     stage = furnished(idle_cluster, tmp_path)
-    adapted = stage.adapted(line, {"4711": str(free_port())})
+    adapted = stage.adapted(line, {"7077": str(free_port())})
     record = idle_cluster.home / "master.json"
     stage.interrupt(adapted, lambda _: record.exists() and idle_cluster.facts("nodes") == [], signal.SIGTERM)
 

@@ -18,7 +18,7 @@ from ebbtide_cli.verbs.master_reload import reload
     invoke_without_command=True,
     epilog=examples(
         "ebb master",
-        "ebb master --port 4711 --policy fitgpp --policy-option s=8",
+        "ebb master --port 7077 --policy fitgpp --policy-option s=8",
         "ebb master --store postgresql://ebbtide@db1/ebbtide",
         "ebb master --metrics-port 9317",
         "ebb master init --host login.lab.example && ebb master --host 0.0.0.0",

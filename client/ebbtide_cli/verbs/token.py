@@ -27,7 +27,7 @@ EXPIRES: Final = argument_type("time", lambda text: 0.0 if text == NEVER else pa
     cls=Verbs,
     epilog=examples(
         "ebb token create --label laptop",
-        "ebb token create --user anna --invite login.lab.example:4711",
+        "ebb token create --user anna --invite login.lab.example:7077",
         "ebb token ls",
         "ebb token revoke 0123456789abcdef",
     ),
@@ -40,7 +40,7 @@ def command() -> None:
     epilog=examples(
         "ebb token create --label laptop",
         "ebb token create --user anna --expires 30d",
-        "ebb token create --user anna --invite login.lab.example:4711",
+        "ebb token create --user anna --invite login.lab.example:7077",
     )
 )
 @click.option("--user", metavar="NAME", default="", help="User of the token (default: you).")
