@@ -26,6 +26,7 @@ COMPILED: Final = (
     "ebbtide_core/lifecycle/attempts.py",
     "ebbtide_core/lifecycle/ending.py",
     "ebbtide_core/policies/draft.py",
+    "ebbtide_core/policies/tide_queue.py",
     "ebbtide_core/reconcile.py",
     "ebbtide_core/resources/books.py",
     "ebbtide_core/resources/cache.py",

@@ -58,7 +58,7 @@ def test_a_bundle_is_installed_without_a_network_and_starts(bundle: Path, tmp_pa
     refused = run(*install, PYTHON="python0.0")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     done = run(*sealed(), *install, PYTHON=sys.executable)
-    assert (done.returncode, done.stdout) == (0, f"ebbtide {VERSION}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"ebbtide {VERSION} (pure Python core)\n"), done.stderr
     ebb = tmp_path / "opt" / "ebbtide" / "bin" / "ebb"
     assert ebb.resolve().parts[-3] == f"ebbtide-{VERSION}"
     shown = run(*sealed(), ebb, "master", "--store", "mysql://x", EBB_HOME=str(tmp_path / "home"))
@@ -162,7 +162,10 @@ exec /usr/sbin/chroot "$root" "$@"
             shutil.rmtree(self.root / "bundle")  # of the first stage alone
 
     def command(self, volume: Path, words: list[str]) -> list[str | Path]:
-        """What runs these words of `ebb` as the image's user, with `volume` as the only place to write to."""
+        """What runs these words of `ebb` as the image's user, with `volume` as the only place to write to.
+
+        Each has a network of its own, as containers have; the socket in the volume is what they share.
+        """
         uid, _, gid = self.last.the("USER")[0].partition(":")
         as_user = [
             "setpriv",
@@ -177,6 +180,7 @@ exec /usr/sbin/chroot "$root" "$@"
             "unshare",
             "--mount",
             "--pid",
+            "--net",
             "--fork",
             "--kill-child",
             "sh",
@@ -205,8 +209,10 @@ exec /usr/sbin/chroot "$root" "$@"
             inner.send_signal(getattr(signal, self.last.the("STOPSIGNAL")[0]))
             assert outer.wait(60) == 0, said.read_text()
         finally:
-            with suppress(ProcessLookupError):
-                outer.kill()
+            with suppress(psutil.NoSuchProcess):  # the death of unshare does not end who has changed its account
+                for inner in psutil.Process(outer.pid).children():
+                    inner.kill()
+            outer.kill()
             outer.wait()
 
 
@@ -236,7 +242,15 @@ def test_the_image_serves_as_another_account_where_only_its_volume_can_be_writte
 
         wait_for("the master answers", answers, 120)
         assert image.run(volume, ["node", "invite", "ws1"]).returncode == 0
-        web = ["dashboard", "--no-open", "--no-link", "--shared", "login.lab.example", "--socket", "/tmp/web.sock"]
+        web = [
+            "dashboard",
+            "--no-open",
+            "--no-link",
+            "--shared",
+            "login.lab.example",
+            "--socket",
+            "/var/lib/ebbtide/web.sock",
+        ]
         with image.serving(volume, web, tmp_path / "dashboard.out"):
             record = volume / "dashboard.json"
             wait_for("the dashboard serves", record.exists, 120)

@@ -233,6 +233,7 @@ async def test_resumed_warm_the_digits_end_with_the_weights_of_a_run_that_nobody
     async with agent(warm=1) as node:
         await node.launch(command("resumed"), **settings)
         await node.until(lambda: (node.place().path / "told.json").exists())
+        await node.until(lambda: node.standbys() != [])
         assert (await node.stop(goes_on=True)).exit.acknowledged
         status = await node.run(command("resumed"), attempt=2, **settings)
         assert (status.start.warm, status.exit.exit_code) == (True, 0), node.log(attempt=2)
