@@ -130,7 +130,9 @@ def adapted(line: str, lab: Lab) -> list[str]:
 def test_the_examples_of_the_help_do_what_they_say() -> None:
     with a_lab("ws1", "ws2", "ws3", config="[pools.a100]\n") as lab:
         lab.bundle.with_name("hosts.txt").write_text("ws1\n")
+        in_turn = ["ssh", "upgrade", "remove"]
         lines = [example.line for example in EXAMPLES if example.command.split()[0] == "deploy"]
+        lines.sort(key=lambda line: in_turn.index(line.split()[2]))
         for line in dict.fromkeys(lines):
             lab.cluster.ebb(*adapted(line, lab), seconds=SECONDS)
         assert lab.cluster.nodes_up() == {"login", "ws1", "ws3"}

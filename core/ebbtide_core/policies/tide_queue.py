@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ebbtide_core.admission.queues import Queue, QueueKey
 from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobId
 
 Entry = tuple[float, int, Job]
@@ -21,7 +22,7 @@ class WaitingJobs:
     by_due: list[Entry] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Place:
     """Where a job stands in the queue, and why."""
 
@@ -33,6 +34,7 @@ class _Place:
     kinds: tuple[Kind, ...]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TideQueue(Queue):
     """The waiting jobs by their outlooks when they came, or when these last changed much.
 
