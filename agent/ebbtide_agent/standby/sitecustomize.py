@@ -11,6 +11,7 @@ Python 3.9.
 
 from __future__ import annotations
 
+import _imp  # what importlib.machinery has, of a bare interpreter's modules
 import os
 import sys
 
@@ -128,11 +129,14 @@ def _require_same(files: dict[str, Any]) -> None:
 
 
 def _require_no_shadow(imported: Any, folders: list[str]) -> None:
-    """Check that no file in these folders, which the script searches first, has the name of an imported module."""
+    """Check that no module in these folders, which the script searches first, has the name of an imported one."""
     taken = {name.partition(".")[0] for name in imported}
+    endings = (".py", ".pyc", *_imp.extension_suffixes())
     for folder in folders:
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            _require(name.partition(".")[0] not in taken, f"{folder}/{name} has the name of another module")
+        for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+            is_module = entry.name.endswith(endings) or entry.is_dir()
+            named_alike = entry.name.partition(".")[0] in taken
+            _require(not (is_module and named_alike), f"{entry.path} has the name of another module")
 
 
 def _script_folder(command: list[str]) -> str:

@@ -115,6 +115,22 @@ async def test_beside_modules_of_its_own_it_begins_anew_with_those(agent, script
         assert not (await node.stop(attempt=2)).exit.killed
 
 
+@pytest.mark.parametrize(("name", "is_warm"), [("numpy.toml", True), ("numpy", False)])
+async def test_only_what_python_would_import_counts_as_a_module_beside_the_script(agent, script, name, is_warm):
+    """A configuration ebbtide.toml beside a script that imports ebbtide is no module."""
+    async with agent(warm=1) as node:
+        await run(node, script, 1)
+        await told(node)
+        await suspend(node, 1)
+        place = script.with_name(name)
+        place.touch() if is_warm else place.mkdir()
+        if is_warm:
+            assert await run(node, script, 2)
+        else:
+            place.joinpath("__init__.py").write_text("print('my own numpy')\n")
+            assert not await run(node, script, 2, line="my own numpy")
+
+
 async def test_a_script_that_changes_its_environment_is_always_cold(agent, script):
     setting = "import os\nos.environ['OMP_NUM_THREADS'] = '3'\n"
     script.write_text(setting + script.read_text())
