@@ -9,16 +9,16 @@ from struct import Struct, pack
 from typing import Final
 
 from ebbtide_core.model.types import WHOLE, JobId
-from ebbtide_core.views.gpu_time import COLUMNS, Column
+from ebbtide_core.views.gpu_time import COLUMNS, UsageColumn
 from ebbtide_core.views.integral import Integral, Presence
 
 Change = tuple[int, float, float]
-"""A change of a rate: the number of the `Column`, the Unix time, and by how many parts of a GPU, or of a job."""
+"""A change of a rate: the number of the `UsageColumn`, the Unix time, and by how many parts of a GPU, or of a job."""
 _PACKED: Final = Struct("<Bdd")
 
 
 @dataclass(slots=True)
-class Stay:
+class JobStay:
     """A job in an account: when it ``came``, and when it had ``left`` that account before, if it was there before."""
 
     job: JobId
@@ -28,7 +28,7 @@ class Stay:
     """The sums of the account, by column."""
     changes: list[Change] = field(default_factory=list)
 
-    def change(self, column: Column, time: float, by: float) -> None:
+    def change(self, column: UsageColumn, time: float, by: float) -> None:
         """Change the rate of a column by so many parts from Unix time ``time`` on."""
         self.changes.append((column, time, by))
         self.columns[column].change(time, by)
@@ -43,7 +43,7 @@ class PastStay:
     packed: bytes
 
 
-class Account:
+class PoolAccount:
     """The sums of one user's jobs in one pool.
 
     The sum of a window takes two look-ups for each column. A job's own sums are computed from its changes of rates.
@@ -51,19 +51,19 @@ class Account:
 
     def __init__(self) -> None:
         self.presence = Presence()
-        self._columns = tuple(Integral() for _ in Column)
-        self._stays: dict[JobId, Stay] = {}
+        self._columns = tuple(Integral() for _ in UsageColumn)
+        self._stays: dict[JobId, JobStay] = {}
         self._past: list[PastStay] = []
         self._ends = array("d")
         """When the past stays ended, in ascending order."""
 
-    def enter(self, job: JobId, now: float, left: float | None) -> Stay:
+    def enter(self, job: JobId, now: float, left: float | None) -> JobStay:
         """Count ``job`` from Unix time ``now`` on; it had left at ``left`` if it was here before."""
-        stay = self._stays[job] = Stay(job, now, left, self._columns)
+        stay = self._stays[job] = JobStay(job, now, left, self._columns)
         self.presence.enter(now, left)
         return stay
 
-    def leave(self, stay: Stay, now: float) -> None:
+    def leave(self, stay: JobStay, now: float) -> None:
         """Stop counting the job; all its rates are 0 from ``now`` on."""
         del self._stays[stay.job]
         self.presence.leave(now, stay.came, stay.left)
@@ -99,7 +99,7 @@ class JobSums:
         return self.came < end and (self.left is None or self.left > start)
 
     def between(self, start: float, end: float) -> list[float]:
-        """Return its sums from ``start`` to ``end``, by column, as `Account.between` does."""
+        """Return its sums from ``start`` to ``end``, by column, as `PoolAccount.between` does."""
         sums = [0.0] * len(COLUMNS)
         for column, time, by in self._changes():
             if time < end:

@@ -41,7 +41,7 @@ class Periods:
         return tuple(zip(self.edges, self.edges[1:], strict=False))
 
 
-class Column(IntEnum):
+class UsageColumn(IntEnum):
     """The sums of a `GpuTime`, in the order of its fields."""
 
     STARTING = 0
@@ -56,7 +56,7 @@ class Column(IntEnum):
     PLACED = 9
 
 
-COLUMNS: Final = tuple(column.name.lower() for column in Column)
+COLUMNS: Final = tuple(column.name.lower() for column in UsageColumn)
 """The names of the sums of a `GpuTime`."""
 
 
@@ -94,7 +94,7 @@ class GpuTime:
         return self.lost + self.leaving + self.idle
 
     def add(self, sums: Iterable[float]) -> None:
-        """Add one sum to each column, in the order of `Column`."""
+        """Add one sum to each column, in the order of `UsageColumn`."""
         for column, more in zip(COLUMNS, sums, strict=True):
             setattr(self, column, getattr(self, column) + more)
 

@@ -21,8 +21,8 @@ from ebbtide_core.job.outcome import Ending, read_exit
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
 from ebbtide_core.resources.books import Node
-from ebbtide_core.views.accounts import Account, JobSums, Stay
-from ebbtide_core.views.gpu_time import COLUMNS, Column, Dimension, GpuAccount, GpuTime, Periods, Usage
+from ebbtide_core.views.accounts import JobStay, JobSums, PoolAccount
+from ebbtide_core.views.gpu_time import COLUMNS, Dimension, GpuAccount, GpuTime, Periods, Usage, UsageColumn
 from ebbtide_core.views.integral import Integral, Presence
 
 MOST_ACCOUNTS: Final = 200_000
@@ -36,8 +36,8 @@ class _Fate(Enum):
     """What becomes of the work that an attempt did since its last checkpoint."""
 
     KEPT = None
-    LOST = Column.LOST
-    UNKNOWN = Column.UNKNOWN
+    LOST = UsageColumn.LOST
+    UNKNOWN = UsageColumn.UNKNOWN
 
 
 class _Rest(Enum):
@@ -59,11 +59,11 @@ class _JobEntry:
     job: Job
     since: float
     pool: str
-    account: Account
-    stay: Stay
+    account: PoolAccount
+    stay: JobStay
     pools: dict[str, float] = field(default_factory=dict)
-    life: Column | None = None
-    stage: Column | None = None
+    life: UsageColumn | None = None
+    stage: UsageColumn | None = None
     held: Allocation | None = None
     judged: int = 0
     unsaved: list[tuple[float, float]] = field(default_factory=list)
@@ -75,14 +75,14 @@ class _JobEntry:
         """The parts of GPUs that it holds."""
         return self.held.share if self.held is not None else 0
 
-    def rates(self) -> Iterator[tuple[Column, int]]:
+    def rates(self) -> Iterator[tuple[UsageColumn, int]]:
         """Yield the columns that grow now, and their rates in parts."""
         if self.life is not None:
             yield self.life, WHOLE
         if self.stage is not None:
             yield self.stage, self.share
         if self.idle_since is not None:
-            yield Column.IDLE, self.share
+            yield UsageColumn.IDLE, self.share
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Ledger:
         self._state = cluster.state
         self._jobs: dict[JobId, _JobEntry] = {}
         self._users: dict[str, Presence] = {}
-        self._accounts: dict[tuple[str, str], Account] = {}
+        self._accounts: dict[tuple[str, str], PoolAccount] = {}
         self._nodes: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._gpus = _Gpus()
         self._last = 0.0
@@ -218,10 +218,10 @@ class Ledger:
         account = self._account(job.user, job.pool)
         return _JobEntry(job, now, job.pool, account, account.enter(job.id, now, None))
 
-    def _account(self, user: str, pool: str) -> Account:
+    def _account(self, user: str, pool: str) -> PoolAccount:
         account = self._accounts.get((user, pool))
         if account is None:
-            account = self._accounts[user, pool] = Account()
+            account = self._accounts[user, pool] = PoolAccount()
         return account
 
     def _follow_life(self, entry: _JobEntry, now: float) -> None:
@@ -252,29 +252,29 @@ class Ledger:
         holding = entry.job.holding
         stage = None if holding is None else _stage(holding)
         held = None if holding is None else holding.allocation
-        idle = holding.idle if holding is not None and stage is Column.COMPUTING else None
+        idle = holding.idle if holding is not None and stage is UsageColumn.COMPUTING else None
         if entry.idle_since is not None and (idle is None or idle.since != entry.idle_since):
             self._end_idle(entry, entry.idle_since, now)
         if stage is not entry.stage or held is not entry.held:
             self._change_stage(entry, stage, held, now)
         if idle is not None and entry.idle_since is None:
             entry.idle_since = idle.since
-            entry.stay.change(Column.IDLE, idle.since, entry.share)
+            entry.stay.change(UsageColumn.IDLE, idle.since, entry.share)
         last = entry.job.attempt
         if last is not None and last.end is not None and last.number > entry.judged:
             self._judge(entry, last)
 
     def _end_idle(self, entry: _JobEntry, since: float, now: float) -> None:
         """End the idle time that began at ``since``; it is no unsaved work, because nothing was computed in it."""
-        entry.stay.change(Column.IDLE, now, -entry.share)
+        entry.stay.change(UsageColumn.IDLE, now, -entry.share)
         if since > entry.unsaved_since:
             entry.unsaved.append((entry.unsaved_since, since))
         entry.unsaved_since, entry.idle_since = now, None
 
-    def _change_stage(self, entry: _JobEntry, stage: Column | None, held: Allocation | None, now: float) -> None:
+    def _change_stage(self, entry: _JobEntry, stage: UsageColumn | None, held: Allocation | None, now: float) -> None:
         if entry.stage is not None:
             entry.stay.change(entry.stage, now, -entry.share)
-        if entry.stage is Column.COMPUTING:
+        if entry.stage is UsageColumn.COMPUTING:
             entry.unsaved.append((entry.unsaved_since, now))
         if held is not entry.held:
             self._move(entry.held, held, now)
@@ -348,7 +348,7 @@ class _Answer:
         total.add(sum(getattr(account, column) for account in accounts) for column in COLUMNS)
         return total
 
-    def add_account(self, user: str, pool: str, account: Account) -> Generator[None, None, None]:
+    def add_account(self, user: str, pool: str, account: PoolAccount) -> Generator[None, None, None]:
         """Add the sums of ``account``."""
         if Dimension.JOB in self._dimensions:
             for number, job in enumerate(account.jobs(*self._whole), 1):
@@ -390,21 +390,21 @@ class _Answer:
         return found
 
 
-def _life(job: Job) -> Column | None:
+def _life(job: Job) -> UsageColumn | None:
     """Return what ``job`` does; None if it is over."""
     if job.end is not None:
         return None
     if job.live is not None and not job.off_gpu:
-        return Column.PLACED
+        return UsageColumn.PLACED
     if job.next.resumes:
-        return Column.SUSPENDED
-    return Column.WAITING if job.held_by is None else Column.HELD
+        return UsageColumn.SUSPENDED
+    return UsageColumn.WAITING if job.held_by is None else UsageColumn.HELD
 
 
-def _stage(attempt: Attempt) -> Column:
+def _stage(attempt: Attempt) -> UsageColumn:
     if attempt.stop is not None or attempt.end is not None:
-        return Column.LEAVING
-    return Column.STARTING if attempt.started is None else Column.COMPUTING
+        return UsageColumn.LEAVING
+    return UsageColumn.STARTING if attempt.started is None else UsageColumn.COMPUTING
 
 
 def _fate(job: Job, attempt: Attempt) -> _Fate:
