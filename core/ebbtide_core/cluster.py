@@ -5,7 +5,7 @@ with those of its heap; both get the same decisions for the same events.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -66,6 +66,7 @@ class Cluster:
             pool.ranking = known.ranking(pool)
         self._unplaced: dict[str, Unplaced] = {name: deque() for name in self.state.pools}
         self._wake_at: float | None = None
+        self._look: Callable[[Event, float], None] | None = None
         self._doomed = self.state.gates.doomed
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -93,6 +94,12 @@ class Cluster:
     def replay(self, event: Event, now: float) -> None:
         """Apply an event of the journal to the state; decide nothing and return no commands."""
         apply(self.state, event, now)
+        if self._look is not None:
+            self._look(event, now)
+
+    def follow(self, look: Callable[[Event, float], None]) -> None:
+        """Call ``look`` with each durable event and its Unix time as soon as the event has taken effect."""
+        self._look = look
 
     def reconfigure(self, settings: Settings, now: float) -> None:
         """Use other ``settings``, with the same pools, as after a restart, except that jobs keep their room and places.
@@ -130,6 +137,8 @@ class Cluster:
             change(state, event, now)
         if event.durable:
             out.append(Record(event))
+            if self._look is not None:
+                self._look(event, now)
         if command is not None:
             out.extend(command(state, event))
         if decide is not None:

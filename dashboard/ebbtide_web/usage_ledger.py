@@ -15,7 +15,7 @@ from ebbtide_web.usage_page import WantedUsage
 KEPT_S: Final = 60.0
 """Seconds for which an answer is kept, at least."""
 REST: Final = 20
-"""The same as a multiple of the time that it took, as each answer reads the whole journal: a twentieth of the time."""
+"""The same as a multiple of the time that it took, so that asking takes a twentieth of the time at most."""
 
 
 @dataclass(slots=True)

@@ -10,10 +10,11 @@ from ebbtide_core import commands as c
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
+from ebbtide_core.events.logs import LogMatch
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.constraints import check_marks
-from ebbtide_core.model.log_rules import MAX_LINE_LENGTH, MAX_PATTERN_LENGTH, LogAction, LogMatch
+from ebbtide_core.model.log_rules import MAX_LINE_LENGTH, MAX_PATTERN_LENGTH, LogAction
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import (

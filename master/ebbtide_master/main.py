@@ -26,6 +26,7 @@ from ebbtide_core.job.job import InvalidTransitionError
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import DEFAULT_POLICY, DEFAULT_POOL, PoolSettings, Settings
 from ebbtide_core.policies.registry import PolicyError, create_policy
+from ebbtide_core.views.ledger import Ledger
 
 from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.backup.backing_up import backing_up
@@ -211,21 +212,21 @@ def _reread(options: MasterOptions) -> Config:
 async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], store: Store, config: Config) -> int:
     """Recover the cluster, serve until a signal, close the journal, and return the exit code."""
 
-    def attempt() -> tuple[Cluster, Notifier]:
+    def attempt() -> tuple[Cluster, Notifier, Ledger]:
         cluster = new_cluster()
-        notifier = Notifier(cluster, store, config.notify)
+        notifier, ledger = Notifier(cluster, store, config.notify), Ledger(cluster)
         _recover(cluster, store, notifier.replayed)
-        return cluster, notifier
+        return cluster, notifier, ledger
 
     try:
         try:
-            cluster, notifier = recovered(store, attempt)
+            cluster, notifier, ledger = recovered(store, attempt)
             gc.freeze()  # what was recovered stays in memory
         except StoreError as error:
             raise StoreError(f"{error}{advice(options.home)}") from error
         identities = Identities(store.vault)
         await provide_token(identities, options.home, time.time())
-        return await _run_server(options, cluster, store, config, notifier, identities)
+        return await _run_server(options, cluster, store, config, notifier, ledger, identities)
     except StoreError as error:
         log.critical("journal=failed %s", error)
         return EXIT_BROKEN
@@ -255,6 +256,7 @@ async def _run_server(
     store: Store,
     config: Config,
     notifier: Notifier,
+    ledger: Ledger,
     identities: Identities,
 ) -> int:
     gate: Gate = TokenGate(identities, cluster, time.time)
@@ -274,6 +276,7 @@ async def _run_server(
             gate,
             config,
             notifier,
+            ledger,
             reread,
             listeners,
             accounts_of(identities, personal=listeners is None),

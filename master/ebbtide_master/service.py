@@ -12,6 +12,7 @@ import grpc
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
+from ebbtide_core.views.ledger import Ledger
 from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
@@ -79,13 +80,15 @@ async def serving(
     gate: Gate,
     config: Config = _DEFAULTS,
     notifier: Notifier | None = None,
+    ledger: Ledger | None = None,
     reread: Callable[[], Config] | None = None,
     listeners: "Listeners | None" = None,
     accounts: Accounts = lambda user: AGENTS_OWN,
 ) -> AsyncIterator[Service]:
     """Serve the recovered ``cluster`` for as long as the block lasts, on the socket in ``home``.
 
-    ``reread`` reads the configuration again, or raises `ConfigError`; without it, a reload gives ``config`` again.
+    ``notifier`` and ``ledger`` have followed the recovery. ``reread`` reads the configuration again, or raises
+    `ConfigError`; without it, a reload gives ``config`` again.
     With ``listeners``, clients and agents each have a port besides the socket, and both ports use TLS.
 
     Raises `PortError`, or `StoreError` if the journal cannot record that the master started.
@@ -108,6 +111,7 @@ async def serving(
         context = Context(
             about=cluster_facts(store, epoch, VERSION, policy),
             loop=loop,
+            ledger=ledger or Ledger(cluster),
             clock=clock,
             store=store,
             changes=changes,

@@ -7,11 +7,11 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Final
 
-from ebbtide_core.model.asha import Asha, Mode
+from ebbtide_core.model.choices import JobKind, gpus, parts
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.log_rules import LogRule
 from ebbtide_core.model.spec import JobSpec, SpecError
-from ebbtide_core.model.types import JobKind, gpus, parts
+from ebbtide_core.model.spec.halving import Asha, Mode
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 from ebbtide_protos.mapping import Mapper, Wire, Wires, negated

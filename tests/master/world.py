@@ -11,6 +11,7 @@ import grpc
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.views.ledger import Ledger
 from ebbtide_master.calls.gate import TokenGate
 from ebbtide_master.config.file import Config
 from ebbtide_master.identity.caller import Caller, Role
@@ -235,16 +236,16 @@ async def a_master(
         stack.callback(store.close)
         config, journal = config or Config(), store
 
-        def attempt() -> tuple[Cluster, Notifier]:
+        def attempt() -> tuple[Cluster, Notifier, Ledger]:
             cluster = Cluster(create_policy(policy, {}), settings=settings)
-            notifier = Notifier(cluster, journal, config.notify)
+            notifier, ledger = Notifier(cluster, journal, config.notify), Ledger(cluster)
             _recover(cluster, journal, notifier.replayed)
-            return cluster, notifier
+            return cluster, notifier, ledger
 
-        cluster, notifier = recovered(journal, attempt)
+        cluster, notifier, ledger = recovered(journal, attempt)
         gate = (TokenGate if guarded else OpenGate)(Identities(store.vault), cluster, time.time)
         service = await stack.enter_async_context(
-            serving(cluster, store, home, policy, gate, config, notifier, reread, accounts=accounts)
+            serving(cluster, store, home, policy, gate, config, notifier, ledger, reread, accounts=accounts)
         )
         options = [("grpc.use_local_subchannel_pool", 1)]
         target = stack.enter_context(home_socket.reached(home))

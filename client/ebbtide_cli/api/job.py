@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 from warnings import warn
 
-from ebbtide_core.model.types import parts
+from ebbtide_core.model.choices import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2, job_pb2
 

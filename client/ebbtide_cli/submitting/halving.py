@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core.model.asha import Asha, Mode
+from ebbtide_core.model.spec.halving import Asha, Mode
 from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 from click.core import ParameterSource
+from ebbtide_core.model.choices import JobClass, JobKind, SuspendMode
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import JobClass, JobKind, SuspendMode
 from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2

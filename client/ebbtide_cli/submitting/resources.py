@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core.model.types import parts
+from ebbtide_core.model.choices import parts
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import LaunchMode
+from ebbtide_core.model.choices import LaunchMode
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import default_name, digests, working_directory

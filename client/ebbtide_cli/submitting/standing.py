@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import JobClass
+from ebbtide_core.model.choices import JobClass
 
 from ebbtide_cli.submitting.topic import Given, Option
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import click
-from ebbtide_core.model.types import ExitZero, SignalTarget, SuspendMode
+from ebbtide_core.model.choices import ExitZero, SignalTarget, SuspendMode
 from ebbtide_protos.quantities import parse_duration
 
 from ebbtide_cli.output import complain

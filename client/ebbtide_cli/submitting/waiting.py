@@ -4,8 +4,8 @@ import time
 from typing import Any, Final
 
 import click
+from ebbtide_core.model.choices import JobId
 from ebbtide_core.model.dependency import AfterKind, Dependency
-from ebbtide_core.model.types import JobId
 
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import parse_after, parse_begin

@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 import click
+from ebbtide_core.model.choices import NodeId
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector
-from ebbtide_core.model.types import NodeId
 
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.verb import SETTING, SIZE

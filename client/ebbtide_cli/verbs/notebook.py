@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 import click
-from ebbtide_core.model.types import JobKind
+from ebbtide_core.model.choices import JobKind
 
 from ebbtide_cli.channels.serving import reach
 from ebbtide_cli.submitting.command import SubmitCommand

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
-from ebbtide_core.model.types import parts
+from ebbtide_core.model.choices import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2
 

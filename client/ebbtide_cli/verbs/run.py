@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from ebbtide_core.model.types import JobKind
+from ebbtide_core.model.choices import JobKind
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts

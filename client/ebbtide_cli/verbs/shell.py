@@ -5,7 +5,7 @@ import pwd
 from typing import Any
 
 import click
-from ebbtide_core.model.types import JobKind
+from ebbtide_core.model.choices import JobKind
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts

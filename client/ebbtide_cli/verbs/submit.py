@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 import click
-from ebbtide_core.model.types import JobClass, SuspendMode
+from ebbtide_core.model.choices import JobClass, SuspendMode
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.completing import files

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import click
-from ebbtide_core.model.types import JobKind
+from ebbtide_core.model.choices import JobKind
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.channels.serving import reach

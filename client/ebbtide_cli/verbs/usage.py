@@ -8,15 +8,13 @@ from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_cli.connection import connected
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import StatusLine, complain, print_json
+from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.text import format_time, plural, printable
 from ebbtide_cli.times import days_between, parse_time
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import OneOf, examples, json_option, master_option
 
 DIMENSIONS: Final = ("user", "pool", "job", "day")
-PATIENCE_S: Final = 2.0
-"""Seconds after which reading the journal gets a progress bar."""
 HOUR_S: Final = 3600.0
 COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED")
 
@@ -79,12 +77,9 @@ def _edges(since: str, until: str, days: bool) -> list[float]:
 
 
 def _ask(request: usage_pb2.UsageRequest, master: str | None) -> usage_pb2.UsageReply:
-    reply, began = usage_pb2.UsageReply(), time.monotonic()
-    with connected(master) as stub, StatusLine() as status:
-        for reply in stub.Usage(request):
-            if time.monotonic() - began > PATIENCE_S:
-                status.show("reading the journal", done=reply.done)
-    return reply
+    with connected(master) as stub:
+        *_, answer = stub.Usage(request)  # an older master says first how much it has read
+        return answer
 
 
 def _name(key: tuple[str, str], edges: list[float]) -> str:

@@ -64,26 +64,49 @@ def _decoder(kind: object) -> Callable[[Json], object]:
         return _decoder(kind.__supertype__)
     if origin in (types.UnionType, typing.Union):
         inner = _decoder(next(argument for argument in arguments if argument is not type(None)))
-        return lambda value: None if value is None else inner(value)
+        return _itself if inner is _itself else lambda value: None if value is None else inner(value)
     if origin is tuple:
         item = _decoder(arguments[0])
-        return lambda value: tuple(item(element) for element in value)
+        return tuple if item is _itself else lambda value: tuple(map(item, value))
     if origin is not None and issubclass(origin, Mapping):
         return dict
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
+        return _Members(kind).__getitem__
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _dataclass_decoder(kind)
     if kind is float:
         return float
-    return lambda value: value
+    return _itself
+
+
+def _itself(value: Json) -> object:
+    """Return the value, because JSON has it as it is."""
+    return value
+
+
+class _Members(dict[Json, Enum]):
+    """The members of an enum by value; a start looks up a few for each line of the journal."""
+
+    def __init__(self, kind: type[Enum]) -> None:
+        super().__init__((member.value, member) for member in kind)
+        self._kind = kind
+
+    def __missing__(self, value: Json) -> Enum:
+        return self._kind(value)
 
 
 def _dataclass_decoder(kind: Callable[..., object]) -> Callable[[Json], object]:
     hints = typing.get_type_hints(kind)
     decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
+    names = decoders.keys()
+    converted = [(name, decoder) for name, decoder in decoders.items() if decoder is not _itself]
 
     def decode(body: Json) -> object:
-        return kind(**{name: decoders[name](value) for name, value in body.items() if name in decoders})
+        known = body.keys() <= names
+        values = dict(body) if known else {name: value for name, value in body.items() if name in names}
+        for name, decoder in converted:
+            if name in values:
+                values[name] = decoder(values[name])
+        return kind(**values)
 
     return decode

@@ -2,8 +2,18 @@
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.log_rules import LogMatch
+from ebbtide_core.model.log_rules import LogAction
 from ebbtide_core.model.types import GpuId, JobId, NodeId
+
+
+@frozen
+class LogMatch:
+    """A line that a rule matched; ``gpus`` are the UUIDs of the GPUs of the process that printed it."""
+
+    pattern: str
+    action: LogAction
+    line: str
+    gpus: tuple[str, ...] = ()
 
 
 @frozen

@@ -7,12 +7,15 @@ a taint, and gets GPUs of one model.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ebbtide_core.model import limits
+from ebbtide_core.model.choices import NodeId
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.spec_error import SpecError
-from ebbtide_core.model.types import GpuFacts, NodeId
+
+if TYPE_CHECKING:
+    from ebbtide_core.model.types import GpuFacts
 
 Version = tuple[int, int]
 
@@ -92,12 +95,12 @@ def as_options(needs: Needs) -> list[str]:
     ]
 
 
-def suits(needs: Needs, gpu: GpuFacts) -> bool:
+def suits(needs: Needs, gpu: "GpuFacts") -> bool:
     """Return whether the kind of ``gpu`` meets the constraints."""
     return not why_no_gpu(needs, gpu)
 
 
-def why_no_gpu(needs: Needs, gpu: GpuFacts) -> str:
+def why_no_gpu(needs: Needs, gpu: "GpuFacts") -> str:
     """Return the first option that keeps a job from ``gpu``; empty if none does."""
     if needs.gpu_types and not any(is_of_type(gpu.model, wanted) for wanted in needs.gpu_types):
         return "--gpu-type"

@@ -2,8 +2,8 @@
 
 from enum import Enum
 
+from ebbtide_core.model.choices import JobId, JobState
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import JobId, JobState
 
 
 class AfterKind(Enum):

@@ -36,16 +36,6 @@ class LogRule:
     action: LogAction
 
 
-@frozen
-class LogMatch:
-    """A line that a rule matched; ``gpus`` are the UUIDs of the GPUs of the process that printed it."""
-
-    pattern: str
-    action: LogAction
-    line: str
-    gpus: tuple[str, ...] = ()
-
-
 OUT_OF_MEMORY: Final = (
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory"

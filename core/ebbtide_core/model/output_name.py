@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.model.choices import JobId, NodeId
 
 SLURM: Final = "slurm"
 """The pattern that stands for the file name that Slurm would choose."""

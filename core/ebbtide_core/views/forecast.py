@@ -53,6 +53,7 @@ def fork(cluster: "Cluster") -> "Cluster":
     for id_, job in state.unfinished.items():
         memo[id(job.story)] = []
         jobs[id_] = deepcopy(job, memo)
+    memo[id(cluster._look)] = None  # because what the copy goes through does not happen
     copy = deepcopy(cluster, memo)
     copy._wake_at = None  # because a timer that was set for the original does not wake the copy
     return copy

@@ -1,13 +1,11 @@
 """Defines the accounts of what GPU time was spent on, and checks that they add up; all in seconds or GPU-seconds."""
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import Final
 
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import GpuId, JobId, NodeId
 
 ROUNDING_S: Final = 0.5
 """Seconds by which rounding may make sums of intervals between Unix times differ, however many intervals there are."""
@@ -32,26 +30,45 @@ class Periods:
         if len(self.edges) < 2 or not all(low < high for low, high in zip(self.edges, self.edges[1:], strict=False)):
             raise ValueError("edges: at least two times, each later than the one before")
 
-    def cut(self, start: float, end: float) -> Iterator[tuple[int, float]]:
-        """Yield the index of each period that overlaps ``start`` to ``end``, and the seconds of the overlap."""
-        edges = self.edges
-        start, end = max(start, edges[0]), min(end, edges[-1])
-        index = bisect_right(edges, start) - 1
-        while start < end:
-            stop = min(end, edges[index + 1])
-            yield index, stop - start
-            start, index = stop, index + 1
+    @property
+    def whole(self) -> tuple[float, float]:
+        """The whole window, from its first to its last edge."""
+        return self.edges[0], self.edges[-1]
+
+    @property
+    def parts(self) -> tuple[tuple[float, float], ...]:
+        """The periods in order, each from one edge to the next."""
+        return tuple(zip(self.edges, self.edges[1:], strict=False))
+
+
+class UsageColumn(IntEnum):
+    """The sums of a `GpuTime`, in the order of its fields."""
+
+    STARTING = 0
+    COMPUTING = 1
+    LEAVING = 2
+    LOST = 3
+    UNKNOWN = 4
+    IDLE = 5
+    WAITING = 6
+    HELD = 7
+    SUSPENDED = 8
+    PLACED = 9
+
+
+COLUMNS: Final = tuple(column.name.lower() for column in UsageColumn)
+"""The names of the sums of a `GpuTime`."""
 
 
 @dataclass(slots=True)
 class GpuTime:
     """The GPU-seconds that were allocated to ``jobs``, by use, and the seconds that the jobs spent in each state.
 
-    ``allocated`` is ``starting`` (placed, not yet running), ``computing`` and ``leaving`` (from the request to stop, or
-    the end, until the GPUs were free). Of ``computing``, ``lost`` was done after the last checkpoint of an attempt that
-    failed, was killed or did not save; ``unknown`` was done by an attempt of which it is not known whether it saved by
-    itself; and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and ``suspended`` are seconds of jobs
-    without an attempt on GPUs, ``placed`` are seconds of jobs with one.
+    ``jobs`` is their number. ``allocated`` is ``starting`` (placed, not yet running), ``computing`` and ``leaving``
+    (from the request to stop, or the end, until the GPUs were free). Of ``computing``, ``lost`` was done after the last
+    checkpoint of an attempt that failed, was killed or did not save; ``unknown`` was done by an attempt of which it is
+    not known whether it saved by itself; and ``idle`` was spent without using the GPUs. ``waiting``, ``held`` and
+    ``suspended`` are seconds of jobs without an attempt on GPUs, ``placed`` are seconds of jobs with one.
     """
 
     starting: float = 0.0
@@ -64,7 +81,7 @@ class GpuTime:
     held: float = 0.0
     suspended: float = 0.0
     placed: float = 0.0
-    jobs: set[JobId] = field(default_factory=set)
+    jobs: int = 0
 
     @property
     def allocated(self) -> float:
@@ -76,36 +93,38 @@ class GpuTime:
         """The allocated GPU-seconds that are known to have led to no result."""
         return self.lost + self.leaving + self.idle
 
+    def add(self, sums: Iterable[float]) -> None:
+        """Add one sum to each column, in the order of `UsageColumn`."""
+        for column, more in zip(COLUMNS, sums, strict=True):
+            setattr(self, column, getattr(self, column) + more)
 
-@dataclass(slots=True)
+
+@frozen
 class GpuAccount:
-    """What became of one GPU's time, in seconds; ``known`` is for how long the GPU existed.
+    """What became of the time of all ``gpus``, in GPU-seconds; ``known`` is for how long they existed.
 
     The time that was not allocated was ``idle`` (on offer), had ``foreign`` processes on the GPU, or was
     ``unavailable``, because the node was silent or out of service, or the GPU was unusable.
     """
 
-    known: float = 0.0
-    allocated: float = 0.0
-    idle: float = 0.0
-    foreign: float = 0.0
-    unavailable: float = 0.0
+    gpus: int
+    known: float
+    allocated: float
+    idle: float
+    foreign: float
+    unavailable: float
 
 
 @frozen
 class Usage:
-    """The result of a ledger: accounts by key, their total, each GPU, and seconds of foreign processes by user."""
+    """What a ledger answers: accounts by key, their total, the GPUs, and seconds of foreign processes by user."""
 
     accounts: Mapping[tuple[str, ...], GpuTime]
     total: GpuTime
-    gpus: Mapping[tuple[NodeId, GpuId], GpuAccount]
+    gpus: GpuAccount
     foreign: Mapping[str, float]
     whole: bool
     """Whether the jobs of all users are counted."""
-
-
-COLUMNS: Final = tuple(entry.name for entry in fields(GpuTime) if entry.name != "jobs")
-"""The names of the sums of a `GpuTime`."""
 
 
 def check(usage: Usage) -> tuple[str, ...]:
@@ -114,18 +133,13 @@ def check(usage: Usage) -> tuple[str, ...]:
     for key, account in usage.accounts.items():
         if account.lost + account.unknown + account.idle > account.computing + ROUNDING_S:
             problems.append(f"{' '.join(key)}: more GPU time was lost, unknown and idle than computed")
-    for column in COLUMNS:
-        parts = sum(getattr(account, column) for account in usage.accounts.values())
-        if abs(parts - (whole := getattr(usage.total, column))) > ROUNDING_S:
-            problems.append(f"{column}: the accounts come to {parts:.1f} s, all together to {whole:.1f} s")
     return tuple(problems)
 
 
 def _check_gpus(usage: Usage) -> Iterator[str]:
-    for (node, gpu), account in usage.gpus.items():
-        accounted_s = account.allocated + account.idle + account.foreign + account.unavailable
-        if abs(accounted_s - account.known) > ROUNDING_S:
-            yield f"GPU {gpu} of node {node}: {accounted_s:.1f} s are accounted for, of {account.known:.1f} s"
-    allocated = sum(account.allocated for account in usage.gpus.values())
-    if usage.whole and abs(allocated - usage.total.allocated) > ROUNDING_S:
-        yield f"GPUs were allocated for {allocated:.1f} s, and jobs had {usage.total.allocated:.1f} s of them"
+    gpus = usage.gpus
+    accounted_s = gpus.allocated + gpus.idle + gpus.foreign + gpus.unavailable
+    if abs(accounted_s - gpus.known) > ROUNDING_S:
+        yield f"{gpus.gpus} GPUs: {accounted_s:.1f} s are accounted for, of {gpus.known:.1f} s"
+    if usage.whole and abs(gpus.allocated - usage.total.allocated) > ROUNDING_S:
+        yield f"GPUs were allocated for {gpus.allocated:.1f} s, and jobs had {usage.total.allocated:.1f} s of them"

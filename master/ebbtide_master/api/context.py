@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ebbtide_core.views.ledger import Ledger
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.changes import Changes
@@ -28,6 +29,7 @@ class Context:
     about: client_pb2.ClusterInfo
     """What does not change about the cluster while this master runs."""
     loop: MasterLoop
+    ledger: Ledger
     clock: Clock
     store: Store
     changes: Changes

@@ -52,7 +52,7 @@ Global___UsageRequest: _TypeAlias = UsageRequest  # noqa: Y015
 
 @_typing.final
 class UsageReply(_message.Message):
-    """The journal is read from its beginning: how much of it was, then the answer, which has a `total`."""
+    """One reply. Masters of before read the journal from its beginning, and sent first how much of it they had read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -85,7 +85,7 @@ class UsageReply(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     KNOWN_SINCE_FIELD_NUMBER: _builtins.int
     done: _builtins.float
-    """0 to 1"""
+    """1 in the reply that has a `total`"""
     until: _builtins.float
     """Unix seconds: how far the journal goes, or the window"""
     known_since: _builtins.float

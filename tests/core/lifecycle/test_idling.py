@@ -9,12 +9,11 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.idling import facts
 from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_core.model.types import CheckpointFacts, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
-from ebbtide_core.views.gpu_time import Periods, check
-from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.narrate import narrate
 
 from tests.core.lab import Lab, stepped_aside, stopped
 from tests.core.lifecycle.test_successive_halving import Sweep
+from tests.core.views.test_ledger import usage
 
 TELL = IdleSettings()
 SUSPEND = IdleSettings(action=IdleAction.SUSPEND)
@@ -157,13 +156,9 @@ def test_idle_time_is_waste_and_nothing_of_it_is_lost(lab: Lab) -> None:
     look(lab, job, quiet=[])  # two seconds later
     lab.wait(49)
     lab.end(job, ExitFacts(exit_code=1))
-    ledger = Ledger(Periods((0.0, 1e9)))
-    for now, event in lab.journal:
-        ledger.take(event, now)
-    usage = ledger.close(lab.now)
-    assert check(usage) == ()
-    assert usage.total.idle == 2 * 2003
-    assert usage.total.lost == 2 * (101 + 51)
+    total = usage(lab).total
+    assert total.idle == 2 * 2003
+    assert total.lost == 2 * (101 + 51)
 
 
 def test_who_is_busy_again_still_says_that_its_script_was_edited(lab: Lab) -> None:

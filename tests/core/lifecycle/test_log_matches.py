@@ -4,7 +4,8 @@ import re
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.log_rules import LogAction, LogMatch, LogRule, parse_rule
+from ebbtide_core.events.logs import LogMatch
+from ebbtide_core.model.log_rules import LogAction, LogRule, parse_rule
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.types import ExitFacts, HeldBy, JobState, NodeId, SuspendMode
 from ebbtide_core.policies.registry import POLICIES

@@ -4,9 +4,9 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events.codec import decode_event, encode
-from ebbtide_core.model.asha import Asha, Mode
 from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
+from ebbtide_core.model.spec.halving import Asha, Mode
 from ebbtide_core.model.types import ExitFacts, HeldBy, JobId, JobState, ProgressFacts, SuspendMode, Task
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.narrate import narrate

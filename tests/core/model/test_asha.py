@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from ebbtide_core.model.asha import Asha, Mode, RungPlace, SuccessiveHalving, result_of
+from ebbtide_core.model.asha import RungPlace, SuccessiveHalving, result_of
+from ebbtide_core.model.spec.halving import Asha, Mode
 from ebbtide_core.model.types import JobId, ProgressFacts
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,10 +1,13 @@
 """The ledger: what every second of a GPU was spent on, and that they add up."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
 
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import (
     WHOLE,
@@ -13,12 +16,15 @@ from ebbtide_core.model.types import (
     ExitFacts,
     ForeignProcess,
     GpuId,
+    JobState,
     NodeId,
     SuspendMode,
 )
-from ebbtide_core.views.gpu_time import Dimension, GpuTime, Periods, Usage, check
-from ebbtide_core.views.ledger import KINDS, Ledger
+from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.views.gpu_time import COLUMNS, Dimension, GpuTime, Periods, Usage, check
+from ebbtide_core.views.ledger import Ledger
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.core.lab import DONE, Lab, stepped_aside
@@ -31,16 +37,26 @@ FAILED = ExitFacts(exit_code=1)
 ALWAYS = Periods((0.0, 1e9))
 
 
+def answered(parts: Generator[None, None, Usage]) -> Usage:
+    """The answer, once all parts of it are done."""
+    try:
+        while True:
+            next(parts)
+    except StopIteration as last:
+        found: Usage = last.value
+    assert check(found) == ()
+    return found
+
+
 def usage(
     lab: Lab, periods: Periods = ALWAYS, by: Iterable[Dimension] = (Dimension.USER,), user: str | None = None
 ) -> Usage:
-    ledger = Ledger(periods, by, user)
+    """What a master answers that has read the journal."""
+    cluster = Cluster(create_policy("fifo", {}))
+    ledger = Ledger(cluster)
     for now, event in lab.journal:
-        if type(event).__name__ in KINDS:
-            ledger.take(event, now)
-    found = ledger.close(lab.now)
-    assert check(found) == ()
-    return found
+        cluster.replay(event, now)
+    return answered(ledger.usage(periods, by, user, lab.now))
 
 
 def ann(lab: Lab) -> GpuTime:
@@ -162,7 +178,7 @@ def test_a_window_counts_only_what_lies_in_it() -> None:
     lab.end(job, FAILED)
     found = usage(lab, Periods((began + 100, began + 300)))
     assert (found.total.computing, found.total.lost, found.total.leaving) == (200, 200, 0)
-    assert [gpu.known for gpu in found.gpus.values()] == [200]
+    assert (found.gpus.known, found.gpus.gpus) == (200, 1)
 
 
 def test_days_users_and_jobs_divide_the_same_sums() -> None:
@@ -204,8 +220,8 @@ def test_foreign_processes_are_counted_by_user_and_what_they_leave_is_not_idle()
     lab.tell(e.ForeignUseChanged(NodeId("a"), GpuId("a0"), ()))
     found = usage(lab)
     assert found.foreign == {"eve": 30.5, "mallory": 30.5}
-    assert found.gpus[NodeId("a"), GpuId("a0")].foreign == 61
-    assert found.gpus[NodeId("a"), GpuId("a1")].idle == 62
+    assert usage(lab, user="eve").foreign == {"eve": 30.5}
+    assert (found.gpus.foreign, found.gpus.idle) == (61, 62 + 1)
 
 
 def test_a_gpu_that_is_unusable_or_on_a_silent_node_is_unavailable() -> None:
@@ -215,7 +231,7 @@ def test_a_gpu_that_is_unusable_or_on_a_silent_node_is_unavailable() -> None:
     lab.tell(e.GpuHealthChanged(NodeId("a"), GpuId("a0"), True))
     lab.tell(e.NodeLost(NodeId("a"), 20.0))
     lab.wait(9)
-    gpu = usage(lab).gpus[NodeId("a"), GpuId("a0")]
+    gpu = usage(lab).gpus
     assert (gpu.unavailable, gpu.idle, gpu.known) == (11 + 10, 2, 23)
 
 
@@ -224,7 +240,7 @@ def test_a_node_that_is_drained_is_unavailable() -> None:
     lab.tell(e.NodeDrained(node=NodeId("a")))
     lab.wait(9)
     lab.tell(e.NodeResumed(node=NodeId("a")))
-    gpu = usage(lab).gpus[NodeId("a"), GpuId("a0")]
+    gpu = usage(lab).gpus
     assert (gpu.unavailable, gpu.idle) == (11, 1)
 
 
@@ -245,15 +261,52 @@ def test_a_period_needs_edges_in_order() -> None:
         Periods((2.0, 1.0))
 
 
+@dataclass(frozen=True)
+class Span:
+    """A time in which nothing changed about a job, or about all GPUs of the cluster."""
+
+    start: float
+    end: float
+    user: str
+    pool: str
+    job: str
+    counted: dict[str, float]
+    """How fast each column grew."""
+
+    def within(self, start: float, end: float) -> float:
+        """Its seconds from start to end."""
+        return max(0.0, min(self.end, end) - max(self.start, start))
+
+
+def rates(job: Job) -> dict[str, float]:
+    """What a job adds to which column each second, as far as that shows in its state at once."""
+    found: dict[str, float] = {}
+    if job.end is None:
+        waits = "held" if job.held_by is not None and job.state is not JobState.SUSPENDED else "waiting"
+        rests = "suspended" if job.next.resumes else waits
+        found[rests if job.live is None or job.off_gpu else "placed"] = 1.0
+    if (attempt := job.holding) is not None:
+        leaves = attempt.stop is not None or attempt.end is not None
+        stage = "leaving" if leaves else "starting" if attempt.started is None else "computing"
+        found[stage] = attempt.allocation.share / WHOLE
+    return found
+
+
+SHOWN = ("starting", "computing", "leaving", "waiting", "held", "suspended", "placed")
+"""The columns that `rates` names; the others are known only when an attempt has ended."""
+Asked = tuple[Periods, tuple[Dimension, ...], str | None]
+
+
 class Counting:
-    """Counts everything second by second as it happens in a world, too."""
+    """Notes what every job does in all the time that passes in a world, and adds up what is asked about by itself."""
 
     _now = 0.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.counted: dict[str, float] = {}
-        self.allocated: dict[tuple[str, str], float] = {}
+        self.spans: list[Span] = []
+        self.gpu_spans: list[Span] = []
+        self.ledgers: list[tuple[Cluster, Ledger]] = []
 
     @property
     def now(self) -> float:
@@ -261,39 +314,91 @@ class Counting:
 
     @now.setter
     def now(self, later: float) -> None:
-        self._count(later - self._now)
+        if hasattr(self, "cluster") and later > self._now:
+            self._note(self._now, later)
         self._now = later
 
-    def _count(self, seconds: float) -> None:
-        if not hasattr(self, "cluster"):
-            return
+    def new_cluster(self) -> Cluster:
+        cluster = super().new_cluster()
+        self.ledgers = [pair for pair in self.ledgers if pair[0] is self.cluster] + [(cluster, Ledger(cluster))]
+        return cluster
+
+    @property
+    def ledger(self) -> Ledger:
+        """The one of the cluster that leads now; the world restarts its master."""
+        return next(ledger for cluster, ledger in self.ledgers if cluster is self.cluster)
+
+    def tell(self, event: e.Event) -> None:
+        """There are two users."""
+        if isinstance(event, e.JobSubmitted):
+            event = replace(event, user=("ann", "bob")[int(event.job) // 2 % 2])
+        super().tell(event)
+
+    def _note(self, start: float, end: float) -> None:
         for job in self.cluster.state.jobs.values():
-            if (state := job.state).finished:
-                continue
-            held = job.held_by is not None and state.name == "PENDING"
-            name = "held" if held else {"PENDING": "waiting", "SUSPENDED": "suspended"}.get(state.name, "placed")
-            name = "suspended" if job.off_gpu else name
-            self.counted[name] = self.counted.get(name, 0.0) + seconds
+            if found := rates(job):
+                self.spans.append(Span(start, end, job.user, job.pool, job.id, found))
         for node in self.cluster.state.nodes.values():
             for gpu in node.gpus:
-                key = node.id, gpu
-                self.allocated[key] = self.allocated.get(key, 0.0) + seconds * node.held.share(gpu) / WHOLE
+                held = node.held.share(gpu) / WHOLE
+                self.gpu_spans.append(Span(start, end, "", "", gpu, {"known": 1.0, "allocated": held}))
 
-    @rule()
-    def ask_what_was_used(self) -> None:
-        ledger = Ledger(ALWAYS)
+    def _plainly(self, asked: Asked) -> tuple[dict[tuple[str, ...], GpuTime], GpuTime]:
+        """The accounts and the total, without what `rates` does not know."""
+        (periods, by, user), whole = asked, GpuTime()
+        accounts: dict[tuple[str, ...], GpuTime] = defaultdict(GpuTime)
+        jobs: dict[tuple[str, ...] | None, set[str]] = defaultdict(set)
+        for span in self.spans if user is None else [span for span in self.spans if span.user == user]:
+            days = periods.parts if Dimension.DAY in by else [periods.whole]
+            for day, (start, end) in enumerate(days):
+                if seconds := span.within(start, end):
+                    parts = {"user": span.user, "pool": span.pool, "job": span.job, "day": str(day)}
+                    key = tuple(parts[dimension.value] for dimension in by)
+                    for account in (accounts[key], whole):
+                        for column, rate in span.counted.items():
+                            setattr(account, column, getattr(account, column) + seconds * rate)
+                    jobs[key].add(span.job)
+                    jobs[None].add(span.job)
+        for key, account in accounts.items():
+            account.jobs = len(jobs[key])
+        whole.jobs = len(jobs[None])
+        return dict(accounts), whole
+
+    @rule(
+        edges=st.sets(st.integers(-1, 17), min_size=2, max_size=5),
+        by=st.lists(st.sampled_from(Dimension), unique=True),
+        user=st.sampled_from([None, None, "ann", "bob", "nobody"]),
+    )
+    def ask_what_was_used(self, edges: set[int], by: list[Dimension], user: str | None) -> None:
+        asked = Periods(tuple(self.now * part / 16 if self.now else part for part in sorted(edges))), tuple(by), user
+        found, (accounts, whole) = answered(self.ledger.usage(*asked, self.now)), self._plainly(asked)
+        assert found.accounts.keys() == accounts.keys()
+        for key, account in accounts.items():
+            self._compare(found.accounts[key], account)
+        self._compare(found.total, whole)
+        for column in ("known", "allocated"):
+            seconds = sum(span.within(*asked[0].whole) * span.counted[column] for span in self.gpu_spans)
+            assert getattr(found.gpus, column) == pytest.approx(seconds), column
+        self._same_whoever_adds_up(found, asked)
+
+    def _compare(self, found: GpuTime, plain: GpuTime) -> None:
+        assert found.jobs == plain.jobs
+        for column in SHOWN:
+            assert getattr(found, column) == pytest.approx(getattr(plain, column)), column
+
+    def _same_whoever_adds_up(self, found: Usage, asked: Asked) -> None:
+        """A ledger that has read the journal has the same; and what all jobs have by themselves is the same, too."""
+        periods, by, user = asked
+        again = super().new_cluster()
+        ledger = Ledger(again)
         for now, event in self.journal:
-            if type(event).__name__ in KINDS:
-                ledger.take(event, now)
-        for job in self.cluster.state.jobs.values():
-            if job.state.finished and job.holding is None:
-                ledger.take(e.JobRemoved(job.id), self.now)
-        found = ledger.close(self.now)
-        assert check(found) == ()
-        for name in ("held", "waiting", "suspended", "placed"):
-            assert getattr(found.total, name) == pytest.approx(self.counted.get(name, 0.0)), name
-        for key, gpu in found.gpus.items():
-            assert gpu.allocated == pytest.approx(self.allocated.get(key, 0.0)), key
+            again.replay(event, now)
+        read = answered(ledger.usage(*asked, self.now))
+        assert (read.accounts, read.total, read.gpus) == (found.accounts, found.total, found.gpus)
+        of_jobs = answered(self.ledger.usage(periods, (*by, Dimension.JOB), user, self.now)).total
+        assert [getattr(of_jobs, name) for name in COLUMNS] == pytest.approx(
+            [getattr(found.total, name) for name in COLUMNS]
+        )
 
 
 class CountedWorld(Counting, World):

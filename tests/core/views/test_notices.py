@@ -2,7 +2,8 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.log_rules import LogAction, LogMatch
+from ebbtide_core.events.logs import LogMatch
+from ebbtide_core.model.log_rules import LogAction
 from ebbtide_core.model.notice_rules import Moment, NoticeRule, parse_rule, shown
 from ebbtide_core.model.types import ExitFacts, NodeId
 from ebbtide_core.views.notices import moment_of

@@ -10,7 +10,8 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import EVENT_TYPES
 from ebbtide_core.events.codec import decode_event, encode
-from ebbtide_core.model.log_rules import LogAction, LogMatch
+from ebbtide_core.events.logs import LogMatch
+from ebbtide_core.model.log_rules import LogAction
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import CheckpointFacts, JobId, NodeId, RefusalCause
 from ebbtide_core.policies.registry import create_policy

@@ -4,6 +4,7 @@ The request is one flat record, here and on the wire. It inherits its fields fro
 this package with the checks of each part alone; a function that needs one part takes that.
 """
 
+from ebbtide_core.model.choices import WHOLE, LaunchMode, SuspendMode
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.spec.leaving import LeavingSpec, check_leaving
 from ebbtide_core.model.spec.output import OutputSpec, check_output
@@ -11,7 +12,6 @@ from ebbtide_core.model.spec.program import ProgramSpec, check_program
 from ebbtide_core.model.spec.resources import ResourceSpec, check_resources
 from ebbtide_core.model.spec.scheduling import SchedulingSpec, check_scheduling
 from ebbtide_core.model.spec_error import SpecError as SpecError
-from ebbtide_core.model.types import WHOLE, LaunchMode, SuspendMode
 
 _ONCE = "means another attempt, and standard input, which is piped or redirected here, cannot be read a second time"
 _WITHOUT_STDIN = "add </dev/null to do without standard input"

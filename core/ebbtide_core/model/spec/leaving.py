@@ -3,9 +3,9 @@
 from typing import Final
 
 from ebbtide_core.model import limits
+from ebbtide_core.model.choices import ExitZero, SignalTarget, SuspendMode
 from ebbtide_core.model.frozen import part
 from ebbtide_core.model.spec_error import SpecError, check_number
-from ebbtide_core.model.types import ExitZero, SignalTarget, SuspendMode
 
 STOP_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 

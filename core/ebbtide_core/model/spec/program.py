@@ -7,9 +7,9 @@ from typing import Final
 from unicodedata import category
 
 from ebbtide_core.model import limits, workdir_snapshot
+from ebbtide_core.model.choices import JobKind, LaunchMode
 from ebbtide_core.model.frozen import part
 from ebbtide_core.model.spec_error import SpecError, check_text
-from ebbtide_core.model.types import JobKind, LaunchMode
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 RESUME_PLACEHOLDERS: Final = ("checkpoint", "output")

@@ -3,10 +3,10 @@
 from fractions import Fraction
 
 from ebbtide_core.model import limits
+from ebbtide_core.model.choices import WHOLE, gpus
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, check_needs
 from ebbtide_core.model.frozen import part
 from ebbtide_core.model.spec_error import SpecError, check_number
-from ebbtide_core.model.types import WHOLE, gpus
 
 
 @part

@@ -1,11 +1,11 @@
 """When a job runs: its standing among other jobs, its times, and what it waits for."""
 
 from ebbtide_core.model import limits
-from ebbtide_core.model.asha import Asha
+from ebbtide_core.model.choices import JobClass
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.frozen import part
+from ebbtide_core.model.spec.halving import Asha
 from ebbtide_core.model.spec_error import SpecError, check_number, check_text
-from ebbtide_core.model.types import JobClass
 
 
 @part
