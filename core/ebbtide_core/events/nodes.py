@@ -66,6 +66,18 @@ class NodeDrained(Event):
 
 
 @frozen
+class LoanChanged(Event):
+    """The node is gone in ``ends_in_s`` seconds, by a user's word or its agent's; None: when its agent said at first.
+
+    All jobs leave it in time, and none starts there that could not.
+    """
+
+    node: NodeId
+    ends_in_s: float | None
+    user: str = ""
+
+
+@frozen
 class NodeResumed(Event):
     """A user puts the node into service again."""
 

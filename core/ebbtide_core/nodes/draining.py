@@ -15,11 +15,12 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import Drain, NodeId, StopCause, SuspendMode
+from ebbtide_core.model.types import Drain, NodeId, StopCause
 from ebbtide_core.nodes.node_health import is_known
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import could_run
+from ebbtide_core.resources.loans import can_leave
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -64,7 +65,7 @@ def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainFor
         return DrainForecast(job, DrainOutcome.LEAVING, None)
     if drain is None or drain.deadline is None:
         return DrainForecast(job, DrainOutcome.RUNS_OUT, None)
-    if not _can_leave(job):
+    if not can_leave(job):
         return DrainForecast(job, DrainOutcome.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
     outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
     return DrainForecast(job, outcome, max(now, _leaves_at(job, drain)))
@@ -72,11 +73,6 @@ def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainFor
 
 def _stays(job: Job) -> DrainForecast:
     return DrainForecast(job, DrainOutcome.STAYS, None)
-
-
-def _can_leave(job: Job) -> bool:
-    """Return whether the job can be suspended and leaves nothing on its node then."""
-    return job.spec.suspend is SuspendMode.CHECKPOINT
 
 
 def _leaves_at(job: Job, drain: Drain) -> float:
@@ -87,7 +83,8 @@ def _leaves_at(job: Job, drain: Drain) -> float:
 # --- the drain ---
 
 
-def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+def refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed | e.LoanChanged) -> Refusal | None:
+    """Return that the node does not exist; None if it does."""
     if event.node in state.nodes:
         return None
     return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
@@ -142,9 +139,9 @@ def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
 
 def _order(job: Job, node: NodeId, drain: Drain) -> Event | None:
     """Return the stop order for ``job``, whose time is up; None if it stays, or was ordered to stop before."""
-    if _can_leave(job) and job.running:
+    if can_leave(job) and job.running:
         return stop(job, StopCause.DRAINED, f"node {node} is drained{_why(drain)}")
-    if drain.force and not _can_leave(job) and not _is_ending(job):
+    if drain.force and not can_leave(job) and not _is_ending(job):
         return stop(job, StopCause.EXPELLED, f"node {node} is drained{_why(drain)}, and it cannot go on elsewhere")
     return None
 
@@ -161,14 +158,14 @@ def _why(drain: Drain) -> str:
 RULES: Final = (
     Rule(
         e.NodeDrained,
-        refuse=_refuse_unknown,
+        refuse=refuse_unknown,
         news=is_known,
         apply=_drained,
         say=lambda event: f"taken out of service{by(event.user)}{f': {event.reason}' if event.reason else ''}",
     ),
     Rule(
         e.NodeResumed,
-        refuse=_refuse_unknown,
+        refuse=refuse_unknown,
         news=_is_drained,
         apply=_resumed,
         say=lambda event: f"put into service again{by(event.user)}",
