@@ -5,7 +5,7 @@ import math
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model.types import Allocation, NodeId, SuspendMode
-from ebbtide_core.resources.bookings import FREEING_S, lead_s
+from ebbtide_core.resources.bookings import lead_s
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -35,20 +35,17 @@ class LoanedWorld(WatchedWorld):
         self._perform(self.cluster.handle(e.SchedulingDue(), self.now))
 
     def train(self) -> None:
-        """The hours of training pass in the base at one go, and nobody is woken meanwhile: that is another test's."""
+        """Hours pass in the base, and only then the core is woken."""
+        super().train()
+        self.let_time_pass(0.0)
 
-    def _check_placement(self, allocation: Allocation) -> None:
-        super()._check_placement(allocation)
-        [job] = [job for job in self.cluster.state.jobs.values() if job.attempts and self._newest(job) == allocation]
+    def _check_placement(self, job: Job, allocation: Allocation) -> None:
+        super()._check_placement(job, allocation)
         if job.attempts[-1].swaps:
             return  # it comes back to where it lies, and is ended there in time
         for node in allocation.node_ids:
-            assert self.now + self._needed_s(job) < self.ends(node) + ROUNDING_S, (job.id, node, self.now)
-
-    def _newest(self, job: Job) -> Allocation | None:
-        """The allocation of the newest attempt that was placed just now."""
-        newest = job.attempts[-1]
-        return newest.allocation if newest.placed == self.now and newest.end is None else None
+            stays = self.ends(node) == math.inf
+            assert stays or self.now + self._needed_s(job) < self.ends(node) + ROUNDING_S, (job.id, node, self.now)
 
     def _needed_s(self, job: Job) -> float:
         limit = job.spec.time_limit_s
@@ -68,11 +65,11 @@ class LoanedWorld(WatchedWorld):
                 assert self._leaves_by(job, live, end), (job.id, self.now, end, live.stop)
 
     def _leaves_by(self, job: Job, live: Attempt, end: float) -> bool:
-        """Whether its time to be asked is still to come, or it was asked, and given no longer than it takes to end."""
+        """Whether it is still too early to ask, or it was asked to end by then, or was killed as it was too late."""
         if self.now < end - lead_s(job) + ROUNDING_S:
             return True
         stop = live.stop
-        return stop is not None and stop.requested + stop.grace_s <= max(end - FREEING_S / 2, stop.requested) + 1.0
+        return stop is not None and (stop.grace_s == 0.0 or stop.requested + stop.grace_s <= end)
 
     def teardown(self) -> None:
         """With all nodes staying, all comes to its end as ever."""
