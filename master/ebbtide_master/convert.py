@@ -29,6 +29,7 @@ from ebbtide_core.model.types import (
     GpuSlice,
     JobId,
     LinkKind,
+    Loan,
     NodeId,
     ProgressFacts,
     RefusalCause,
@@ -92,6 +93,8 @@ def order_to_message(order: c.NodeOrder, node: NodeId) -> agent_pb2.MasterMessag
             return agent_pb2.MasterMessage(resume=resume)
         case c.Forget():
             return agent_pb2.MasterMessage(forget=agent_pb2.Forget(job_id=order.job, attempt=order.attempt))
+        case c.TellEnd():
+            return agent_pb2.MasterMessage(node_ends=agent_pb2.NodeEnds(until=order.until))
 
 
 def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
@@ -129,7 +132,17 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         pool=hello.pool or DEFAULT_POOL,
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
+        loan=_loan_from_message(hello.loan) if hello.HasField("loan") else None,
     )
+
+
+def _loan_from_message(message: agent_pb2.Loan) -> Loan:
+    """Return the loan of a node. Raises `SpecError` if it cannot be one."""
+    if not 0 < message.until <= limits.MAX_BEGIN:
+        raise SpecError("until", f"{message.until} is no time in Unix seconds")
+    if len(message.owner) > limits.MAX_USER_LENGTH or not message.owner.isprintable():
+        raise SpecError("owner", f"is not a name of at most {limits.MAX_USER_LENGTH} printable characters")
+    return Loan(message.until, message.owner)
 
 
 def is_host(text: str) -> bool:

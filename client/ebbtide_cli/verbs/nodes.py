@@ -7,7 +7,7 @@ import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.draining import drain_words
+from ebbtide_cli.draining import drain_words, loan_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.silence import silence_words, stray_words
@@ -85,11 +85,12 @@ def _print_node(node: client_pb2.Node) -> None:
 
 
 def _marks(node: client_pb2.Node) -> tuple[str, ...]:
-    """Return a node's labels and taints, who drained it since when, and a warning about its certificate."""
+    """Return a node's labels and taints, when it ends, who drained it, and a warning about its certificate."""
     labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
     taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
     drained = [drain_words(node)] if node.HasField("drain") else []
-    return (*labels, *taints, *drained, *_certificate(node))
+    ends = [loan_words(node.loan)] if node.HasField("loan") else []
+    return (*labels, *taints, *ends, *drained, *_certificate(node))
 
 
 def _certificate(node: client_pb2.Node) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.types import Drain, NodeId, StopCause
 from ebbtide_core.nodes.node_health import is_known
 from ebbtide_core.reconcile import stop
+from ebbtide_core.resources.bookings import lead_s
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import could_run
 from ebbtide_core.resources.loans import can_leave
@@ -29,12 +30,13 @@ LEAVE_AT_ONCE: Final = 100
 
 
 class DrainOutcome(Enum):
-    """What becomes of a job on a node that is drained, or on one that is not."""
+    """What becomes of a job on a node that is drained or ends, or on one that is not and does not."""
 
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
     GOES_ON = "is suspended and resumes elsewhere"
     WAITS = "is suspended and waits: no other node can take it now"
+    STARTS_OVER = "is ended and starts again from what it saved: it cannot be suspended"
     ENDS = "is ended"
     STAYS = "stays: it cannot go on elsewhere"
 
@@ -64,11 +66,20 @@ def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainFor
     if job.live is None or (not job.running and not job.off_gpu):
         return DrainForecast(job, DrainOutcome.LEAVING, None)
     if drain is None or drain.deadline is None:
-        return DrainForecast(job, DrainOutcome.RUNS_OUT, None)
+        return DrainForecast(job, DrainOutcome.RUNS_OUT, None) if node.loan is None else _departs(state, job, node, now)
     if not can_leave(job):
         return DrainForecast(job, DrainOutcome.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
     outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
     return DrainForecast(job, outcome, max(now, _leaves_at(job, drain)))
+
+
+def _departs(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
+    """Return what becomes of ``job`` on a node that ends (see `nodes.loan_ends`)."""
+    assert node.loan is not None
+    outcome = DrainOutcome.STARTS_OVER
+    if can_leave(job):
+        outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
+    return DrainForecast(job, outcome, max(now, node.loan.until - lead_s(job)))
 
 
 def _stays(job: Job) -> DrainForecast:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ebbtide_core import events as e
+from ebbtide_core.commands import Command, TellEnd
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, duration
 from ebbtide_core.job.job import Attempt, Job
@@ -18,6 +19,7 @@ from ebbtide_core.model.types import Loan, NodeId, StopCause
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, refuse_unknown
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.bookings import FREEING_S, lead_s
+from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.loans import ROUNDING_S
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
@@ -79,10 +81,21 @@ def _changed(state: ClusterState, event: e.LoanChanged, now: float) -> None:
     state.note_departures(node)
 
 
+def _tell(state: ClusterState, event: e.LoanChanged) -> tuple[Command]:
+    return (tell_end(state.nodes[event.node]),)
+
+
+def tell_end(node: Node) -> TellEnd:
+    """Return the command that tells ``node`` when it ends, so that it need not hear the master then."""
+    return TellEnd((node.id,), None if node.loan is None else node.loan.until)
+
+
 def _say_changed(event: e.LoanChanged) -> str:
     if event.ends_in_s is None:
         return f"ends as its agent said{by(event.user)}"
     return f"ends in {duration(event.ends_in_s)}{by(event.user)}"
 
 
-RULES: Final = (Rule(e.LoanChanged, refuse=refuse_unknown, news=_is_known, apply=_changed, say=_say_changed),)
+RULES: Final = (
+    Rule(e.LoanChanged, refuse=refuse_unknown, news=_is_known, apply=_changed, command=_tell, say=_say_changed),
+)

@@ -270,6 +270,7 @@ def node_message(
         certificate_ends=certificate_ends,
         dead=node.dead,
         strays=[_stray_message(ref, stray) for ref, stray in node.strays.items()],
+        loan=None if node.loan is None else agent_pb2.Loan(until=node.loan.until, owner=node.loan.owner),
     )
 
 

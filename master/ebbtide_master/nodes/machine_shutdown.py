@@ -1,15 +1,30 @@
-"""Drains nodes that report that their machine is about to go down, for as long as they report it."""
+"""Drains nodes that report that their machine is about to go down, for as long as they report it.
+
+If they report when it goes down, their end is known instead, and their jobs leave in time.
+"""
 
 from collections.abc import Iterator
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.model import limits
+from ebbtide_core.model.types import NodeId
 from ebbtide_core.resources.books import Node
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_master.nodes.sessions import AgentSession
 
 ITSELF: Final = "the node itself"
 """Name of the user of such a drain; no real user can have this name."""
 REASON: Final = "its machine is going down"
+
+
+def announced(session: AgentSession, node: NodeId, heartbeat: agent_pb2.Heartbeat, now: float) -> Iterator[Event]:
+    """Yield the change that follows if it was announced on the machine of ``node`` when it is gone, once."""
+    if heartbeat.HasField("until") and heartbeat.until != session.until and 0 < heartbeat.until <= limits.MAX_BEGIN:
+        session.until = heartbeat.until
+        yield e.LoanChanged(node, max(0.0, heartbeat.until - now), ITSELF)
 
 
 def facts(node: Node, leaving: bool, now: float) -> Iterator[Event]:
