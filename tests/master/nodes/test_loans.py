@@ -20,8 +20,7 @@ async def test_a_node_says_at_its_registration_when_it_ends_and_who_lends_it(tmp
     async with a_master(tmp_path) as master:
         agent = master.connect(hello := on_loan(3600.0))
         await agent.register()
-        [node] = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
-        assert node.loan == hello.loan
+        assert (await master.until_node("n1", "up")).loan == hello.loan
         await master.agent("n2")
         reply = await master.ask.ListNodes(client_pb2.ListNodesRequest())
         assert [node.HasField("loan") for node in reply.nodes] == [True, False]
@@ -37,7 +36,7 @@ async def test_a_notice_of_its_end_makes_its_jobs_leave_and_tells_the_node(tmp_p
         assert (await agent.receive("node_ends")).until == reply.node.loan.until
         assert (await agent.receive("stop")).grace_s == pytest.approx(100.0, abs=30.0)
         await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
-        await master.until(job, "SUSPENDED")
+        await master.becomes(job, "SUSPENDED")
         await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1"))
         assert (await agent.receive("launch")).attempt == 2
 
@@ -61,6 +60,7 @@ async def test_a_node_that_missed_the_word_on_its_end_hears_it_when_it_is_back(t
     async with a_master(tmp_path) as master:
         agent = master.connect(hello := on_loan(36_000.0))
         await agent.register()
+        await master.until_node("n1", "up")
         agent.vanish()
         reply = await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=500.0))
         again = master.connect(hello)
@@ -72,8 +72,8 @@ async def test_a_node_that_missed_the_word_on_its_end_hears_it_when_it_is_back(t
     ("how", "words"),
     [
         ({"node": "nowhere", "ends_in_s": 5.0}, "node nowhere does not exist"),
-        ({"node": "n1", "ends_in_s": -1.0}, "--ends-in is not between 0 and 3.16224e+07 s from now"),
-        ({"node": "n1", "ends_in_s": float("nan")}, "--ends-in is not between 0 and 3.16224e+07 s from now"),
+        ({"node": "n1", "ends_in_s": -1.0}, "--ends-in: is not between 0 and 3.16224e+07 s from now"),
+        ({"node": "n1", "ends_in_s": float("nan")}, "--ends-in: is not between 0 and 3.16224e+07 s from now"),
     ],
 )
 async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: dict[str, object], words: str) -> None:
@@ -87,4 +87,6 @@ async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: dict[str, o
 async def test_a_loan_that_cannot_be_is_refused(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         hello = on_loan(float("nan"))
-        assert "no time in Unix seconds" in (await master.connect(hello).receive("rejected")).reason
+        agent = master.connect(hello)
+        await agent.send(hello=hello)
+        assert "no time in Unix seconds" in (await agent.receive("rejected")).reason
