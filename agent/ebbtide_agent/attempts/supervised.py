@@ -125,6 +125,13 @@ class Supervised:
         if self._channel is not None:
             self._channel.send({"do": "stop", "grace_s": grace_s})
 
+    def leave_alone(self, grace_s: float) -> None:
+        """Ask the attempt to end within the grace period because its node ends, though no master may know of it."""
+        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
+        self._backstop.expect_end(self._stop_at)
+        if self._channel is not None:
+            self._channel.send({"do": "stop", "grace_s": grace_s, "fenced": True})
+
     def swap(self, grace_s: float, swaps: int) -> None:
         """Ask the attempt, which was swapped out `swaps` times, to swap out once more."""
         self._order_move({"do": "swap", "grace_s": grace_s, "swaps": swaps})

@@ -28,6 +28,7 @@ POLL_S: Final = 0.1
         "ebb node leave",
         "ebb node leave --within 5m",
         "ebb node leave --stay",
+        "ebb node leave --ends-in 110s",
         "ebb node leave spot7 --ends-in 110s",
         "ebb node leave spot7 --stay",
     ),
@@ -37,10 +38,13 @@ POLL_S: Final = 0.1
     "--ends-in",
     metavar="TIME",
     type=DURATION,
-    help="Let the jobs of NODE leave in time: it is gone this long from now.",
+    help="Let the jobs leave in time: the machine is gone this long from now.",
 )
 @click.option(
-    "--within", metavar="TIME", type=DURATION, help="Wait at most this long for the jobs to leave (default: 10m)."
+    "--within",
+    metavar="TIME",
+    type=DURATION,
+    help="Wait at most this long for the jobs to leave (default: 10m, or until --ends-in).",
 )
 @click.option("--stay", is_flag=True, help="Undo it: the machine does not go down, or only when its agent has said.")
 @json_option
@@ -52,29 +56,32 @@ def command(
 
     Without NODE, it is this machine, such as before a reboot: run it as the agent's account; it needs no token. Each
     job gets its grace period, and resumes on another node, or here when the agent was started again. The command
-    returns when no job is left here.
+    returns when no job is left here. With NODE, it is any node, and the command returns at once.
 
-    With NODE and --ends-in, such as after a notice of a cloud, that node is gone after that time. Each job leaves early
+    With --ends-in, such as after a notice of a cloud, the machine is gone after that time. Each job leaves early
     enough, with a shorter grace period if there is no time for the whole one, and no job starts there that could not
-    leave in time. The command returns at once. A later --ends-in replaces this one.
+    leave in time. A later --ends-in replaces this one.
     """
     if name:
         if stay == (ends_in is not None) or within is not None:
             raise Failure("node leave: NODE needs either --ends-in or --stay, and no other option", USAGE)
         _end(name, ends_in, as_json, master)
         return
-    if ends_in is not None or as_json or master is not None:
-        raise Failure("node leave: --ends-in, --json and --master need NODE", USAGE)
+    if as_json or master is not None:
+        raise Failure("node leave: --json and --master need NODE", USAGE)
+    if stay and ends_in is not None:
+        raise Failure("node leave: --ends-in: not together with --stay", USAGE)
     home = Home.current()
     agents = home.agents()
     if not agents:
         raise Failure(f"node leave: no agent runs in EBB_HOME {home.root}")
-    for agent in agents.values():
+    for node, agent in agents.items():
+        home.note_end(node, None if ends_in is None else time.time() + ends_in)
         agent.signal(signal.SIGUSR2 if stay else signal.SIGUSR1)
     if stay:
         print(f"In service again: {', '.join(agents)}.")
         return
-    _wait(home, WITHIN_S if within is None else within)
+    _wait(home, within if within is not None else WITHIN_S if ends_in is None else ends_in)
     print(f"Nothing runs here any more: {', '.join(agents)}.")
 
 

@@ -283,7 +283,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 yield from _foreign(node, gpu, processes, cluster)
             yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
             yield from machine_shutdown.facts(cluster.state.nodes[node], heartbeat.leaving, self._clock.now())
-            yield from machine_shutdown.announced(session, node, heartbeat, self._clock.now())
+            yield from machine_shutdown.announced(session, cluster.state.nodes[node], heartbeat, self._clock.now())
 
         await self._loop.tell(facts, lambda _: None)
 

@@ -231,3 +231,10 @@ def test_an_end_comes_back_from_the_journal_and_an_old_journal_has_none() -> Non
     assert decode_event("NodeRegistered", body).loan is None
     changed = e.LoanChanged(NodeId("a"), None)
     assert decode_event("LoanChanged", encode(changed)) == changed
+
+
+def test_a_job_that_saved_by_itself_because_no_master_was_heard_goes_on_elsewhere() -> None:
+    made = lab_on_loan(until_s=1e6)
+    job = made.running()
+    made.end(job, ExitFacts(exit_code=0, stop_requested=True, delivered=True, caught=True, fenced=True))
+    assert (job.end, len(job.attempts), job.running) == (None, 2, True), "exit code 0 does not say that it is done"

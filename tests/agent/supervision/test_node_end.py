@@ -1,0 +1,69 @@
+"""An agent whose node ends lets its attempts save and end in time, though no master is there to ask them."""
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ebbtide_agent.node_end import MARGIN_S, NodeEnd
+from ebbtide_protos.process import boot_id
+from ebbtide_protos.v1 import agent_pb2
+
+from tests.agent.supervision.node import EXITED, RUNNING
+from tests.agent.supervision.test_lease import SAVES, UP
+
+
+async def test_what_is_left_saves_and_ends_before_the_node_is_gone_and_counts_as_interrupted(node) -> None:
+    end = NodeEnd()
+    leaving = asyncio.create_task(end.run(node.attempts.supervised))
+    await node.launch(SAVES, grace_s=20.0)
+    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
+    end.hear(time.time() + 20.0 + MARGIN_S + 0.5)
+    await node.until(lambda: node.status().phase == EXITED)
+    assert (node.status().exit.exit_code, node.status().exit.fenced) == (85, True)
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaving
+
+
+async def test_an_attempt_that_its_master_asked_before_is_not_taken_for_one_that_ended_by_itself(node) -> None:
+    end = NodeEnd(agent_pb2.Loan(until=time.time() + 3600.0))
+    leaving = asyncio.create_task(end.run(node.attempts.supervised))
+    await node.launch(UP, grace_s=30.0)
+    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
+    await node.attempts.stop("1", 1, 30.0)
+    end.hear(time.time() + 6.0)
+    await node.until(lambda: node.status().phase == EXITED)
+    assert not node.status().exit.fenced
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaving
+
+
+def test_a_notice_on_the_machine_counts_until_its_next_boot_and_until_a_user_says_otherwise(tmp_path: Path) -> None:
+    said, notice = agent_pb2.Loan(until=9e9), tmp_path / "notice.json"
+    end = NodeEnd(said, notice)
+    assert (end.until, end.notice, end.look_for_notice()) == (9e9, None, False)
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    assert (end.look_for_notice(), end.until, end.notice) == (True, 5e9, 5e9)
+    end.hear(5e9 + 0.01)  # the master's answer
+    assert end.notice == 5e9
+    assert NodeEnd(said, notice).until == 5e9, "another agent knows it"
+    end.hear(6e9)
+    assert (end.until, end.notice, notice.exists()) == (6e9, None, False)
+    end.hear(None)
+    assert end.until == 9e9
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": "another"}))
+    assert NodeEnd(said, notice).until == 9e9
+    notice.write_text("[")
+    assert NodeEnd(said, notice).until == 9e9
+
+
+def test_a_notice_that_is_taken_back_leaves_what_was_said_before(tmp_path: Path) -> None:
+    notice = tmp_path / "notice.json"
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    end = NodeEnd(None, notice)
+    assert end.until == 5e9
+    notice.unlink()
+    assert (end.look_for_notice(), end.until, end.notice) == (False, None, None)
