@@ -3,42 +3,50 @@
 import asyncio
 import json
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from ebbtide_agent.node_end import MARGIN_S, NodeEnd
 from ebbtide_protos.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, RUNNING
-from tests.agent.supervision.test_lease import SAVES, UP
+from tests.agent.supervision.node import EXITED, RUNNING, Node, python
+from tests.agent.supervision.test_lease import SAVES
 
 
-async def test_what_is_left_saves_and_ends_before_the_node_is_gone_and_counts_as_interrupted(node) -> None:
-    end = NodeEnd()
-    leaving = asyncio.create_task(end.run(node.attempts.supervised))
-    await node.launch(SAVES, grace_s=20.0)
-    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
-    end.hear(time.time() + 20.0 + MARGIN_S + 0.5)
-    await node.until(lambda: node.status().phase == EXITED)
-    assert (node.status().exit.exit_code, node.status().exit.fenced) == (85, True)
-    leaving.cancel()
-    with suppress(asyncio.CancelledError):
-        await leaving
-
-
-async def test_an_attempt_that_its_master_asked_before_is_not_taken_for_one_that_ended_by_itself(node) -> None:
+@asynccontextmanager
+async def watched(node: Node) -> AsyncIterator[NodeEnd]:
+    """The end of the node, which attempts leave in time."""
     end = NodeEnd(agent_pb2.Loan(until=time.time() + 3600.0))
     leaving = asyncio.create_task(end.run(node.attempts.supervised))
-    await node.launch(UP, grace_s=30.0)
-    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
-    await node.attempts.stop("1", 1, 30.0)
-    end.hear(time.time() + 6.0)
-    await node.until(lambda: node.status().phase == EXITED)
-    assert not node.status().exit.fenced
+    yield end
     leaving.cancel()
     with suppress(asyncio.CancelledError):
         await leaving
+
+
+async def start(node: Node, command: list[str], grace_s: float) -> None:
+    await node.launch(command, grace_s=grace_s)
+    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
+
+
+async def test_what_is_left_saves_and_ends_before_the_node_is_gone_and_counts_as_interrupted(agent) -> None:
+    async with agent() as node, watched(node) as end:
+        await start(node, SAVES, grace_s=20.0)
+        end.hear(time.time() + 20.0 + MARGIN_S + 0.5)
+        status = await node.end()
+        assert (status.phase, status.exit.exit_code, status.exit.fenced) == (EXITED, 85, True)
+
+
+async def test_an_attempt_that_its_master_asked_before_is_only_given_less_time(agent) -> None:
+    deaf = python("import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
+    async with agent() as node, watched(node) as end:
+        await start(node, deaf, grace_s=300.0)
+        await node.attempts.stop("1", 1, 300.0)
+        end.hear(time.time() + 2.0)
+        status = await node.end()
+        assert (status.phase, status.exit.killed, status.exit.fenced) == (EXITED, True, False)
 
 
 def test_a_notice_on_the_machine_counts_until_its_next_boot_and_until_a_user_says_otherwise(tmp_path: Path) -> None:
