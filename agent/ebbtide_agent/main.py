@@ -30,6 +30,8 @@ from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.retention import Retention, RetentionTask
+from ebbtide_agent.gpu import chosen
+from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
@@ -67,6 +69,7 @@ class AgentOptions:
     name: str = ""  # "": the host's name
     master: str = ""  # HOST:PORT or unix:HOME, several with commas; "": where the node joined, else home/master.json
     gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
+    only_gpus: tuple[str, ...] = ()  # the UUIDs or indexes of those to offer; (): all
     checkpoint_root: Path | None = None  # None: home/checkpoints
     cpus: float | None = None  # None: the CPUs that this process may run on
     mem_bytes: int | None = None  # None: the machine's
@@ -208,7 +211,7 @@ async def _serve_for_ever(
             partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding()))
         )
         backends.callback(backend.close)
-        reader = GpuReader(backend)
+        reader = GpuReader(_offered(options, backend, fake_dir if fake else None, backends))
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
         idle = IdleMemory(node_dir / "idle.json")
         freeing = Freeing(holders.is_over, reader, attribution, idle)
@@ -243,6 +246,15 @@ async def _serve_for_ever(
         held = (limits.cpus_are(), limits.memory_is())
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s cpus=%s mem=%s", *facts, *held)
         await link.run()
+
+
+def _offered(options: AgentOptions, backend: GpuBackend, fake_dir: Path | None, claims: AsyncExitStack) -> GpuBackend:
+    """Return `backend` with the GPUs that the options name, claimed for this agent. Raises ValueError."""
+    if not options.only_gpus:
+        return backend
+    uuids = chosen.choose(backend.gpus(), options.only_gpus)
+    claims.enter_context(chosen.claimed(uuids, fake_dir))
+    return chosen.ChosenGpus(backend, uuids)
 
 
 def _describe(options: AgentOptions, name: str, checkpoint_root: Path, network: Network) -> NodeDescription:

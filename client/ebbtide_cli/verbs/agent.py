@@ -18,7 +18,15 @@ from ebbtide_cli.verbs.agent_join import join
 
 _SECTIONS: Final = {
     "Node": ("--name", "--master", "--pool", "--label", "--taint", "--until", "--ends-in", "--owner"),
-    "GPUs, CPUs and memory": ("--gpus", "--cpus", "--mem", "--mps", "--share-with-foreign", "--on-foreign"),
+    "GPUs, CPUs and memory": (
+        "--gpus",
+        "--only-gpus",
+        "--cpus",
+        "--mem",
+        "--mps",
+        "--share-with-foreign",
+        "--on-foreign",
+    ),
     "Files": ("--checkpoint-root", "--keep", "--checkpoint-quota"),
     "Jobs": ("--warm", "--min-uid", "--interface", "--ports"),
 }
@@ -50,6 +58,7 @@ class _AgentCommand(SectionedCommand, Verbs):
         "ebb agent --label zone=basement --label disk=nvme --taint gold",
         "ebb agent --warm 4",
         "ebb agent --ends-in 8h --owner ann",
+        "ebb agent --only-gpus 0,1 --cpus 16 --mem 128GiB",
         "ebb agent --mps off",
         "ebb agent --share-with-foreign",
         "ebb agent --min-uid 500",
@@ -64,6 +73,12 @@ class _AgentCommand(SectionedCommand, Verbs):
     default="auto",
     show_default=True,
     help="GPUs to offer: auto (the real ones), none, or fake ones such as 4xRTX4090.",
+)
+@click.option(
+    "--only-gpus",
+    metavar="GPU,...",
+    default="",
+    help="Offer only these GPUs, by index or UUID; no two agents with this option get the same GPU.",
 )
 @click.option(
     "--master",
@@ -163,6 +178,7 @@ def command(
     context: click.Context,
     name: str,
     gpus: str,
+    only_gpus: str,
     master: str | None,
     checkpoint_root: Path | None,
     cpus: float | None,
@@ -202,6 +218,7 @@ def command(
                 name=name,
                 master=master or os.environ.get("EBB_MASTER", ""),
                 gpus=gpus,
+                only_gpus=_names(only_gpus),
                 checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
                 cpus=cpus,
                 mem_bytes=mem,
@@ -223,6 +240,14 @@ def command(
 
 
 command.add_command(join)
+
+
+def _names(gpus: str) -> tuple[str, ...]:
+    """Return the GPUs that are named with commas between them."""
+    names = tuple(name.strip() for name in gpus.split(",")) if gpus else ()
+    if not all(names):
+        raise Failure("agent: --only-gpus: write indexes or UUIDs with commas between them, such as 0,2", USAGE)
+    return names
 
 
 def _end(until: float | None, ends_in_s: float | None, owner: str) -> float | None:
