@@ -215,7 +215,7 @@ async def _serve_for_ever(
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
         idle = IdleMemory(node_dir / "idle.json")
         freeing = Freeing(holders.is_over, reader, attribution, idle)
-        end = NodeEnd(node.loan, node_dir / NOTICE)
+        end = NodeEnd(_said_end(options), node_dir / NOTICE)
         telemetry = Telemetry(reader, attribution, idle, holders.held, sharing, end)
         ending = asyncio.create_task(end.run(attempts.supervised), name="end of the node")
         closing.callback(ending.cancel)
@@ -257,6 +257,10 @@ def _offered(options: AgentOptions, backend: GpuBackend, fake_dir: Path | None, 
     return chosen.ChosenGpus(backend, uuids)
 
 
+def _said_end(options: AgentOptions) -> agent_pb2.Loan | None:
+    return None if options.until is None else agent_pb2.Loan(until=options.until, owner=options.owner)
+
+
 def _describe(options: AgentOptions, name: str, checkpoint_root: Path, network: Network) -> NodeDescription:
     """Describe this machine as the options say. Raises OSError if the checkpoint root is not writable."""
     address = address_of(network.interface) if network.interface else ""
@@ -266,7 +270,6 @@ def _describe(options: AgentOptions, name: str, checkpoint_root: Path, network: 
         pool=options.pool,
         labels=dict(options.labels),
         taints=options.taints,
-        loan=None if options.until is None else agent_pb2.Loan(until=options.until, owner=options.owner),
     )
 
 

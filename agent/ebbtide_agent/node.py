@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 from ebbtide_protos.process import boot_id
-from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.processes import cgroup
 
@@ -38,7 +37,6 @@ class NodeDescription:
     cgroup: str = ""  # the parent of the attempts' control groups; empty: attempts have none
     labels: Mapping[str, str] = field(default_factory=dict)  # by which jobs select nodes
     taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
-    loan: agent_pb2.Loan | None = None  # when the node is gone; None: it stays
 
 
 def describe(

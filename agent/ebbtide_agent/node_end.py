@@ -28,39 +28,33 @@ _LONGEST_PAUSE_S = 5.0  # because the clock may be set, and an attempt may start
 class NodeEnd:
     """The end of this node: as it was said at the agent's start, until something else is said of it."""
 
-    def __init__(self, loan: agent_pb2.Loan | None = None, notice_file: Path | None = None) -> None:
+    def __init__(self, said: agent_pb2.Loan | None = None, notice_file: Path | None = None) -> None:
         """`notice_file` is where `ebb node leave --ends-in` on this machine leaves its notice."""
-        self._said = None if loan is None else loan.until
+        self._said = said
         self._notice_file = notice_file
-        self.notice: float | None = None  # what was announced on this machine, in Unix seconds
-        self.until = self._said  # in Unix seconds; None: the node stays
+        self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
+        self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
         self._changed = asyncio.Event()
         self._asked = set[tuple[Supervised, float]]()
         self.look_for_notice()
 
     def look_for_notice(self) -> bool:
         """Take in what was announced on this machine since its boot. Return whether there is a notice."""
-        content = None
+        content, own = None, self._said
         with suppress(OSError, ValueError):
             content = None if self._notice_file is None else read_json(self._notice_file)
-        before, self.notice = self.notice, None
-        if (
-            content is not None
-            and content.get("boot_id") == boot_id()
-            and isinstance(content.get("until"), int | float)
-        ):
-            self.notice = float(content["until"])
-        if self.notice != before:
-            self._set(self._said if self.notice is None else self.notice)
-        return self.notice is not None
+        until = None if content is None or content.get("boot_id") != boot_id() else content.get("until")
+        if isinstance(until, int | float):
+            own = agent_pb2.Loan(until=until, owner="" if self._said is None else self._said.owner)
+        if own != self.own:
+            self.own = own
+            self.hear(None)
+        return own is not self._said
 
     def hear(self, until: float | None) -> None:
-        """Take in what the master was told of the end; None: what this agent has said holds."""
-        if self.notice is not None and (until is None or abs(until - self.notice) > 1.0):
-            self.notice = None  # a user has said something else since
-            if self._notice_file is not None:
-                self._notice_file.unlink(missing_ok=True)
-        self._set(self._said if until is None else until)
+        """Take in what the master was told of the end; None: what this agent says holds."""
+        own = None if self.own is None else self.own.until
+        self._set(own if until is None else until)
 
     def _set(self, until: float | None) -> None:
         self.until = until

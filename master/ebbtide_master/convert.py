@@ -132,17 +132,20 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         pool=hello.pool or DEFAULT_POOL,
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
-        loan=_loan_from_message(hello.loan) if hello.HasField("loan") else None,
+        loan=loan_of(hello),
     )
 
 
-def _loan_from_message(message: agent_pb2.Loan) -> Loan:
-    """Return the loan of a node. Raises `SpecError` if it cannot be one."""
-    if not 0 < message.until <= limits.MAX_BEGIN:
-        raise SpecError("until", f"{message.until} is no time in Unix seconds")
-    if len(message.owner) > limits.MAX_USER_LENGTH or not message.owner.isprintable():
+def loan_of(message: agent_pb2.Hello | agent_pb2.Heartbeat) -> Loan | None:
+    """Return when the agent says that its node ends; None if it stays. Raises `SpecError` if that cannot be."""
+    if not message.HasField("loan"):
+        return None
+    until, owner = message.loan.until, message.loan.owner
+    if not 0 < until <= limits.MAX_BEGIN:
+        raise SpecError("until", f"{until} is no time in Unix seconds")
+    if len(owner) > limits.MAX_USER_LENGTH or not owner.isprintable():
         raise SpecError("owner", f"is not a name of at most {limits.MAX_USER_LENGTH} printable characters")
-    return Loan(message.until, message.owner)
+    return Loan(until, owner)
 
 
 def is_host(text: str) -> bool:

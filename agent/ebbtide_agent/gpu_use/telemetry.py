@@ -84,7 +84,7 @@ class Telemetry:
         xids = self._reader.take_xids()
         with_xids = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
         gpus = [self._message(self._seen(reading), owners) for reading in with_xids]
-        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving, until=self.end.notice)
+        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving, loan=self.end.own)
 
     async def _look(self) -> tuple[Readings, Owners]:
         held = set(self._held())

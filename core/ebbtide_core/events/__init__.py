@@ -45,6 +45,7 @@ from ebbtide_core.events.measurements import MemoryOverran as MemoryOverran
 from ebbtide_core.events.measurements import RateMeasured as RateMeasured
 from ebbtide_core.events.nodes import ForeignUseChanged as ForeignUseChanged
 from ebbtide_core.events.nodes import GpuHealthChanged as GpuHealthChanged
+from ebbtide_core.events.nodes import LoanAnnounced as LoanAnnounced
 from ebbtide_core.events.nodes import LoanChanged as LoanChanged
 from ebbtide_core.events.nodes import NodeDisconnected as NodeDisconnected
 from ebbtide_core.events.nodes import NodeDrained as NodeDrained
@@ -491,6 +492,7 @@ NodeEvent = (
     | NodeLost
     | GpuHealthChanged
     | ForeignUseChanged
+    | LoanAnnounced
     | LoanChanged
     | NodeDrained
     | NodeResumed

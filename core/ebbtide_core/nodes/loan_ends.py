@@ -7,6 +7,7 @@ are asked as well, and start again elsewhere from what they saved.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
@@ -76,6 +77,22 @@ def _changed(state: ClusterState, event: e.LoanChanged, now: float) -> None:
         node.loan = node.facts.loan
     else:
         node.loan = Loan(now + event.ends_in_s, "" if node.loan is None else node.loan.owner)
+    _note(state, node)
+
+
+def _says_another(state: ClusterState, event: e.LoanAnnounced) -> bool:
+    node = state.nodes.get(event.node)
+    return node is not None and node.facts.loan != event.loan
+
+
+def _announced(state: ClusterState, event: e.LoanAnnounced, now: float) -> None:
+    node = state.nodes[event.node]
+    node.facts = replace(node.facts, loan=event.loan)
+    node.loan = event.loan
+    _note(state, node)
+
+
+def _note(state: ClusterState, node: Node) -> None:
     state.refresh_node(node)
     state.pool_of(node).freed_nodes.add(node.id)
     state.note_departures(node)
@@ -98,4 +115,10 @@ def _say_changed(event: e.LoanChanged) -> str:
 
 RULES: Final = (
     Rule(e.LoanChanged, refuse=refuse_unknown, news=_is_known, apply=_changed, command=_tell, say=_say_changed),
+    Rule(
+        e.LoanAnnounced,
+        news=_says_another,
+        apply=_announced,
+        say=lambda event: "does not end after all" if event.loan is None else "says another time at which it ends",
+    ),
 )

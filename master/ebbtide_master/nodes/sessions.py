@@ -49,7 +49,6 @@ class AgentSession:
         self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.acknowledged = now  # when the agent's heartbeat was last acknowledged, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
-        self.until: float | None = None  # what was announced on the node's machine of its end, in Unix seconds
         self.waits = Counter[str]()  # number of these reads that wait until the job prints more, by user
         self.surprised = False  # whether an unexpected message was logged
 

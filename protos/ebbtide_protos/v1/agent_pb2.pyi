@@ -696,31 +696,31 @@ class Heartbeat(_message.Message):
 
     GPUS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
-    UNTIL_FIELD_NUMBER: _builtins.int
+    LOAN_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     leaving: _builtins.bool
     """the machine is about to go down: whoever is there has to leave now"""
-    until: _builtins.float
-    """it was announced on the machine that it is gone then, in Unix seconds; unset: nothing was"""
     beat: _builtins.int
     """counts up on each stream; answered by Heard; 0: wants no answer"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuReading]: ...
+    @_builtins.property
+    def loan(self) -> Global___Loan:
+        """as in Hello; another one if its end was announced on the machine since"""
+
     def __init__(
         self,
         *,
         gpus: _abc.Iterable[Global___GpuReading] | None = ...,
         leaving: _builtins.bool = ...,
-        until: _builtins.float | None = ...,
+        loan: Global___Loan | None = ...,
         beat: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "beat", b"beat", "gpus", b"gpus", "leaving", b"leaving", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "gpus", b"gpus", "leaving", b"leaving", "loan", b"loan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
-    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 

@@ -186,6 +186,19 @@ def test_the_last_word_on_the_end_holds_until_the_agent_says_another_or_its_mach
     assert made.cluster.state.nodes[node].loan is None
 
 
+def test_another_word_of_its_agent_replaces_what_a_user_has_said_and_holds_when_it_is_back() -> None:
+    made, node = lab_on_loan(until_s=1e4), NodeId("a")
+    leave(made, 5000.0)
+    notice = Loan(1e5, "ann")
+    made.tell(e.LoanAnnounced(node, notice))
+    assert made.cluster.state.nodes[node].loan == notice
+    leave(made, 300.0)
+    said = made.cluster.state.nodes[node].loan
+    made.tell(e.LoanAnnounced(node, notice))
+    made.tell(registration("a", loan=notice, checkpoint_root_id="shared"))
+    assert made.cluster.state.nodes[node].loan == said, "its agent has said nothing new"
+
+
 def test_a_node_that_stays_longer_takes_jobs_again() -> None:
     made = lab_on_loan(until_s=100.0)
     job = made.submit()

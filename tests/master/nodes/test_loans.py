@@ -44,16 +44,39 @@ async def test_a_notice_of_its_end_makes_its_jobs_leave_and_tells_the_node(tmp_p
 async def test_what_is_announced_on_the_machine_counts_once_and_a_user_may_say_otherwise(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
-        until = time.time() + 110.0
+        notice = agent_pb2.Loan(until=time.time() + 110.0)
+
+        async def end() -> agent_pb2.Loan:
+            [node] = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
+            return node.loan
+
         for _ in range(2):
-            await agent.send(heartbeat=agent_pb2.Heartbeat(until=until))
-        assert (await agent.receive("node_ends")).until == pytest.approx(until, abs=1.0)
+            await agent.send(heartbeat=agent_pb2.Heartbeat(loan=notice, beat=1))
+            await agent.receive("heard")
+        assert await end() == notice
+        reply = await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=5000.0))
+        await agent.send(heartbeat=agent_pb2.Heartbeat(loan=notice, beat=2))
+        await agent.receive("heard")
+        assert await end() == reply.node.loan
+        assert [kind for kind in await master.kinds() if "Loan" in kind] == ["LoanAnnounced", "LoanChanged"]
+        await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1"))
+        assert await end() == notice
+        await agent.send(heartbeat=agent_pb2.Heartbeat(beat=3))
+        await agent.receive("heard")
+        assert await end() == agent_pb2.Loan()
+
+
+async def test_a_notice_that_came_while_the_master_was_away_goes_before_what_it_knew(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
         await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=5000.0))
-        await agent.send(heartbeat=agent_pb2.Heartbeat(until=until))
-        await agent.receive("node_ends")
-        assert (await master.kinds()).count("LoanChanged") == 2
-        [node] = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
-        assert node.loan.until > until + 1000.0
+        agent.vanish()
+        again = master.connect(hello := on_loan(110.0))
+        await again.register()
+        assert (await master.until_node("n1", "up")).loan == hello.loan
+        await again.send(heartbeat=agent_pb2.Heartbeat(loan=hello.loan, beat=1))
+        await again.receive("heard")
+        assert "node_ends" not in again.heard
 
 
 async def test_a_node_that_missed_the_word_on_its_end_hears_it_when_it_is_back(tmp_path: Path) -> None:
