@@ -10,6 +10,8 @@ from ebbtide_cli.facts import node_facts
 from ebbtide_cli.verb import run
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
+from tests.client.scripted_master import ScriptedMaster
+
 
 def test_a_node_that_ends_says_when_and_who_lends_it() -> None:
     soon = loan_words(agent_pb2.Loan(until=time.time() + 7205.0, owner="ann\x1b"))
@@ -55,3 +57,13 @@ def test_an_end_that_no_node_can_have_is_refused_before_the_agent_starts(words: 
     with pytest.raises(Failure) as failure:
         run(["agent", *words])
     assert (str(failure.value), failure.value.code) == (f"agent: {says}", USAGE)
+
+
+def test_nodes_that_ended_are_counted_and_listed_only_if_that_is_asked_for(master: ScriptedMaster, capsys) -> None:
+    master.nodes = [client_pb2.Node(name="a", state="up"), client_pb2.Node(name="b", state="ended")]
+    run(["nodes"])
+    shown = capsys.readouterr().out
+    assert "b  ended" not in shown
+    assert shown.endswith("1 node that ended: 'ebb nodes --all'\n")
+    run(["nodes", "--all"])
+    assert "b  ended" in capsys.readouterr().out

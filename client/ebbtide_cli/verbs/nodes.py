@@ -19,14 +19,15 @@ CERTIFICATE_WARNED_S = 14 * 86_400.0
 TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
 
 
-@click.command(epilog=examples("ebb nodes", "ebb nodes --json"))
+@click.command(epilog=examples("ebb nodes", "ebb nodes --all", "ebb nodes --json"))
+@click.option("--all", "show_all", is_flag=True, help="Show nodes that have ended, too.")
 @json_option
 @master_option
-def command(as_json: bool, master: str | None) -> None:
+def command(show_all: bool, as_json: bool, master: str | None) -> None:
     """Show every node with its GPUs: memory, utilisation, allocated share, jobs, and foreign processes."""
     with connected(master) as stub:
         reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
-    nodes = reply.nodes
+    nodes = [node for node in reply.nodes if show_all or node.state != "ended"]
     if as_json:
         print_json([node_facts(node) for node in nodes])
         return
@@ -38,6 +39,8 @@ def command(as_json: bool, master: str | None) -> None:
         _print_pools(reply.pools, nodes)
     else:
         _print_nodes(nodes)
+    if left_out := len(reply.nodes) - len(nodes):
+        print(f"{plural(left_out, 'node')} that ended: 'ebb nodes --all'")
     used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
     if used:
         print()

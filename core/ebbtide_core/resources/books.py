@@ -109,6 +109,14 @@ class Node:
         """Whether jobs may be placed on the node."""
         return self.connected and not self.lost and self.drain is None
 
+    def has_ended(self, now: float) -> bool:
+        """Return whether the node is gone at Unix time ``now`` as was announced, and nothing of any job is left there.
+
+        Then its silence means nothing.
+        """
+        over = self.lost and self.loan is not None and self.loan.until <= now
+        return over and not self.attempts and not self.strays
+
     @property
     def reachable(self) -> bool:
         """Whether the node can be sent requests."""

@@ -2117,7 +2117,7 @@ class Node(_message.Message):
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
-    """"up", "down", "draining", "drained" """
+    """"up", "down", "draining", "drained", "ended" """
     reason: _builtins.str
     cpus: _builtins.float
     cpus_allocated: _builtins.float

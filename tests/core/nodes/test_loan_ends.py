@@ -10,6 +10,7 @@ from ebbtide_core.nodes.booking_placement import BookingRequest, ImpossibleError
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE
 from ebbtide_core.resources.bookings import FREEING_S
 from ebbtide_core.views.explain import explain
+from ebbtide_core.views.states import state_of_node
 
 from tests.core.lab import Lab, gpus_of, registration, stopped, wake_times
 
@@ -184,6 +185,21 @@ def test_the_last_word_on_the_end_holds_until_the_agent_says_another_or_its_mach
     assert made.cluster.state.nodes[node].loan == said.loan
     made.tell(registration("a", boot_id="boot-2"))
     assert made.cluster.state.nodes[node].loan is None
+
+
+def test_a_node_that_is_gone_as_announced_is_neither_down_nor_a_reason_for_doubt() -> None:
+    made = lab_on_loan(until_s=200.0, nodes="abcd")
+    job = made.running(grace_s=10.0, time_limit_s=5.0)
+    nodes = made.cluster.state.nodes
+    at = job.attempts[-1].allocation.node_ids[0]
+    for name in nodes:
+        made.tell(e.NodeDisconnected(name))
+        made.tell(e.NodeLost(name, 20.0))
+    assert not made.cluster.state.doubted
+    assert {state_of_node(node, made.now) for node in nodes.values()} == {"down"}, "their time was not over"
+    assert {name for name, node in nodes.items() if not node.has_ended(2000.0)} == {at}, "a job may be left there"
+    made.tell(e.NodeConfirmedDead(node=at))
+    assert {state_of_node(node, 2000.0) for node in nodes.values()} == {"ended"}
 
 
 def test_another_word_of_its_agent_replaces_what_a_user_has_said_and_holds_when_it_is_back() -> None:
