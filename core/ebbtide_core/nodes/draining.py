@@ -6,6 +6,7 @@ instead, one grace period before the deadline. A deadline that has passed means 
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -78,7 +79,9 @@ def _departs(state: ClusterState, job: Job, node: Node, now: float) -> DrainFore
     assert node.loan is not None
     outcome = DrainOutcome.STARTS_OVER
     if can_leave(job):
-        outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
+        elsewhere = copy(job)
+        elsewhere.eligibility = job.eligibility.without(node.id, "it ends")
+        outcome = DrainOutcome.GOES_ON if could_run(elsewhere, state.pools[job.pool].books) else DrainOutcome.WAITS
     return DrainForecast(job, outcome, max(now, node.loan.until - lead_s(job)))
 
 

@@ -6,6 +6,7 @@ longest are asked first. A node does not wait for jobs that are never suspended,
 are asked as well, and start again elsewhere from what they saved.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -55,7 +56,8 @@ def _order(state: ClusterState, job: Job, now: float) -> Event | None:
 def grace_left_s(job: Job, loan: Loan, now: float) -> float:
     """Return the grace period in seconds that ``job`` can have before ``loan`` ends; of little time it gets half."""
     left_s = max(0.0, loan.until - now)
-    return min(job.spec.grace_s, max(left_s - FREEING_S, left_s / 2))
+    whole_s = math.ceil(max(left_s - FREEING_S, left_s / 2) - ROUNDING_S)  # a pass may be late by a part of a second
+    return min(job.spec.grace_s, whole_s, left_s)
 
 
 def _first_to_end(state: ClusterState, attempt: Attempt) -> tuple[NodeId, Loan] | None:

@@ -7,7 +7,7 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import ExitFacts, JobState, Loan, NodeId, SuspendMode
 from ebbtide_core.nodes.booking_placement import BookingRequest, ImpossibleError, choose
-from ebbtide_core.nodes.draining import LEAVE_AT_ONCE
+from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, DrainOutcome, drain_forecasts
 from ebbtide_core.resources.bookings import FREEING_S
 from ebbtide_core.views.explain import explain
 from ebbtide_core.views.states import state_of_node
@@ -200,6 +200,31 @@ def test_a_node_that_is_gone_as_announced_is_neither_down_nor_a_reason_for_doubt
     assert {name for name, node in nodes.items() if not node.has_ended(2000.0)} == {at}, "a job may be left there"
     made.tell(e.NodeConfirmedDead(node=at))
     assert {state_of_node(node, 2000.0) for node in nodes.values()} == {"ended"}
+
+
+def test_it_is_forecast_what_becomes_of_each_job_on_a_node_that_ends() -> None:
+    made = lab_on_loan(until_s=1e6)
+    saves, never = made.running(grace_s=100.0), made.running(suspend=SuspendMode.NONE, time_limit_s=1e5, grace_s=30.0)
+    state, node = made.cluster.state, made.cluster.state.nodes[NodeId("a")]
+    assert node.loan is not None
+
+    def forecast() -> list[tuple[DrainOutcome, float | None]]:
+        return [(found.outcome, found.at) for found in drain_forecasts(state, node, made.now)]
+
+    until = node.loan.until
+    never_then = (DrainOutcome.STARTS_OVER, until - 30.0 - FREEING_S)
+    assert forecast() == [(DrainOutcome.WAITS, until - 100.0 - FREEING_S), never_then]
+    made.tell(registration("b", checkpoint_root_id="shared"))
+    assert forecast() == [(DrainOutcome.GOES_ON, until - 100.0 - FREEING_S), never_then]
+    assert not saves.eligibility.excluded
+    assert never.running
+
+
+def test_a_pass_that_is_late_by_a_moment_cuts_no_grace_period() -> None:
+    made = lab_on_loan(until_s=1e6)
+    job = made.running(grace_s=100.0)
+    leave(made, 109.99)
+    assert stops(made, job) == [100.0]
 
 
 def test_another_word_of_its_agent_replaces_what_a_user_has_said_and_holds_when_it_is_back() -> None:
