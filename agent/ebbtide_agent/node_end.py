@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from ebbtide_protos.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.jsonfile import read_json
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,18 @@ MARGIN_S = 5.0
 NOTICE = "notice.json"
 """File in the node's directory with what was announced on this machine: ``until`` (Unix seconds) and ``boot_id``."""
 _LONGEST_PAUSE_S = 5.0  # because the clock may be set, and an attempt may start
+
+
+class Leaving(Protocol):
+    """An attempt on this node."""
+
+    @property
+    def key(self) -> tuple[str, int]: ...
+    @property
+    def grace_s(self) -> float: ...
+    @property
+    def is_over(self) -> bool: ...
+    def leave_alone(self, grace_s: float) -> None: ...
 
 
 class NodeEnd:
@@ -35,7 +47,7 @@ class NodeEnd:
         self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
         self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
         self._changed = asyncio.Event()
-        self._asked = set[tuple[Supervised, float]]()
+        self._asked = set[tuple[Leaving, float]]()
         self.look_for_notice()
 
     def look_for_notice(self) -> bool:
@@ -61,7 +73,7 @@ class NodeEnd:
         self._changed.set()
         log.info("event=node-ends in_s=%s", "never" if until is None else f"{until - time.time():.0f}")
 
-    async def run(self, attempts: Callable[[], Iterable[Supervised]]) -> None:
+    async def run(self, attempts: Callable[[], Iterable[Leaving]]) -> None:
         """Ask the `attempts` that are left to save and end when it is time, until cancelled."""
         while True:
             self._changed.clear()
@@ -70,18 +82,18 @@ class NodeEnd:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
 
-    def _ask(self, attempts: Iterable[Supervised], until: float) -> float:
+    def _ask(self, attempts: Iterable[Leaving], until: float) -> float:
         """Ask the attempts whose time has come. Return the seconds until the next look."""
         left_s, pause_s = until - time.time(), _LONGEST_PAUSE_S
         for attempt in attempts:
-            early_s = left_s - attempt.intent.grace_s - MARGIN_S
+            early_s = left_s - attempt.grace_s - MARGIN_S
             if attempt.is_over or (attempt, until) in self._asked:
                 continue
             if early_s > 0:
                 pause_s = min(pause_s, early_s)
                 continue
             self._asked.add((attempt, until))
-            grace_s = min(attempt.intent.grace_s, max(left_s - MARGIN_S, left_s / 2, 0.0))
+            grace_s = min(attempt.grace_s, max(left_s - MARGIN_S, left_s / 2, 0.0))
             log.info("event=leave-before-end job=%s attempt=%d grace_s=%g", *attempt.key, grace_s)
             attempt.leave_alone(grace_s)
         return pause_s

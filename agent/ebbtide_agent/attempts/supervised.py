@@ -80,6 +80,11 @@ class Supervised:
         return self.intent.job_id, self.intent.attempt
 
     @property
+    def grace_s(self) -> float:
+        """The grace period of the attempt's job, in seconds."""
+        return self.intent.grace_s
+
+    @property
     def is_over(self) -> bool:
         return self.status.phase in _OVER
 

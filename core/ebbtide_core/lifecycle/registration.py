@@ -9,9 +9,9 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import count_gpus
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.lifecycle import lost_gpus
 from ebbtide_core.lifecycle.attempts import launch_on, stop_on
-from ebbtide_core.lifecycle.swaps import is_swapped_for
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import AttemptRef, ExitFacts, NodeId
 from ebbtide_core.nodes import loan_ends, node_health, silence, strays

@@ -16,7 +16,7 @@ from ebbtide_core.commands import Command, TellEnd
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, duration
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.lifecycle.swaps import is_swapped_for
+from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.model.types import Loan, NodeId, StopCause
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, refuse_unknown
 from ebbtide_core.reconcile import stop
