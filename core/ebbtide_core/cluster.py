@@ -210,10 +210,8 @@ class Cluster:
         self._decide(reconcile(pool, plan, unplaced), now, out)
         for id, reason in plan.waits.items():
             pool.jobs[id].reason = reason
-        again = [plan.recheck_at, pool.books.loans.changes_at]
-        pool.recheck_at = (
-            now if unplaced else min((at for at in again if at is not None and at < math.inf), default=None)
-        )
+        again = [at for at in (plan.recheck_at, pool.books.loans.changes_at) if at is not None and at < math.inf]
+        pool.recheck_at = now if unplaced else min(again, default=None)
 
     def _end_times(self, now: float, out: list[Command]) -> None:
         """End the delays, drains, deadlines and waits whose time has come."""

@@ -15,7 +15,6 @@ from typing import Final
 from ebbtide_core.estimates.rounding import rounded_up_s
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import Loan, NodeId, SuspendMode
 from ebbtide_core.resources.bookings import lead_s
 
@@ -40,7 +39,6 @@ def rounded_need_s(job: Job) -> float:
     return rounded_up_s(needed_s(job, 0.0))
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Loans:
     """The usable nodes of a pool that end, the soonest first; ``now`` is the Unix time of the pass under way.
 
