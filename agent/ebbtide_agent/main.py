@@ -30,6 +30,8 @@ from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.retention import Retention, RetentionTask
+from ebbtide_agent.gpu import chosen
+from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
@@ -47,7 +49,8 @@ from ebbtide_agent.link.endpoint import Endpoint, local_master, parse_endpoint
 from ebbtide_agent.link.link import MasterLink
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.network import Network, address_of
-from ebbtide_agent.node import describe, node_name
+from ebbtide_agent.node import NodeDescription, describe, node_name
+from ebbtide_agent.node_end import NOTICE, NodeEnd
 from ebbtide_agent.supervisor import limits
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
@@ -66,6 +69,7 @@ class AgentOptions:
     name: str = ""  # "": the host's name
     master: str = ""  # HOST:PORT or unix:HOME, several with commas; "": where the node joined, else home/master.json
     gpus: str = gpu.REAL  # "auto": real ones by NVML; "none"; or a fake profile
+    only_gpus: tuple[str, ...] = ()  # the UUIDs or indexes of those to offer; (): all
     checkpoint_root: Path | None = None  # None: home/checkpoints
     cpus: float | None = None  # None: the CPUs that this process may run on
     mem_bytes: int | None = None  # None: the machine's
@@ -79,6 +83,8 @@ class AgentOptions:
     taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
     keep: Retention = Retention()  # noqa: RUF009 (frozen) how long, and how much of, finished jobs' files are kept
     min_uid: int = MIN_UID  # as root, the agent refuses jobs of accounts with a lower uid
+    until: float | None = None  # when the node is gone, in Unix seconds; None: it stays
+    owner: str = ""  # who lends the node until then
     on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
 
 
@@ -176,10 +182,7 @@ async def _serve_for_ever(
             listen(status)
 
     checkpoint_root = options.checkpoint_root or options.home / "checkpoints"
-    address = address_of(network.interface) if network.interface else ""
-    node = describe(name, options.cpus, options.mem_bytes, checkpoint_root, address)
-    node = replace(node, share_with_foreign=options.share_with_foreign, pool=options.pool)
-    node = replace(node, labels=dict(options.labels), taints=options.taints)
+    node = _describe(options, name, checkpoint_root, network)
     cluster_file = node_dir / "cluster.json"
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)
@@ -208,11 +211,14 @@ async def _serve_for_ever(
             partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding()))
         )
         backends.callback(backend.close)
-        reader = GpuReader(backend)
+        reader = GpuReader(_offered(options, backend, fake_dir if fake else None, backends))
         attribution = Attribution(holders.pids, groups=holders.groups, environments=holders.by_environment)
         idle = IdleMemory(node_dir / "idle.json")
         freeing = Freeing(holders.is_over, reader, attribution, idle)
-        telemetry = Telemetry(reader, attribution, idle, holders.held, sharing)
+        end = NodeEnd(_said_end(options), node_dir / NOTICE)
+        telemetry = Telemetry(reader, attribution, idle, holders.held, sharing, end)
+        ending = asyncio.create_task(end.run(attempts.supervised), name="end of the node")
+        closing.callback(ending.cancel)
         watchdog = Watchdog(holders, reader, attribution, idle)
         closing.push_async_callback(watchdog.close)
         channels = ChannelTable(attempts.access, name)
@@ -223,7 +229,7 @@ async def _serve_for_ever(
             closing.push_async_callback(notifier.close)
             telemetry.listeners.append(notifier.look)
         for signum, going in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):  # a shutdown begins; it is called off
-            asyncio.get_running_loop().add_signal_handler(signum, setattr, telemetry, "leaving", going)
+            asyncio.get_running_loop().add_signal_handler(signum, telemetry.note_shutdown, going)
         await telemetry.inventory()  # measures the idle GPUs before anything starts on them
         proof = Credentials(options.home, name, node_dir)
         tidying = asyncio.create_task(RetentionTask(node_dir, checkpoint_root, exchange, options.keep).run(places))
@@ -240,6 +246,31 @@ async def _serve_for_ever(
         held = (limits.cpus_are(), limits.memory_is())
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s cpus=%s mem=%s", *facts, *held)
         await link.run()
+
+
+def _offered(options: AgentOptions, backend: GpuBackend, fake_dir: Path | None, claims: AsyncExitStack) -> GpuBackend:
+    """Return `backend` with the GPUs that the options name, claimed for this agent. Raises ValueError."""
+    if not options.only_gpus:
+        return backend
+    uuids = chosen.choose(backend.gpus(), options.only_gpus)
+    claims.enter_context(chosen.claimed(uuids, fake_dir))
+    return chosen.ChosenGpus(backend, uuids)
+
+
+def _said_end(options: AgentOptions) -> agent_pb2.Loan | None:
+    return None if options.until is None else agent_pb2.Loan(until=options.until, owner=options.owner)
+
+
+def _describe(options: AgentOptions, name: str, checkpoint_root: Path, network: Network) -> NodeDescription:
+    """Describe this machine as the options say. Raises OSError if the checkpoint root is not writable."""
+    address = address_of(network.interface) if network.interface else ""
+    return replace(
+        describe(name, options.cpus, options.mem_bytes, checkpoint_root, address),
+        share_with_foreign=options.share_with_foreign,
+        pool=options.pool,
+        labels=dict(options.labels),
+        taints=options.taints,
+    )
 
 
 class _Gpus:

@@ -1,8 +1,8 @@
-"""Describe nodes that are taken out of service, in words."""
+"""Describe nodes that are taken out of service, or that end, in words."""
 
 import time
 
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.facts import node_facts
 from ebbtide_cli.kinds import prospect_facts
@@ -24,8 +24,18 @@ def drain_words(node: client_pb2.Node) -> str:
     return f"{words}; {end} in {format_duration(left)}" if left > 0 else f"{words}; its deadline has passed"
 
 
+def loan_words(loan: agent_pb2.Loan) -> str:
+    """Say when a node that ends is gone, and who lends it."""
+    now, owner = time.time(), f", lent by {printable(loan.owner)}" if loan.owner else ""
+    today = time.localtime(loan.until)[:3] == time.localtime(now)[:3]
+    clock = time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", time.localtime(loan.until))
+    left_s = loan.until - now
+    when = f"until {clock} (in {format_duration(left_s)})" if left_s > 0 else f"ended at {clock}"
+    return f"{when}{owner}"
+
+
 def prospect_words(job: client_pb2.NodeJob) -> str:
-    """Say what becomes of a job on a node that is drained."""
+    """Say what becomes of a job on a node that is drained or ends."""
     name = printable(f"{job.name}, {job.user}" if job.name else job.user)
     left = job.at - time.time() if job.HasField("at") else 0.0
     when = f", in {format_duration(left)}" if left >= 1.0 else ", now" if job.HasField("at") else ""

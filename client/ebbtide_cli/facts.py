@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_cli.arrays import gate_facts
-from ebbtide_cli.kinds import drain_facts, needs_facts
+from ebbtide_cli.kinds import drain_facts, loan_facts, needs_facts
 from ebbtide_cli.printed import printed_facts
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def node_facts(node: client_pb2.Node) -> Facts:
         "labels": dict(node.labels),
         "taints": list(node.taints),
         "drain": drain_facts(node),
+        "loan": loan_facts(node),
         "certificate_ends": _optional(node, "certificate_ends"),
         "dead": node.dead or None,
         "strays": [stray_facts(stray) for stray in node.strays],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ebbtide_protos.place import NotTrusted, check_file
-from ebbtide_protos.process import Identity
+from ebbtide_protos.process import Identity, boot_id
 
 
 class Home(NamedTuple):
@@ -95,6 +95,14 @@ class Home(NamedTuple):
         """Return all agents that run in this home, by node."""
         records = sorted(self.root.glob("nodes/*/agent.json"))
         return {path.parent.name: process for path in records if (process := _living(path))}
+
+    def note_end(self, node: str, until: float | None) -> None:
+        """Leave a notice for the agent of ``node``: this machine is gone at Unix time ``until``; None: take it back."""
+        notice = self.root / "nodes" / node / "notice.json"
+        if until is None:
+            notice.unlink(missing_ok=True)
+        else:
+            write_record(notice, {"until": until, "boot_id": boot_id()})
 
     def supervisors(self) -> Iterator[Identity]:
         """Yield the supervisors of this home that are alive."""

@@ -55,6 +55,13 @@ def drain_facts(node: client_pb2.Node) -> Facts | None:
     }
 
 
+def loan_facts(node: client_pb2.Node) -> Facts | None:
+    """Return when a node is gone, and who lends it; None if it stays."""
+    if not node.HasField("loan"):
+        return None
+    return {"until": node.loan.until, "owner": node.loan.owner or None}
+
+
 def prospect_facts(job: client_pb2.NodeJob) -> Facts:
     """Return what becomes of a job on a node that is drained."""
     return {

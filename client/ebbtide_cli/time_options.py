@@ -10,6 +10,8 @@ from ebbtide_cli.verb import argument_type
 
 TIME_AGO: Final = argument_type("time", lambda text: parse_time(text, time.time(), ago=True))
 
+TIME_TO_COME: Final = argument_type("time", lambda text: parse_time(text, time.time()))
+
 tail_option: Final = click.option(
     "-n",
     "--tail",

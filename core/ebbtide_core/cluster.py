@@ -4,6 +4,7 @@
 with those of its heap; both get the same decisions for the same events.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -26,7 +27,7 @@ from ebbtide_core.model.refusals import Refusal as Refusal
 from ebbtide_core.model.refusals import RefusalKind as RefusalKind
 from ebbtide_core.model.settings import DEFAULT_POOL, Settings
 from ebbtide_core.model.types import JobId, StopCause
-from ebbtide_core.nodes import booking_placement, draining, quiescing, silence
+from ebbtide_core.nodes import booking_placement, draining, loan_ends, quiescing, silence
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.reconcile import Unplaced, place_more, reconcile, settle_claims, stop
@@ -157,6 +158,8 @@ class Cluster:
         3. Schedule each pool in which something changed, or whose policy asked for it; a single pool always.
         """
         state = self.state
+        for pool in state.pools.values():
+            pool.books.loans.now = now
         if state.goes_on:
             state.go_on(now)
         if state.is_due(now):
@@ -194,7 +197,7 @@ class Cluster:
         1. Start the jobs whose claimed room is free.  2. Do more of the last plan if something of it is left.
         3. Otherwise ask the policy, unless it could do nothing.  4. Carry out its plan.
         """
-        pool.recheck_at = None
+        pool.recheck_at, pool.books.loans.changes_at = None, math.inf
         if pool.settings is None:
             self._decide(pool_membership.stranded(pool), now, out)
             return
@@ -216,7 +219,8 @@ class Cluster:
         self._decide(reconcile(pool, plan, unplaced), now, out)
         for id, reason in plan.waits.items():
             pool.jobs[id].reason = reason
-        pool.recheck_at = now if unplaced else plan.recheck_at
+        again = [at for at in (plan.recheck_at, pool.books.loans.changes_at) if at is not None and at < math.inf]
+        pool.recheck_at = now if unplaced else min(again, default=None)
 
     def _end_times(self, now: float, out: list[Command]) -> None:
         """End the delays, drains, deadlines and waits whose time has come."""
@@ -227,6 +231,7 @@ class Cluster:
             state.end_anti_affinity(now)
         if state.draining:
             self._decide(draining.leave(state, now, now + ROUNDING_S), now, out)
+        self._decide(loan_ends.leave(state, now), now, out)
         for job in state.due_deadlines(now):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:

@@ -52,6 +52,14 @@ class Stop:
 
 
 @frozen
+class TellEnd:
+    """Tell ``nodes`` that they are gone at Unix time ``until``; None: when they have said themselves, if they have."""
+
+    nodes: tuple[NodeId, ...]
+    until: float | None
+
+
+@frozen
 class Resume:
     """Move an attempt, which has left its GPU ``swaps`` times, from host memory back to its GPU."""
 
@@ -77,6 +85,6 @@ class WakeAt:
     time: float
 
 
-NodeOrder = Launch | Stop | Resume | Forget
+NodeOrder = Launch | Stop | Resume | Forget | TellEnd
 """A command that nodes carry out."""
 Command = Record | NodeOrder | WakeAt

@@ -24,7 +24,16 @@ from ebbtide_core.lifecycle import (
     unused_sessions,
 )
 from ebbtide_core.measuring import gpu_memory, interference, rates
-from ebbtide_core.nodes import booking_placement, draining, foreign_use, node_health, quiescing, silence, strays
+from ebbtide_core.nodes import (
+    booking_placement,
+    draining,
+    foreign_use,
+    loan_ends,
+    node_health,
+    quiescing,
+    silence,
+    strays,
+)
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -39,6 +48,7 @@ ALL: Final[tuple[Rule[Any], ...]] = (
     *gpu_memory.RULES,
     *idling.RULES,
     *interference.RULES,
+    *loan_ends.RULES,
     *log_matches.RULES,
     *lost_gpus.RULES,
     *master.RULES,

@@ -17,8 +17,10 @@ from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
+from ebbtide_core.resources.bookings import lead_s
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.jobs_in_the_way import JobsInTheWay
+from ebbtide_core.resources.loans import rounded_need_s
 from ebbtide_core.resources.pools import PoolState, SharedByPools
 from ebbtide_core.resources.waiting_index import WaitingIndex
 
@@ -94,6 +96,7 @@ class ClusterState:
         """Peak GPU memory in bytes of the last runs of a script on one GPU at most (see `measuring.gpu_memory`)."""
         self._delayed: list[tuple[float, JobId]] = []
         self._deadlines: list[tuple[float, JobId]] = []
+        self._departures: list[tuple[float, JobId]] = []
 
     # --- pools ---
 
@@ -112,6 +115,8 @@ class ClusterState:
         """Update the books after ``node`` changed: its resources, or whether it can be reached."""
         pool, roots = self.pool_of(node), set(self._shared.roots)
         pool.books.refresh(node)
+        if pool.books.loans and not pool.nodes_end:
+            self._count_needs(pool)
         pool.changed = True
         if roots != self._shared.roots:  # checkpoints can be copied from there to nodes of any pool
             self.look_again()
@@ -176,7 +181,7 @@ class ClusterState:
         if admission is not None:
             waits = waits and admission.admitted
         if waits or job.queued is not None:
-            self._enqueue(pool.queue, job, now, waits)
+            self._enqueue(pool, job, now, waits)
         if pool.ranking is not None:
             pool.ranking.update(job)
 
@@ -277,8 +282,9 @@ class ClusterState:
         if job.spec.begin_at:
             heapq.heappush(self._delayed, (job.spec.begin_at, job.id))
 
-    def _enqueue(self, queue: Queue, job: Job, now: float, waits: bool) -> None:
+    def _enqueue(self, pool: PoolState, job: Job, now: float, waits: bool) -> None:
         """Put ``job`` into its place in the queue if it ``waits``, else take it out."""
+        queue = pool.queue
         wanted = queue.order(job) if waits else None
         if wanted is not None and job.next.not_before > now:
             self.look_at(job, job.next.not_before)
@@ -288,8 +294,19 @@ class ClusterState:
         if job.queued is not None:
             queue.remove(job.queued, job)
         if wanted is not None:
+            if pool.nodes_end:
+                job.need_s = rounded_need_s(job)
             queue.add(wanted, job)
         job.queued = wanted
+
+    def _count_needs(self, pool: PoolState) -> None:
+        """Tell the jobs in the queue apart by how long they need a node, because the first node of the pool ends."""
+        pool.nodes_end = True
+        for job in list(pool.queue):
+            if job.queued is not None:
+                pool.queue.remove(job.queued, job)
+                job.need_s = rounded_need_s(job)
+                pool.queue.add(job.queued, job)
 
     # --- speed ---
 
@@ -330,6 +347,9 @@ class ClusterState:
             self.displaced.pop(job.id, None)
         pool = self.pools[job.pool]
         pool.books.occupy(job.id, allocation)
+        for id in allocation.node_ids:
+            if (loan := self.nodes[id].loan) is not None:
+                self.leave_by(job, loan.until - lead_s(job))
         job.planned = allocation
         pool.planned[job.id] = job
 
@@ -377,6 +397,23 @@ class ClusterState:
         """Have a pass check the limits of ``job`` at Unix time ``time`` if it runs then."""
         heapq.heappush(self._deadlines, (time, job.id))
 
+    def leave_by(self, job: Job, time: float) -> None:
+        """Have a pass ask ``job`` at Unix time ``time`` to leave its node, which ends (see `nodes.loan_ends`)."""
+        heapq.heappush(self._departures, (time, job.id))
+
+    def note_departures(self, node: Node) -> None:
+        """Have a pass ask each job on ``node`` to leave in time, if the node ends."""
+        if node.loan is not None:
+            for job in self.jobs_on(node):
+                self.leave_by(job, node.loan.until - lead_s(job))
+
+    def next_to_leave(self, now: float) -> Job | None:
+        """Return the next job whose time to leave its node has come, and forget that time; None if there is none."""
+        while self._departures and self._departures[0][0] <= now:
+            if (job := self.jobs.get(heapq.heappop(self._departures)[1])) is not None:
+                return job
+        return None
+
     def look_at(self, job: Job, time: float) -> None:
         """Have a pass refresh ``job`` at Unix time ``time``."""
         heapq.heappush(self._delayed, (time, job.id))
@@ -391,7 +428,7 @@ class ClusterState:
                 pool.ranking.update(job)
 
     def is_due(self, now: float) -> bool:
-        """Return whether the time of a delay, a deadline or the recovery has come."""
+        """Return whether the time of a delay, a deadline, a departure or the recovery has come."""
         time = self.next_time()
         return self.overdue or (time is not None and time <= now)
 
@@ -425,10 +462,10 @@ class ClusterState:
             self.left_out.discard(job.id)
 
     def next_time(self) -> float | None:
-        """Return the Unix time of the next delay, deadline or end of recovery; None if there is none."""
-        if not (self._delayed or self._deadlines or self.awaited):
+        """Return the Unix time of the next delay, deadline, departure or end of recovery; None if there is none."""
+        if not (self._delayed or self._deadlines or self._departures or self.awaited):
             return None
-        times = [heap[0][0] for heap in (self._delayed, self._deadlines) if heap]
+        times = [heap[0][0] for heap in (self._delayed, self._deadlines, self._departures) if heap]
         if self.awaited:
             times.append(self.recovery_ends)
         return min(times, default=None)

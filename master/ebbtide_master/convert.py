@@ -30,6 +30,7 @@ from ebbtide_core.model.types import (
     GpuSlice,
     JobId,
     LinkKind,
+    Loan,
     NodeId,
     ProgressFacts,
     RefusalCause,
@@ -93,6 +94,8 @@ def order_to_message(order: c.NodeOrder, node: NodeId) -> agent_pb2.MasterMessag
             return agent_pb2.MasterMessage(resume=resume)
         case c.Forget():
             return agent_pb2.MasterMessage(forget=agent_pb2.Forget(job_id=order.job, attempt=order.attempt))
+        case c.TellEnd():
+            return agent_pb2.MasterMessage(node_ends=agent_pb2.NodeEnds(until=order.until))
 
 
 def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
@@ -130,7 +133,20 @@ def registration_from_hello(hello: agent_pb2.Hello) -> e.NodeRegistered:
         pool=hello.pool or DEFAULT_POOL,
         labels=dict(hello.labels),
         taints=tuple(hello.taints),
+        loan=loan_of(hello),
     )
+
+
+def loan_of(message: agent_pb2.Hello | agent_pb2.Heartbeat) -> Loan | None:
+    """Return when the agent says that its node ends; None if it stays. Raises `SpecError` if that cannot be."""
+    if not message.HasField("loan"):
+        return None
+    until, owner = message.loan.until, message.loan.owner
+    if not 0 < until <= limits.MAX_BEGIN:
+        raise SpecError("until", f"{until} is no time in Unix seconds")
+    if len(owner) > limits.MAX_USER_LENGTH or not owner.isprintable():
+        raise SpecError("owner", f"is not a name of at most {limits.MAX_USER_LENGTH} printable characters")
+    return Loan(until, owner)
 
 
 def is_host(text: str) -> bool:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Forget, Launch, Record, Resume, Stop
+from ebbtide_core.job.job import Job
 from ebbtide_core.job.meter import TOGETHER, WINDOW_S
 from ebbtide_core.measuring import gpu_memory as memory
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
@@ -133,14 +134,14 @@ class World(RuleBasedStateMachine):
         self.journal += [(self.now, command.event) for command in commands if isinstance(command, Record)]
         for command in commands:
             if isinstance(command, Record) and isinstance(command.event, e.AttemptPlaced | e.ReturnRequested):
-                attempt = self.cluster.state.jobs[command.event.job].attempts[command.event.attempt - 1]
-                self._check_placement(attempt.allocation)
+                job = self.cluster.state.jobs[command.event.job]
+                self._check_placement(job, job.attempts[command.event.attempt - 1].allocation)
             if isinstance(command, Launch | Stop | Resume | Forget):
                 for node in command.nodes:
                     if self.connected[node]:
                         self._order(command, node)
 
-    def _check_placement(self, allocation: Allocation) -> None:
+    def _check_placement(self, job: Job, allocation: Allocation) -> None:
         gpus = allocation.gpu_ids
         assert len(gpus) == 1 or SLICE not in gpus, "a MIG slice and more"
         if not self.shares_with_foreign:

@@ -17,6 +17,7 @@ from ebbtide_agent.attempts.registry import Registry
 from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
+from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.contract.attempt_dir import attempts_dir, lock_path
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.snapshots import SnapshotCache
@@ -141,6 +142,10 @@ class Attempts:
         if known is not None:
             log.info("event=resume job=%s attempt=%d swaps=%d", job_id, attempt, swaps)
             known.resume(swaps)
+
+    def supervised(self) -> list[Supervised]:
+        """Return the attempts that were launched or adopted and not forgotten."""
+        return list(self._registry.attempts.values())
 
     def renew(self, at: float) -> None:
         """Renew all leases: the master has acknowledged what was sent at that time (CLOCK_BOOTTIME)."""

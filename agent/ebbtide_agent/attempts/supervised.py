@@ -80,6 +80,11 @@ class Supervised:
         return self.intent.job_id, self.intent.attempt
 
     @property
+    def grace_s(self) -> float:
+        """The grace period of the attempt's job, in seconds."""
+        return self.intent.grace_s
+
+    @property
     def is_over(self) -> bool:
         return self.status.phase in _OVER
 
@@ -124,6 +129,13 @@ class Supervised:
         self._backstop.expect_end(self._stop_at)
         if self._channel is not None:
             self._channel.send({"do": "stop", "grace_s": grace_s})
+
+    def leave_alone(self, grace_s: float) -> None:
+        """Ask the attempt to end within the grace period because its node ends, though no master may know of it."""
+        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
+        self._backstop.expect_end(self._stop_at)
+        if self._channel is not None:
+            self._channel.send({"do": "stop", "grace_s": grace_s, "fenced": True})
 
     def swap(self, grace_s: float, swaps: int) -> None:
         """Ask the attempt, which was swapped out `swaps` times, to swap out once more."""

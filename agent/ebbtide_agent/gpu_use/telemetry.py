@@ -11,6 +11,7 @@ from ebbtide_agent.gpu.reader import GpuReader, Readings, listed_pids
 from ebbtide_agent.gpu_use.attribution import Attribution, Owners
 from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.mps.sharing import GpuSharing
+from ebbtide_agent.node_end import NodeEnd
 from ebbtide_agent.processes import process_owner, procfs
 
 Listener = Callable[[Readings, Owners], None]
@@ -38,6 +39,7 @@ class Telemetry:
         idle: IdleMemory | None = None,
         held: Callable[[], Collection[str]] = _none_held,
         sharing: GpuSharing | None = None,
+        end: NodeEnd | None = None,
     ) -> None:
         self._reader = reader
         self._attribution = attribution
@@ -48,11 +50,16 @@ class Telemetry:
         self._held = held
         self.listeners: list[Listener] = []
         self.leaving = False  # whether the machine is about to go down
+        self.end = end or NodeEnd()
 
     @property
     def kind(self) -> Kind:
         """The kind of the GPUs' backend."""
         return self._reader.kind
+
+    def note_shutdown(self, going: bool) -> None:
+        """Note that the machine is about to go down, at once or when a notice says; or that it is not, after all."""
+        self.leaving = not self.end.look_for_notice() and going
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """Return the node's GPUs, whether they are healthy, and the processes on them."""
@@ -77,7 +84,7 @@ class Telemetry:
         xids = self._reader.take_xids()
         with_xids = (replace(reading, xids=xids.get(reading.uuid, ())) for reading in readings.values())
         gpus = [self._message(self._seen(reading), owners) for reading in with_xids]
-        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving)
+        return agent_pb2.Heartbeat(gpus=gpus, leaving=self.leaving, loan=self.end.own)
 
     async def _look(self) -> tuple[Readings, Owners]:
         held = set(self._held())

@@ -224,6 +224,7 @@ class MasterLink:
             taints=self._node.taints,
             protocol=protocol.PROTOCOL,
             stdin=True,
+            loan=self._telemetry.end.own,
         )
 
     def _note(self, event: str, reason: str) -> None:

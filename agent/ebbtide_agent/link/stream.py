@@ -161,12 +161,19 @@ class MasterStream:
                 self._start_checkpoint(message.read_checkpoint)
             case "checkpoint_data":
                 self._exchange.answer(message.checkpoint_data)
-            case "jobs_removed":
-                self._exchange.jobs_removed.set()
+            case "jobs_removed" | "node_ends":
+                self._note(message)
             case "channel" if self._channels is not None:
                 self._channels.take(message.channel)
             case other:
                 log.warning("event=message-ignored body=%s", other)
+
+    def _note(self, message: agent_pb2.MasterMessage) -> None:
+        """Take in what the master tells about jobs or the node as a whole."""
+        if message.HasField("node_ends"):
+            self._telemetry.end.hear(message.node_ends.until if message.node_ends.HasField("until") else None)
+        else:
+            self._exchange.jobs_removed.set()
 
     def _order(self, what: str, job_id: str, attempt: int, carry_out: Callable[[], Awaitable[None]]) -> None:
         self._orders.give((job_id, attempt), Order(what, self._master, carry_out))

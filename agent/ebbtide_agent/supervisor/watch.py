@@ -258,6 +258,7 @@ class Watch:
         grace_s, swaps = order.get("grace_s"), order.get("swaps")
         match order.get("do"):
             case "stop" if isinstance(grace_s, int | float) and grace_s >= 0:
+                self.exit.fenced |= order.get("fenced") is True and not self.exit.stop_requested
                 self._stop_within(float(grace_s))
             case "lease" if self._lease is not None and isinstance(order.get("at"), int | float):
                 self._lease.renew(float(order["at"]), boottime())

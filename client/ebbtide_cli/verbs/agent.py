@@ -1,6 +1,7 @@
 """``ebb agent``: run the daemon of one node."""
 
 import os
+import time
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,12 +12,21 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.sections import SectionedCommand, help_all_option
+from ebbtide_cli.time_options import TIME_TO_COME
 from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE, Verbs, examples
 from ebbtide_cli.verbs.agent_join import join
 
 _SECTIONS: Final = {
-    "Node": ("--name", "--master", "--pool", "--label", "--taint"),
-    "GPUs, CPUs and memory": ("--gpus", "--cpus", "--mem", "--mps", "--share-with-foreign", "--on-foreign"),
+    "Node": ("--name", "--master", "--pool", "--label", "--taint", "--until", "--ends-in", "--owner"),
+    "GPUs, CPUs and memory": (
+        "--gpus",
+        "--only-gpus",
+        "--cpus",
+        "--mem",
+        "--mps",
+        "--share-with-foreign",
+        "--on-foreign",
+    ),
     "Files": ("--checkpoint-root", "--keep", "--checkpoint-quota"),
     "Jobs": ("--warm", "--min-uid", "--interface", "--ports"),
 }
@@ -47,6 +57,8 @@ class _AgentCommand(SectionedCommand, Verbs):
         "ebb agent --keep 90d --checkpoint-quota 500GiB",
         "ebb agent --label zone=basement --label disk=nvme --taint gold",
         "ebb agent --warm 4",
+        "ebb agent --ends-in 8h --owner ann",
+        "ebb agent --only-gpus 0,1 --cpus 16 --mem 128GiB",
         "ebb agent --mps off",
         "ebb agent --share-with-foreign",
         "ebb agent --min-uid 500",
@@ -61,6 +73,12 @@ class _AgentCommand(SectionedCommand, Verbs):
     default="auto",
     show_default=True,
     help="GPUs to offer: auto (the real ones), none, or fake ones such as 4xRTX4090.",
+)
+@click.option(
+    "--only-gpus",
+    metavar="GPU,...",
+    default="",
+    help="Offer only these GPUs, by index or UUID; no two agents with this option get the same GPU.",
 )
 @click.option(
     "--master",
@@ -149,12 +167,18 @@ class _AgentCommand(SectionedCommand, Verbs):
     default="",
     help="Run this, without a shell, for each process on a GPU that belongs to no job (EBB_FOREIGN_PID, …).",
 )
+@click.option(
+    "--until", metavar="TIME", type=TIME_TO_COME, help="Time when this node is gone: 17:20, or '2026-11-23 07:30'."
+)
+@click.option("--ends-in", metavar="TIME", type=DURATION, help="The same as a time from now, e.g. 8h.")
+@click.option("--owner", metavar="NAME", default="", help="Who lends this node until then; 'ebb nodes' shows it.")
 @help_all_option
 @click.pass_context
 def command(
     context: click.Context,
     name: str,
     gpus: str,
+    only_gpus: str,
     master: str | None,
     checkpoint_root: Path | None,
     cpus: float | None,
@@ -171,6 +195,9 @@ def command(
     checkpoint_quota: int | None,
     min_uid: int,
     on_foreign: str,
+    until: float | None,
+    ends_in: float | None,
+    owner: str,
 ) -> int:
     """Run the agent of this node in the foreground until SIGTERM; the jobs outlive it.
 
@@ -183,6 +210,7 @@ def command(
     from ebbtide_agent.main import AgentOptions, run
 
     _check_marks(labels, taints)
+    end = _end(until, ends_in, owner)
     with interrupts.unhandled():
         return run(
             AgentOptions(
@@ -190,6 +218,7 @@ def command(
                 name=name,
                 master=master or os.environ.get("EBB_MASTER", ""),
                 gpus=gpus,
+                only_gpus=_names(only_gpus),
                 checkpoint_root=checkpoint_root.absolute() if checkpoint_root else None,
                 cpus=cpus,
                 mem_bytes=mem,
@@ -204,11 +233,37 @@ def command(
                 keep=Retention(keep, checkpoint_quota),
                 min_uid=min_uid,
                 on_foreign=on_foreign,
+                until=end,
+                owner=owner,
             )
         )
 
 
 command.add_command(join)
+
+
+def _names(gpus: str) -> tuple[str, ...]:
+    """Return the GPUs that are named with commas between them."""
+    names = tuple(name.strip() for name in gpus.split(",")) if gpus else ()
+    if not all(names):
+        raise Failure("agent: --only-gpus: write indexes or UUIDs with commas between them, such as 0,2", USAGE)
+    return names
+
+
+def _end(until: float | None, ends_in_s: float | None, owner: str) -> float | None:
+    """Return when the node is gone, in Unix seconds; None if it stays."""
+    from ebbtide_core.model import limits
+
+    if until is not None and ends_in_s is not None:
+        raise Failure("agent: --ends-in: not together with --until", USAGE)
+    end = time.time() + ends_in_s if ends_in_s is not None else until
+    if end is not None and end <= time.time():
+        raise Failure("agent: --until: that time is over", USAGE)
+    if owner and end is None:
+        raise Failure("agent: --owner: needs --until or --ends-in", USAGE)
+    if len(owner) > limits.MAX_USER_LENGTH or not owner.isprintable():
+        raise Failure(f"agent: --owner: is not a name of at most {limits.MAX_USER_LENGTH} printable characters", USAGE)
+    return end
 
 
 def _check_marks(labels: tuple[tuple[str, str], ...], taints: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.draining import drain_words
+from ebbtide_cli.draining import drain_words, loan_words
 from ebbtide_cli.facts import node_facts, share_of, why_unusable
 from ebbtide_cli.output import print_json
 from ebbtide_cli.silence import silence_words, stray_words
@@ -19,14 +19,15 @@ CERTIFICATE_WARNED_S = 14 * 86_400.0
 TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
 
 
-@click.command(epilog=examples("ebb nodes", "ebb nodes --json"))
+@click.command(epilog=examples("ebb nodes", "ebb nodes --all", "ebb nodes --json"))
+@click.option("--all", "show_all", is_flag=True, help="Show nodes that have ended, too.")
 @json_option
 @master_option
-def command(as_json: bool, master: str | None) -> None:
+def command(show_all: bool, as_json: bool, master: str | None) -> None:
     """Show every node with its GPUs: memory, utilisation, allocated share, jobs, and foreign processes."""
     with connected(master) as stub:
         reply = ask(stub.ListNodes, client_pb2.ListNodesRequest())
-    nodes = reply.nodes
+    nodes = [node for node in reply.nodes if show_all or node.state != "ended"]
     if as_json:
         print_json([node_facts(node) for node in nodes])
         return
@@ -38,6 +39,8 @@ def command(as_json: bool, master: str | None) -> None:
         _print_pools(reply.pools, nodes)
     else:
         _print_nodes(nodes)
+    if left_out := len(reply.nodes) - len(nodes):
+        print(f"{plural(left_out, 'node')} that ended: 'ebb nodes --all'")
     used = [f"{user or '?'} {format_duration(seconds)}" for user, seconds in sorted(reply.foreign_gpu_s.items())]
     if used:
         print()
@@ -85,11 +88,12 @@ def _print_node(node: client_pb2.Node) -> None:
 
 
 def _marks(node: client_pb2.Node) -> tuple[str, ...]:
-    """Return a node's labels and taints, who drained it since when, and a warning about its certificate."""
+    """Return a node's labels and taints, when it ends, who drained it, and a warning about its certificate."""
     labels = [f"{key}={value}" for key, value in sorted(node.labels.items())]
     taints = [f"tainted {', '.join(node.taints)}"] if node.taints else []
     drained = [drain_words(node)] if node.HasField("drain") else []
-    return (*labels, *taints, *drained, *_certificate(node))
+    ends = [loan_words(node.loan)] if node.HasField("loan") else []
+    return (*labels, *taints, *ends, *drained, *_certificate(node))
 
 
 def _certificate(node: client_pb2.Node) -> tuple[str, ...]:

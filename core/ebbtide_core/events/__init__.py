@@ -45,6 +45,8 @@ from ebbtide_core.events.measurements import MemoryOverran as MemoryOverran
 from ebbtide_core.events.measurements import RateMeasured as RateMeasured
 from ebbtide_core.events.nodes import ForeignUseChanged as ForeignUseChanged
 from ebbtide_core.events.nodes import GpuHealthChanged as GpuHealthChanged
+from ebbtide_core.events.nodes import LoanAnnounced as LoanAnnounced
+from ebbtide_core.events.nodes import LoanChanged as LoanChanged
 from ebbtide_core.events.nodes import NodeDisconnected as NodeDisconnected
 from ebbtide_core.events.nodes import NodeDrained as NodeDrained
 from ebbtide_core.events.nodes import NodeExcluded as NodeExcluded
@@ -64,6 +66,7 @@ from ebbtide_core.model.types import (
     GpuId,
     HeldBy,
     JobId,
+    Loan,
     NodeId,
     ProgressFacts,
     RefusalCause,
@@ -228,7 +231,7 @@ class NodeRegistered(Event):
 
     With ``share_with_foreign``, the node offers shares of GPUs that foreign processes use, too (see
     `ebbtide_core.resources.foreign_processes`). Its administrator sets its ``labels`` and ``taints`` (see
-    `ebbtide_core.model.constraints`).
+    `ebbtide_core.model.constraints`). ``loan`` is what its agent knows of its end; None: it stays.
     """
 
     node: NodeId
@@ -246,6 +249,7 @@ class NodeRegistered(Event):
     pool: str = DEFAULT_POOL
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
+    loan: Loan | None = None
 
 
 @frozen
@@ -488,6 +492,8 @@ NodeEvent = (
     | NodeLost
     | GpuHealthChanged
     | ForeignUseChanged
+    | LoanAnnounced
+    | LoanChanged
     | NodeDrained
     | NodeResumed
     | NodeConfirmedDead

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import ForeignProcess, GpuId, JobId, NodeId
+from ebbtide_core.model.types import ForeignProcess, GpuId, JobId, Loan, NodeId
 
 
 @frozen
@@ -63,6 +63,26 @@ class NodeDrained(Event):
     reason: str = ""
     deadline: float | None = None
     force: bool = False
+
+
+@frozen
+class LoanChanged(Event):
+    """The node is gone in ``ends_in_s`` seconds, by a user's word; None: when its agent says, if it does.
+
+    All jobs leave it in time, and none starts there that could not.
+    """
+
+    node: NodeId
+    ends_in_s: float | None
+    user: str = ""
+
+
+@frozen
+class LoanAnnounced(Event):
+    """The node's agent says another end than at its registration, as it was announced on its machine."""
+
+    node: NodeId
+    loan: Loan | None
 
 
 @frozen

@@ -96,12 +96,14 @@ def _read_unknown(exit: ExitFacts) -> Outcome:
 
 
 def _read_fenced(exit: ExitFacts, leaving: LeavingSpec) -> Outcome:
-    """Read the end of an attempt that ended itself, as the master was not heard for as long as its user allows."""
+    """Read the end of an attempt that ended itself: its master was not heard for too long, or until its node ended."""
     outcome = _read_suspension(exit, leaving)
     if outcome.ending is Ending.COMPLETED:
         return outcome
-    heard = f"the master was not heard for {leaving.failover_after_s or 0.0:g} s"
-    return Outcome(Ending.INTERRUPTED, f"interrupted: its lease ended, {heard} ({outcome.reason})", outcome.clean)
+    why = "its node ended, and the master was not heard"
+    if leaving.failover_after_s is not None:
+        why = f"its lease ended, the master was not heard for {leaving.failover_after_s:g} s"
+    return Outcome(Ending.INTERRUPTED, f"interrupted: {why} ({outcome.reason})", outcome.clean)
 
 
 def _read_session(exit: ExitFacts, kind: JobKind, why: str) -> Outcome:

@@ -11,6 +11,7 @@ from ebbtide_core.events.words import on, until_then
 from ebbtide_core.job import edited_scripts, gang
 from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
+from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.lifecycle import swaps
 from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
 from ebbtide_core.policies.draft import where
@@ -169,7 +170,7 @@ def _stop(state: ClusterState, event: e.StopRequested) -> tuple[Command]:
 
 def stop_on(nodes: tuple[NodeId, ...], job: Job, attempt: Attempt, cause: StopCause, grace_s: float) -> Stop:
     """Return the command to end the part of ``attempt`` that is on ``nodes``."""
-    count = attempt.swaps if swaps.is_swapped_for(job, cause) else None
+    count = attempt.swaps if is_swapped_for(job, cause) else None
     return Stop(
         nodes, job.id, attempt.number, grace_s, count, goes_on=not cause.final and cause is not StopCause.QUIESCED
     )

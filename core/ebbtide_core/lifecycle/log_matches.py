@@ -72,7 +72,9 @@ def hold_if_nowhere(state: ClusterState, job: Job) -> Iterator[Event]:
 def _has_other(state: ClusterState, job: Job) -> bool:
     books = state.pools[job.pool].books
     nodes = [
-        node for node in books.nodes.values() if not why_not_here(job, node) and reads_checkpoint(job, node, books)
+        node
+        for node in books.nodes.values()
+        if not why_not_here(job, books, node) and reads_checkpoint(job, node, books)
     ]
     left = [len(node.gpus.keys() - job.eligibility.excluded_gpus) for node in nodes]
     most = sum(left) if job.spec.most_nodes > 1 else max(left, default=0)

@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
-from ebbtide_core.lifecycle.swaps import SWAPPED_FOR
+from ebbtide_core.job.swap_causes import SWAPPED_FOR
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import AttemptRef, GpuId, NodeId, StopCause
 from ebbtide_core.nodes import node_health

@@ -9,12 +9,12 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import count_gpus
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.lifecycle import lost_gpus
 from ebbtide_core.lifecycle.attempts import launch_on, stop_on
-from ebbtide_core.lifecycle.swaps import is_swapped_for
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import AttemptRef, ExitFacts, NodeId
-from ebbtide_core.nodes import node_health, silence, strays
+from ebbtide_core.nodes import loan_ends, node_health, silence, strays
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -50,6 +50,8 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
         if _is_over(state, ref) and ref not in state.nodes[event.node].strays:
             yield Forget((event.node,), ref.job, ref.attempt)
     yield from strays.reminders(state.nodes[event.node])
+    if state.nodes[event.node].loan != event.loan:
+        yield loan_ends.tell_end(state.nodes[event.node])
 
 
 def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:

@@ -16,23 +16,9 @@ from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.measuring import gpu_memory
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import Allocation, NodeAllocation, StopCause, SuspendMode
+from ebbtide_core.model.types import Allocation, NodeAllocation, StopCause
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
-
-SWAPPED_FOR: Final = frozenset(
-    {
-        StopCause.PREEMPTED,
-        StopCause.SUSPENDED,
-        StopCause.RESERVATION,
-        StopCause.DRILLED,
-        StopCause.OVERRAN,
-        StopCause.INTERFERENCE,
-        StopCause.IDLE,
-        StopCause.REQUEUED,
-    }
-)
-"""The causes for which a swappable attempt is swapped out; for any other cause it is ended."""
 
 
 def split(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
@@ -40,11 +26,6 @@ def split(allocation: Allocation) -> tuple[Allocation, NodeAllocation]:
     [piece] = allocation.nodes
     gives_up = Allocation((NodeAllocation(piece.node, piece.gpus),))
     return gives_up, NodeAllocation(piece.node, (), piece.cpus, piece.mem_bytes)
-
-
-def is_swapped_for(job: Job, cause: StopCause) -> bool:
-    """Return whether the newest attempt of ``job``, asked to stop for ``cause``, leaves its GPU instead of ending."""
-    return job.spec.suspend is SuspendMode.SWAP and cause in SWAPPED_FOR
 
 
 def _may_be_swapped(state: ClusterState, event: e.AttemptSwapped) -> bool:

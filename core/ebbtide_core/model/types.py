@@ -220,6 +220,14 @@ class Drain:
 
 
 @frozen
+class Loan:
+    """A node is the cluster's until Unix time ``until``, and gone then. ``owner`` lends it; empty: nobody is named."""
+
+    until: float
+    owner: str = ""
+
+
+@frozen
 class AttemptRef:
     """The name of one launch of a job; ``attempt`` counts from 1 and is the fencing token."""
 

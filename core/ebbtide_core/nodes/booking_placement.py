@@ -147,8 +147,9 @@ def _able(state: ClusterState, node: Node, request: BookingRequest, now: float) 
 
 
 def _offers(node: Node, request: BookingRequest) -> bool:
-    """Return whether ``node`` is in service, and open to all jobs unless the request names it."""
-    return not node.lost and node.drain is None and (not node.facts.taints or bool(request.on_node))
+    """Return whether ``node`` is in service that long, and open to all jobs unless the request names it."""
+    stays = node.loan is None or request.until <= node.loan.until
+    return stays and not node.lost and node.drain is None and (not node.facts.taints or bool(request.on_node))
 
 
 def _has(job: Job, gpu: GpuId) -> bool:

@@ -6,6 +6,7 @@ instead, one grace period before the deadline. A deadline that has passed means 
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -15,11 +16,13 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import Drain, NodeId, StopCause, SuspendMode
+from ebbtide_core.model.types import Drain, NodeId, StopCause
 from ebbtide_core.nodes.node_health import is_known
 from ebbtide_core.reconcile import stop
+from ebbtide_core.resources.bookings import lead_s
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import could_run
+from ebbtide_core.resources.loans import can_leave
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -28,12 +31,13 @@ LEAVE_AT_ONCE: Final = 100
 
 
 class DrainOutcome(Enum):
-    """What becomes of a job on a node that is drained, or on one that is not."""
+    """What becomes of a job on a node that is drained or ends, or on one that is not and does not."""
 
     LEAVING = "is leaving already"
     RUNS_OUT = "runs to its end"
     GOES_ON = "is suspended and resumes elsewhere"
     WAITS = "is suspended and waits: no other node can take it now"
+    STARTS_OVER = "is ended and starts again from what it saved: it cannot be suspended"
     ENDS = "is ended"
     STAYS = "stays: it cannot go on elsewhere"
 
@@ -63,20 +67,26 @@ def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainFor
     if job.live is None or (not job.running and not job.off_gpu):
         return DrainForecast(job, DrainOutcome.LEAVING, None)
     if drain is None or drain.deadline is None:
-        return DrainForecast(job, DrainOutcome.RUNS_OUT, None)
-    if not _can_leave(job):
+        return DrainForecast(job, DrainOutcome.RUNS_OUT, None) if node.loan is None else _departs(state, job, node, now)
+    if not can_leave(job):
         return DrainForecast(job, DrainOutcome.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
     outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
     return DrainForecast(job, outcome, max(now, _leaves_at(job, drain)))
 
 
+def _departs(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
+    """Return what becomes of ``job`` on a node that ends (see `nodes.loan_ends`)."""
+    assert node.loan is not None
+    outcome = DrainOutcome.STARTS_OVER
+    if can_leave(job):
+        elsewhere = copy(job)
+        elsewhere.eligibility = job.eligibility.without(node.id, "it ends")
+        outcome = DrainOutcome.GOES_ON if could_run(elsewhere, state.pools[job.pool].books) else DrainOutcome.WAITS
+    return DrainForecast(job, outcome, max(now, node.loan.until - lead_s(job)))
+
+
 def _stays(job: Job) -> DrainForecast:
     return DrainForecast(job, DrainOutcome.STAYS, None)
-
-
-def _can_leave(job: Job) -> bool:
-    """Return whether the job can be suspended and leaves nothing on its node then."""
-    return job.spec.suspend is SuspendMode.CHECKPOINT
 
 
 def _leaves_at(job: Job, drain: Drain) -> float:
@@ -87,7 +97,8 @@ def _leaves_at(job: Job, drain: Drain) -> float:
 # --- the drain ---
 
 
-def _refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed) -> Refusal | None:
+def refuse_unknown(state: ClusterState, event: e.NodeDrained | e.NodeResumed | e.LoanChanged) -> Refusal | None:
+    """Return that the node does not exist; None if it does."""
     if event.node in state.nodes:
         return None
     return Refusal(RefusalKind.UNKNOWN, f"node {event.node} does not exist")
@@ -142,9 +153,9 @@ def leave(state: ClusterState, now: float, until: float) -> Iterator[Event]:
 
 def _order(job: Job, node: NodeId, drain: Drain) -> Event | None:
     """Return the stop order for ``job``, whose time is up; None if it stays, or was ordered to stop before."""
-    if _can_leave(job) and job.running:
+    if can_leave(job) and job.running:
         return stop(job, StopCause.DRAINED, f"node {node} is drained{_why(drain)}")
-    if drain.force and not _can_leave(job) and not _is_ending(job):
+    if drain.force and not can_leave(job) and not _is_ending(job):
         return stop(job, StopCause.EXPELLED, f"node {node} is drained{_why(drain)}, and it cannot go on elsewhere")
     return None
 
@@ -161,14 +172,14 @@ def _why(drain: Drain) -> str:
 RULES: Final = (
     Rule(
         e.NodeDrained,
-        refuse=_refuse_unknown,
+        refuse=refuse_unknown,
         news=is_known,
         apply=_drained,
         say=lambda event: f"taken out of service{by(event.user)}{f': {event.reason}' if event.reason else ''}",
     ),
     Rule(
         e.NodeResumed,
-        refuse=_refuse_unknown,
+        refuse=refuse_unknown,
         news=_is_drained,
         apply=_resumed,
         say=lambda event: f"put into service again{by(event.user)}",

@@ -27,6 +27,7 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
     state.unheard.discard(node.id)
     state.leasing.discard(node.id)
     pool.freed_nodes.add(node.id)
+    state.note_departures(node)
     for job in state.jobs_on(node):
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"

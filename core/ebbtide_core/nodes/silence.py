@@ -126,8 +126,8 @@ def doubt(state: ClusterState, event: e.NodeLost) -> Iterator[Event]:
 
 
 def _fell_silent(node: Node, now: float) -> bool:
-    if node.connected or node.dead:
-        return False
+    if node.connected or node.dead or (node.loan is not None and not node.attempts):
+        return False  # nodes on loan that are done with their jobs may all go at once
     return now - (node.lost_since if node.lost else node.last_seen) <= limits.TOGETHER_S
 
 

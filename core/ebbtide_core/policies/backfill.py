@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Final
 
 from ebbtide_core.admission.queues import DemandQueue, Queue, demand_of
+from ebbtide_core.estimates.rounding import rounded_up_s
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
@@ -30,11 +31,6 @@ from ebbtide_core.resources.gpu_selection import memory_of
 from ebbtide_core.resources.node_usage import NodeUse
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Snapshot
-
-STEPS: Final = ((600.0, 10.0), (3600.0, 60.0), (86_400.0, 600.0))
-"""Pairs (bound, step) in seconds: requested times below the bound are rounded up to multiples of the step."""
-LONGEST_STEP: Final = 3600.0
-"""The step, in seconds, for longer times."""
 
 GivesWay = Callable[[Job, Job], bool]
 """Whether a job (the first argument) will wait behind the head of the queue (the second) when its reservation ends."""
@@ -84,15 +80,10 @@ def demand_in_time(job: Job) -> Hashable:
     if spec.time_auto:
         asks_again = (job.user, spec.name or spec.command, job.times.ran_s)
     if spec.time_limit_s is not None:
-        limit = _rounded(spec.time_limit_s - job.times.ran_s + spec.grace_s)
+        limit = rounded_up_s(spec.time_limit_s - job.times.ran_s + spec.grace_s)
     elif spec.work_s is not None and not spec.time_auto:
-        limit = _rounded(spec.work_s - job.times.work_s)
+        limit = rounded_up_s(spec.work_s - job.times.work_s)
     return (demand_of(job), limit, asks_again)
-
-
-def _rounded(seconds: float) -> float:
-    step = next((step for below, step in STEPS if seconds < below), LONGEST_STEP)
-    return -(-seconds // step) * step
 
 
 @dataclass(slots=True)

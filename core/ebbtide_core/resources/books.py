@@ -30,11 +30,13 @@ from ebbtide_core.model.types import (
     GpuId,
     GpuSlice,
     JobId,
+    Loan,
     NodeAllocation,
     NodeId,
 )
 from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.cache import Cache
+from ebbtide_core.resources.loans import Loans
 from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, NodeUse, Stray
 from ebbtide_core.resources.topology import Topology, together, topology_of
 
@@ -50,12 +52,13 @@ class Node:
     of index, each as the slice that a job gets of a whole GPU. ``sound`` says that all GPUs are on offer and the node
     is in service. ``promised`` is the same object as ``held`` while the two are equal. ``entire`` has all ``slices``
     and nothing else. ``foreign`` are the GPUs with foreign processes, which are not in ``slices``; ``beside`` are the
-    ones of these whose shares are offered all the same, with the memory that the foreign processes leave.
-    ``topology`` is None if it makes no difference which GPUs a job gets. ``together`` is how many of the GPUs one job
-    can have, ``models`` are their models. ``drain`` says how the node was taken out of service, None if it was not. The
-    node is lost since ``lost_since``, and got the master's last acknowledgement at ``acknowledged``, both in Unix
-    seconds. ``dead`` says which user or hook confirmed that the node is dead. ``strays`` are attempts here that are not
-    in the books (see `ebbtide_core.nodes.strays`); their GPUs are not on offer.
+    ones of these whose shares are offered all the same, with the memory that the foreign processes leave. ``topology``
+    is None if it makes no difference which GPUs a job gets. ``together`` is how many of the GPUs one job can have,
+    ``models`` are their models. ``drain`` says how the node was taken out of service, None if it was not. ``loan`` says
+    when the node ends, None if it stays. The node is lost since ``lost_since``, and got the master's last
+    acknowledgement at ``acknowledged``, both in Unix seconds. ``dead`` says which user or hook confirmed that the node
+    is dead. ``strays`` are attempts here that are not in the books (see `ebbtide_core.nodes.strays`); their GPUs are
+    not on offer.
     """
 
     id: NodeId
@@ -80,6 +83,7 @@ class Node:
     together: int = field(init=False)
     models: frozenset[str] = field(init=False)
     drain: Drain | None = None
+    loan: Loan | None = None
     lost_since: float = 0.0
     acknowledged: float = 0.0
     dead: str = ""
@@ -104,6 +108,14 @@ class Node:
     def usable(self) -> bool:
         """Whether jobs may be placed on the node."""
         return self.connected and not self.lost and self.drain is None
+
+    def has_ended(self, now: float) -> bool:
+        """Return whether the node is gone at Unix time ``now`` as was announced, and nothing of any job is left there.
+
+        Then its silence means nothing.
+        """
+        over = self.lost and self.loan is not None and self.loan.until <= now
+        return over and not self.attempts and not self.strays
 
     @property
     def reachable(self) -> bool:
@@ -307,10 +319,10 @@ class Books:
     pools, and ``roots`` are the checkpoint roots that the reachable ones of these see. ``largest`` is the most GPUs
     that one job can have on one usable node. Of the usable nodes, ``foreign`` are the ones with foreign processes,
     ``beside`` the ones that offer shares beside such processes, ``sliced`` the ones with MIG slices, ``tainted`` the
-    ones with taints, and ``mixed`` the ones with GPUs of several models. ``heterogeneous`` says that taints or
-    different GPU models limit even jobs without constraints. ``anti_affinity`` is None while no jobs are kept apart,
-    ``booked`` is None while there are no bookings. ``changes`` is counted up whenever a change may affect where a job
-    would fit if no other job had room.
+    ones with taints, and ``mixed`` the ones with GPUs of several models. ``heterogeneous`` says that taints, different
+    GPU models or ends of nodes limit even jobs without constraints. ``anti_affinity`` is None while no jobs are kept
+    apart, ``booked`` is None while there are no bookings. ``loans`` are the usable nodes that end. ``changes`` is
+    counted up whenever a change may affect where a job would fit if no other job had room.
     """
 
     def __init__(
@@ -329,6 +341,7 @@ class Books:
         self.beside: dict[NodeId, Node] = {}
         self.anti_affinity: AntiAffinity | None = None
         self.booked: Bookings | None = None
+        self.loans = Loans()
         self.sliced: dict[NodeId, Node] = {}
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
@@ -346,7 +359,9 @@ class Books:
         gpus = {facts.gpu: facts for facts in event.gpus}
         node = self.everywhere.get(event.node)
         if node is None:
-            node = self.everywhere[event.node] = Node(event.node, event, gpus)
+            node = self.everywhere[event.node] = Node(event.node, event, gpus, loan=event.loan)
+        elif (node.facts.loan, node.facts.boot_id) != (event.loan, event.boot_id):
+            node.loan = event.loan  # else what was said of its end later still holds
         self.nodes[event.node] = node
         for gpu, facts in node.gpus.items():
             if gpu not in gpus and node.held.share(gpu) > 0:
@@ -386,11 +401,14 @@ class Books:
                 index[node.id] = node
             else:
                 index.pop(node.id, None)
+        self.loans.note(node.id, node.loan if usable else None)
         self.room.update(node, node.promised)
         self.roots.clear()
         self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
         self.heterogeneous = (
-            bool(self.tainted) or len({model for other in self.usable.values() for model in other.models}) > 1
+            bool(self.tainted)
+            or bool(self.loans)
+            or len({model for other in self.usable.values() for model in other.models}) > 1
         )
         self.cache.clear()
         self.largest = max((other.together for other in self.usable.values()), default=0)

@@ -63,6 +63,7 @@ def domains(job: Job, books: Books, share: int) -> tuple[Domain, ...] | None:
     if (
         not job.eligibility.constrained
         and not books.tainted
+        and not books.loans.too_short(job)
         and (span is Span.GPU or (span is Span.NODE and not books.mixed))
     ):
         return None
@@ -90,7 +91,7 @@ def domain_of(job: Job, allocation: Allocation, books: Books) -> Domain | None:
 def largest(job: Job, books: Books) -> int:
     """Return the most GPUs that ``job`` could have on one usable node."""
     if not (job.eligibility.constrained or books.heterogeneous) or (
-        not job.eligibility.constrained and not books.tainted and not books.mixed
+        not job.eligibility.constrained and not books.tainted and not books.mixed and not books.loans.too_short(job)
     ):
         return books.largest
     found = _known(job, books, Span.NODE)
@@ -141,8 +142,15 @@ def _span(job: Job, books: Books, share: int) -> Span:
 
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """Return the domains for the job's constraints, from the cache in the books if they are there."""
-    key = (job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, span)
-    return books.cache.get(key, lambda: tuple(_work_out(job, books.usable.values(), span)))
+    ending = books.loans.too_short(job)
+    key = (job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, span, ending)
+    return books.cache.get(key, lambda: tuple(_work_out(job, _long_enough(books, ending), span)))
+
+
+def _long_enough(books: Books, ending: int) -> Iterable[Node]:
+    """Return the usable nodes without the ``ending`` ones that end first."""
+    too_short = books.loans.first(ending)
+    return [node for node in books.usable.values() if node.id not in too_short] if ending else books.usable.values()
 
 
 def _work_out(job: Job, nodes: Iterable[Node], span: Span) -> Iterator[Domain]:
@@ -257,7 +265,7 @@ def holds_up(job: Job, books: Books) -> bool:
 # --- in words ---
 
 
-def why_not_here(job: Job, node: Node) -> str:
+def why_not_here(job: Job, books: Books, node: Node) -> str:
     """Return why ``job`` may not use ``node``, in words; empty if it may use the node and at least one GPU of it."""
     needs = job.spec.needs
     if node.id in job.eligibility.excluded:
@@ -268,7 +276,7 @@ def why_not_here(job: Job, node: Node) -> str:
         return "the job's log showed a fault of its GPUs"
     if job.gpus_min and node.gpus and not _suited(job, node):
         return f"no GPU meets {why_no_gpu(needs, next(iter(node.gpus.values())))}"
-    return ""
+    return books.loans.obstacle(job, node.id)
 
 
 def obstacle(job: Job, books: Books) -> str:
@@ -276,11 +284,15 @@ def obstacle(job: Job, books: Books) -> str:
     found = domains(job, books, 0)
     if found is not None and not found[0].nodes:
         nodes = islice(books.usable.values(), NODES_NAMED)
-        named = "; ".join(f"{node.id}: {why_not_here(job, node)}" for node in nodes)
+        named = "; ".join(f"{node.id}: {why_not_here(job, books, node)}" for node in nodes)
         more = f"; and {len(books.usable) - NODES_NAMED} more" if len(books.usable) > NODES_NAMED else ""
         return f": none of the connected nodes will do ({named}{more})"
     if job.spec.most_nodes == 1 and job.gpus_min > (most := largest(job, books)) * WHOLE:
         return f" of one model on one node: those that it may use have {most} at most"
     left_out = [f"node {id} ({text})" for id, text in sorted(job.eligibility.excluded_because.items())]
+    left_out += [
+        f"node {id} ({books.loans.obstacle(job, id)})"
+        for id in sorted(books.loans.first(min(books.loans.too_short(job), NODES_NAMED)))
+    ]
     left_out += [f"GPU {id} (the job's log showed a fault)" for id in sorted(job.eligibility.excluded_gpus)]
     return f", not of {', '.join(left_out[:NODES_NAMED])}" if left_out else ""

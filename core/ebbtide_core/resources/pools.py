@@ -82,6 +82,8 @@ class PoolState:
         """Nodes where something was freed or given up since claims were last looked at."""
         self.where = ""
         """Text that names the pool after what a job waits for; empty if there is no other pool."""
+        self.nodes_end = False
+        """Whether a node of the pool ever had an end, so that it counts how long each job needs a node."""
         self.changed = True
         self.recheck_at: float | None = None
 

@@ -95,7 +95,7 @@ def _stays(pool: PoolState, policy: Policy, job: Job, now: float) -> tuple[Stays
     """Return the jobs not preempted on nodes where ``job`` could run, by rule; rules that end soonest come first."""
     if Trial(pool.books).find(job, job.gpus_min) is not None:
         return ()  # there is room, so no job is in the way
-    fit = {id for id, node in pool.books.nodes.items() if node.reachable and not why_not_here(job, node)}
+    fit = {id for id, node in pool.books.nodes.items() if node.reachable and not why_not_here(job, pool.books, node)}
     found: dict[Stay, Stays] = {}
     for other in pool.planned.values():
         if other is job or other.planned is None or fit.isdisjoint(other.planned.node_ids):
@@ -133,7 +133,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
     obstacles = [
         ("not connected", not node.reachable),
         (drained := _why_drained(node), bool(drained)),
-        (unfit := why_not_here(job, node), bool(unfit)),
+        (unfit := why_not_here(job, pool.books, node), bool(unfit)),
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),

@@ -6,13 +6,13 @@ from ebbtide_core.model.types import GpuId
 from ebbtide_core.resources.books import Node
 
 GPU_STATES: Final = ("allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable")
-NODE_STATES: Final = ("up", "down", "draining", "drained")
+NODE_STATES: Final = ("up", "down", "draining", "drained", "ended")
 
 
-def state_of_node(node: Node) -> str:
-    """Return the state of ``node`` as `ebb nodes` shows it."""
+def state_of_node(node: Node, now: float) -> str:
+    """Return the state of ``node`` at Unix time ``now``, as `ebb nodes` shows it."""
     if not node.connected:
-        return "down"
+        return "ended" if node.has_ended(now) else "down"
     if node.drain is None:
         return "up"
     return "draining" if node.attempts else "drained"

@@ -98,6 +98,15 @@ class NodeService:
         check_words("user", request.user, MAX_USER_LENGTH)
         return await self._tell_node(NodeId(request.node), e.NodeResumed(NodeId(request.node), request.user))
 
+    async def EndNode(self, request: client_pb2.EndNodeRequest, context: Any) -> client_pb2.NodeReply:
+        """Record when a node is gone, and show what becomes of its jobs."""
+        check_words("user", request.user, MAX_USER_LENGTH)
+        ends_in_s = request.ends_in_s if request.HasField("ends_in_s") else None
+        if ends_in_s is not None and not 0 <= ends_in_s <= limits.MAX_TIME_LIMIT_S:
+            raise SpecError("--ends-in", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g} s from now")
+        node = NodeId(request.node)
+        return await self._tell_node(node, e.LoanChanged(node, ends_in_s, request.user))
+
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
         """Send a node now, and whenever its jobs change, until it has none or is in service again."""
         node, sent = NodeId(request.node), None

@@ -270,6 +270,7 @@ def node_message(
         certificate_ends=certificate_ends,
         dead=node.dead,
         strays=[_stray_message(ref, stray) for ref, stray in node.strays.items()],
+        loan=None if node.loan is None else agent_pb2.Loan(until=node.loan.until, owner=node.loan.owner),
     )
 
 
@@ -286,11 +287,13 @@ def _stray_message(ref: AttemptRef, stray: Stray) -> client_pb2.Stray:
 
 def node_state(node: Node, now: float) -> tuple[str, str]:
     """Return the state of ``node``, and why it is in it."""
+    if node.has_ended(now):
+        return "ended", "it is gone, as was announced"
     if node.dead:
         return "down", f"confirmed dead by {node.dead}"
     if not node.connected:
         return "down", f"silent for {max(0.0, now - node.last_seen):.0f} s"
-    return state_of_node(node), node.drain.reason if node.drain is not None else ""
+    return state_of_node(node, now), node.drain.reason if node.drain is not None else ""
 
 
 def _drain_message(drain: Drain | None) -> client_pb2.NodeDrain | None:

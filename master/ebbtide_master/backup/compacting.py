@@ -118,7 +118,7 @@ def _facts(state: ClusterState) -> dict[str, object]:
         "runs": state.history.runs,
         "memory": state.peaks,
         "speeds": {script: curve.points for script, curve in state.rates.curves.items()},
-        "health": {id: (node.quarantine, node.gpus, node.drain) for id, node in state.nodes.items()},
+        "health": {id: (node.quarantine, node.gpus, node.drain, node.loan) for id, node in state.nodes.items()},
         "problems": state.problems,
     }
 

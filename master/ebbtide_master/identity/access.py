@@ -42,7 +42,7 @@ ACCESS: Final = {
             Access.HOLDER: ("CreateToken", "ListTokens", "RevokeToken"),
             Access.OPERATOR: (
                 "DrainNode", "ForecastDrain", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence",
-                "RemoveNode",
+                "RemoveNode", "EndNode",
             ),
             Access.ADMIN: (
                 "Quiesce", "AddUser", "SetUser", "RemoveUser", "ImportUsers", "Reload", "InviteNode", "RevokeNode",
@@ -58,6 +58,7 @@ _IN_WORDS: Final = {
     "BelieveSilence": "believing that silent nodes are dead",
     "ConfirmDead": "saying that a node is dead",
     "DrainNode": "draining a node",
+    "EndNode": "saying when a node ends",
     "EndStray": "ending what runs without a job",
     "ForecastDrain": "asking what draining a node would do",
     "ImportUsers": "importing users",

@@ -44,14 +44,14 @@ def look(
     gpus = Counter({(pool, each): 0 for pool in pools for each in GPU_STATES})
     nodes = Counter({(pool, each): 0 for pool in pools for each in NODE_STATES})
     for node in state.nodes.values():
-        nodes[node.facts.pool, state_of_node(node)] += 1
+        nodes[node.facts.pool, state_of_node(node, now)] += 1
         gpus.update((node.facts.pool, state_of_gpu(node, gpu)) for gpu in node.gpus)
     return ClusterCounts(
         jobs=jobs,
         oldest_wait_s=waits,
         gpus=gpus,
         nodes=nodes,
-        nodes_up={node.id: node.connected for node in state.nodes.values()},
+        nodes_up={node.id: node.connected for node in state.nodes.values() if not node.has_ended(now)},
         certificates=certificates,
         epoch=state.epoch,
         version=version,

@@ -23,6 +23,7 @@ from ebbtide_master.convert import (
     MAX_NOTE_LENGTH,
     facts_of_status,
     foreign_from_messages,
+    loan_of,
     registration_from_hello,
     report_of,
 )
@@ -257,7 +258,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def _take_readings(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         """Keep the readings, and pass on as facts what they change, such as that a GPU became unusable."""
-        node = NodeId(session.hello.node)
+        node, loan = NodeId(session.hello.node), loan_of(heartbeat)
         known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
         health = {gpu: (reading.healthy, reading.gone) for gpu, reading in known.items()}
         changed = [gpu for gpu in known if session.health[gpu] != health[gpu]]
@@ -283,6 +284,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 yield from _foreign(node, gpu, processes, cluster)
             yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
             yield from machine_shutdown.facts(cluster.state.nodes[node], heartbeat.leaving, self._clock.now())
+            yield e.LoanAnnounced(node, loan)
 
         await self._loop.tell(facts, lambda _: None)
 

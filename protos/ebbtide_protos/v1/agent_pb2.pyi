@@ -268,6 +268,7 @@ class MasterMessage(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     HEARD_FIELD_NUMBER: _builtins.int
     JOBS_REMOVED_FIELD_NUMBER: _builtins.int
+    NODE_ENDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """answers Hello"""
@@ -300,6 +301,8 @@ class MasterMessage(_message.Message):
     def heard(self) -> Global___Heard: ...
     @_builtins.property
     def jobs_removed(self) -> Global___JobsRemoved: ...
+    @_builtins.property
+    def node_ends(self) -> Global___NodeEnds: ...
     def __init__(
         self,
         *,
@@ -315,12 +318,13 @@ class MasterMessage(_message.Message):
         channel: _channel_pb2.ChannelInput | None = ...,
         heard: Global___Heard | None = ...,
         jobs_removed: Global___JobsRemoved | None = ...,
+        node_ends: Global___NodeEnds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "node_ends", b"node_ends", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "channel", b"channel", "checkpoint_data", b"checkpoint_data", "forget", b"forget", "heard", b"heard", "jobs_removed", b"jobs_removed", "launch", b"launch", "node_ends", b"node_ends", "read_checkpoint", b"read_checkpoint", "read_log", b"read_log", "rejected", b"rejected", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel", "heard", "jobs_removed"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "rejected", "launch", "stop", "forget", "read_log", "resume", "read_checkpoint", "checkpoint_data", "channel", "heard", "jobs_removed", "node_ends"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -342,6 +346,30 @@ class JobsRemoved(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobsRemoved: _TypeAlias = JobsRemoved  # noqa: Y015
+
+@_typing.final
+class NodeEnds(_message.Message):
+    """When the node is gone, if somebody has told the master: attempts that are left by then end by themselves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: _builtins.int
+    until: _builtins.float
+    """Unix seconds; unset: when the agent has said, if it has"""
+    def __init__(
+        self,
+        *,
+        until: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_until", b"_until", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
+
+Global___NodeEnds: _TypeAlias = NodeEnds  # noqa: Y015
 
 @_typing.final
 class Heard(_message.Message):
@@ -412,6 +440,7 @@ class Hello(_message.Message):
     CPU_LIMITS_FIELD_NUMBER: _builtins.int
     MEM_LIMITS_FIELD_NUMBER: _builtins.int
     STDIN_FIELD_NUMBER: _builtins.int
+    LOAN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """unique name in the cluster"""
     hostname: _builtins.str
@@ -459,6 +488,10 @@ class Hello(_message.Message):
     def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """keep all jobs away that do not tolerate each of them"""
 
+    @_builtins.property
+    def loan(self) -> Global___Loan:
+        """unset: the node stays"""
+
     def __init__(
         self,
         *,
@@ -484,14 +517,41 @@ class Hello(_message.Message):
         cpu_limits: _builtins.str = ...,
         mem_limits: _builtins.str = ...,
         stdin: _builtins.bool = ...,
+        loan: Global___Loan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "stdin", b"stdin", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "boot_id", b"boot_id", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cluster_id", b"cluster_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "labels", b"labels", "loan", b"loan", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "node", b"node", "pool", b"pool", "protocol", b"protocol", "share_with_foreign", b"share_with_foreign", "stdin", b"stdin", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Loan(_message.Message):
+    """A node is there until some time, and gone then."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    until: _builtins.float
+    """Unix seconds"""
+    owner: _builtins.str
+    """who lends it; empty: nobody is named"""
+    def __init__(
+        self,
+        *,
+        until: _builtins.float = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loan: _TypeAlias = Loan  # noqa: Y015
 
 @_typing.final
 class GpuInfo(_message.Message):
@@ -636,6 +696,7 @@ class Heartbeat(_message.Message):
 
     GPUS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    LOAN_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     leaving: _builtins.bool
     """the machine is about to go down: whoever is there has to leave now"""
@@ -643,16 +704,21 @@ class Heartbeat(_message.Message):
     """counts up on each stream; answered by Heard; 0: wants no answer"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuReading]: ...
+    @_builtins.property
+    def loan(self) -> Global___Loan:
+        """as in Hello; another one if its end was announced on the machine since"""
+
     def __init__(
         self,
         *,
         gpus: _abc.Iterable[Global___GpuReading] | None = ...,
         leaving: _builtins.bool = ...,
+        loan: Global___Loan | None = ...,
         beat: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "gpus", b"gpus", "leaving", b"leaving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "gpus", b"gpus", "leaving", b"leaving", "loan", b"loan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

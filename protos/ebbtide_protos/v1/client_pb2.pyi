@@ -2117,10 +2117,11 @@ class Node(_message.Message):
     CERTIFICATE_ENDS_FIELD_NUMBER: _builtins.int
     DEAD_FIELD_NUMBER: _builtins.int
     STRAYS_FIELD_NUMBER: _builtins.int
+    LOAN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     hostname: _builtins.str
     state: _builtins.str
-    """"up", "down", "draining", "drained" """
+    """"up", "down", "draining", "drained", "ended" """
     reason: _builtins.str
     cpus: _builtins.float
     cpus_allocated: _builtins.float
@@ -2155,6 +2156,10 @@ class Node(_message.Message):
 
     @_builtins.property
     def strays(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stray]: ...
+    @_builtins.property
+    def loan(self) -> _agent_pb2.Loan:
+        """unset: it stays"""
+
     def __init__(
         self,
         *,
@@ -2182,10 +2187,11 @@ class Node(_message.Message):
         certificate_ends: _builtins.float | None = ...,
         dead: _builtins.str = ...,
         strays: _abc.Iterable[Global___Stray] | None = ...,
+        loan: _agent_pb2.Loan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "drain", b"drain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "drain", b"drain", "loan", b"loan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "dead", b"dead", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "strays", b"strays", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends", "_cgroup", b"_cgroup", "certificate_ends", b"certificate_ends", "cgroup", b"cgroup", "checkpoint_root_id", b"checkpoint_root_id", "cpu_limits", b"cpu_limits", "cpus", b"cpus", "cpus_allocated", b"cpus_allocated", "dead", b"dead", "drain", b"drain", "gpu_backend", b"gpu_backend", "gpus", b"gpus", "hostname", b"hostname", "labels", b"labels", "last_seen", b"last_seen", "loan", b"loan", "mem_allocated_bytes", b"mem_allocated_bytes", "mem_bytes", b"mem_bytes", "mem_limits", b"mem_limits", "moves_to", b"moves_to", "name", b"name", "pool", b"pool", "reason", b"reason", "state", b"state", "strays", b"strays", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__certificate_ends: _TypeAlias = _typing.Literal["certificate_ends"]  # noqa: Y015
     _WhichOneofArgType__certificate_ends: _TypeAlias = _typing.Literal["_certificate_ends", b"_certificate_ends"]  # noqa: Y015
@@ -2660,6 +2666,35 @@ class DrainNodeRequest(_message.Message):
 Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
 
 @_typing.final
+class EndNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    ENDS_IN_S_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    ends_in_s: _builtins.float
+    """from now; unset: when its agent said, if it did"""
+    user: _builtins.str
+    """who asks; trusted on loopback only"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        ends_in_s: _builtins.float | None = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ends_in_s", b"_ends_in_s", "ends_in_s", b"ends_in_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ends_in_s", b"_ends_in_s", "ends_in_s", b"ends_in_s", "node", b"node", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ends_in_s: _TypeAlias = _typing.Literal["ends_in_s"]  # noqa: Y015
+    _WhichOneofArgType__ends_in_s: _TypeAlias = _typing.Literal["_ends_in_s", b"_ends_in_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ends_in_s) -> _WhichOneofReturnType__ends_in_s | None: ...
+
+Global___EndNodeRequest: _TypeAlias = EndNodeRequest  # noqa: Y015
+
+@_typing.final
 class RemoveNodeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2716,7 +2751,7 @@ class NodeJob(_message.Message):
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
     fate: _builtins.str
-    """"leaving", "runs_out", "goes_on", "waits", "ends" or "stays" """
+    """"leaving", "runs_out", "goes_on", "waits", "starts_over", "ends" or "stays" """
     text: _builtins.str
     """the same in words"""
     at: _builtins.float

@@ -189,6 +189,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
                 _registered_method=True)
+        self.EndNode = channel.unary_unary(
+                '/ebbtide.v1.ClientService/EndNode',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.EndNodeRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+                _registered_method=True)
         self.ResumeNode = channel.unary_unary(
                 '/ebbtide.v1.ClientService/ResumeNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
@@ -515,6 +520,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndNode(self, request, context):
+        """Say when the node is gone, so that all jobs leave it in time and none starts that could not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResumeNode(self, request, context):
         """Put it into service again.
         """
@@ -825,6 +837,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
             'ForecastDrain': grpc.unary_unary_rpc_method_handler(
                     servicer.ForecastDrain,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
+            ),
+            'EndNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndNode,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.EndNodeRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.SerializeToString,
             ),
             'ResumeNode': grpc.unary_unary_rpc_method_handler(
@@ -1757,6 +1774,33 @@ class ClientService:
             target,
             '/ebbtide.v1.ClientService/ForecastDrain',
             ebbtide__protos_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/EndNode',
+            ebbtide__protos_dot_v1_dot_client__pb2.EndNodeRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.NodeReply.FromString,
             options,
             channel_credentials,

@@ -96,6 +96,8 @@ class ClientServiceStub:
     """Take a node out of service; nothing new starts there."""
     ForecastDrain: _grpc.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]
     """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
+    EndNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.EndNodeRequest, _client_pb2.NodeReply]
+    """Say when the node is gone, so that all jobs leave it in time and none starts that could not."""
     ResumeNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """Put it into service again."""
     ConfirmDead: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
@@ -192,6 +194,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Take a node out of service; nothing new starts there."""
     ForecastDrain: _aio.UnaryUnaryMultiCallable[_client_pb2.DrainNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
+    EndNode: _aio.UnaryUnaryMultiCallable[_client_pb2.EndNodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
+    """Say when the node is gone, so that all jobs leave it in time and none starts that could not."""
     ResumeNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Put it into service again."""
     ConfirmDead: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
@@ -465,6 +469,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
         """Say what would become of the jobs there. A method of its own: a master that does not know it drains nothing."""
+
+    @_abc_1.abstractmethod
+    def EndNode(
+        self,
+        request: _client_pb2.EndNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.NodeReply, _abc.Awaitable[_client_pb2.NodeReply]]:
+        """Say when the node is gone, so that all jobs leave it in time and none starts that could not."""
 
     @_abc_1.abstractmethod
     def ResumeNode(

@@ -1,6 +1,7 @@
 """The world, with nodes that are taken out of service and put back, and nodes that jobs shall avoid."""
 
 from ebbtide_core import events as e
+from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, NodeId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -33,8 +34,8 @@ class DrainedWorld(WatchedWorld):
             job = data.draw(st.sampled_from(sorted(self.accepted)))
             self.tell(e.NodeExcluded(job, NodeId(node), "ECC errors"))
 
-    def _check_placement(self, allocation: Allocation) -> None:
-        super()._check_placement(allocation)
+    def _check_placement(self, job: Job, allocation: Allocation) -> None:
+        super()._check_placement(job, allocation)
         for node in allocation.node_ids:
             assert self.cluster.state.nodes[node].drain is None, "placed on a node that is out of service"
 

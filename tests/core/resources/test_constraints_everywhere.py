@@ -11,6 +11,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs, Selector
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import WHOLE, ExitFacts, GpuFacts, GpuId, NodeId, SuspendMode
+from ebbtide_core.resources.bookings import lead_s
 from ebbtide_core.resources.infeasible import infeasible_refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.integers(0, 9)),
         st.tuples(st.just("drain"), names, st.sampled_from((None, 0.0, 500.0))),
         st.tuples(st.just("resume"), names),
+        st.tuples(st.just("node ends"), names, st.sampled_from((None, 20.0, 100.0, 900.0))),
         st.tuples(st.just("exclude"), st.integers(0, 9), names),
         st.tuples(st.just("wait"), st.sampled_from((10.0, 700.0))),
     ),
@@ -89,6 +91,7 @@ def forbidden(made: Lab, job: Job, launch: Launch) -> str:
             "select": all(node.facts.labels.get(each.key) in each.values for each in wanted.select),
             "taint": set(node.facts.taints) <= set(wanted.tolerate),
             "drain": node.drain is None,
+            "end": node.loan is None or job.attempts[-1].placed + 2 * lead_s(job) < node.loan.until,
         }
         for slice in piece.gpus:
             gpu = node.gpus[slice.gpu]
@@ -143,6 +146,8 @@ def carry_out(made: WatchedLab, step: Any) -> None:
             made.tell(e.NodeDrained(node=node, deadline=deadline))
         case ("resume", node) if node in known:
             made.tell(e.NodeResumed(node))
+        case ("node ends", node, seconds) if node in known:
+            made.tell(e.LoanChanged(node, seconds))
         case ("exclude", int() as index, node) if made.cluster.state.unfinished and node in known:
             unfinished = list(made.cluster.state.unfinished.values())
             made.tell(e.NodeExcluded(unfinished[index % len(unfinished)].id, node, "ECC errors"))
@@ -229,6 +234,25 @@ def test_all_leave_a_drained_node_by_its_deadline_and_all_come_back(cluster, wan
         made.settle()
         running = [job for job in started if job.running]
         if running:
+            made.end(running[0], ExitFacts())
+    assert all(job.state.finished for job in started), [(job.id, job.reason) for job in started]
+
+
+@settings(max_examples=12, deadline=None)
+@given(cluster=clusters, wanted=st.lists(jobs, min_size=1, max_size=6), policy=st.sampled_from(POLICIES))
+def test_all_leave_a_node_before_it_ends_and_go_on_elsewhere_or_when_it_stays(policy, cluster, wanted):
+    made = lab_of(policy, cluster)
+    started = [job for each in wanted if (job := made.submit_if_possible(each)) is not None]
+    made.settle()
+    name = cluster[0].node
+    made.tell(e.LoanChanged(name, 300.0))
+    made.wait(300.0 - 40.0)
+    made.settle()
+    assert not made.cluster.state.nodes[name].attempts
+    made.tell(e.LoanChanged(name, None))
+    for _ in range(len(started) * 2):
+        made.settle()
+        if running := [job for job in started if job.running]:
             made.end(running[0], ExitFacts())
     assert all(job.state.finished for job in started), [(job.id, job.reason) for job in started]
 

@@ -1,0 +1,77 @@
+"""An agent whose node ends lets its attempts save and end in time, though no master is there to ask them."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from ebbtide_agent.node_end import MARGIN_S, NodeEnd
+from ebbtide_protos.process import boot_id
+from ebbtide_protos.v1 import agent_pb2
+
+from tests.agent.supervision.node import EXITED, RUNNING, Node, python
+from tests.agent.supervision.test_lease import SAVES
+
+
+@asynccontextmanager
+async def watched(node: Node) -> AsyncIterator[NodeEnd]:
+    """The end of the node, which attempts leave in time."""
+    end = NodeEnd(agent_pb2.Loan(until=time.time() + 3600.0))
+    leaving = asyncio.create_task(end.run(node.attempts.supervised))
+    yield end
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaving
+
+
+async def start(node: Node, command: list[str], grace_s: float) -> None:
+    await node.launch(command, grace_s=grace_s)
+    await node.until(lambda: node.status().phase == RUNNING and "up" in node.log())
+
+
+async def test_what_is_left_saves_and_ends_before_the_node_is_gone_and_counts_as_interrupted(agent) -> None:
+    async with agent() as node, watched(node) as end:
+        await start(node, SAVES, grace_s=20.0)
+        end.hear(time.time() + 20.0 + MARGIN_S + 0.5)
+        status = await node.end()
+        assert (status.phase, status.exit.exit_code, status.exit.fenced) == (EXITED, 85, True)
+
+
+async def test_an_attempt_that_its_master_asked_before_is_only_given_less_time(agent) -> None:
+    deaf = python("import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
+    async with agent() as node, watched(node) as end:
+        await start(node, deaf, grace_s=300.0)
+        await node.attempts.stop("1", 1, 300.0)
+        end.hear(time.time() + 2.0)
+        status = await node.end()
+        assert (status.phase, status.exit.killed, status.exit.fenced) == (EXITED, True, False)
+
+
+def test_a_notice_on_the_machine_counts_until_its_next_boot_and_a_later_word_of_the_master_before_it(
+    tmp_path: Path,
+) -> None:
+    said, notice = agent_pb2.Loan(until=9e9, owner="ann"), tmp_path / "notice.json"
+    end = NodeEnd(said, notice)
+    assert (end.until, end.own, end.look_for_notice()) == (9e9, said, False)
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    assert (end.look_for_notice(), end.until, end.own) == (True, 5e9, agent_pb2.Loan(until=5e9, owner="ann"))
+    end.hear(6e9)
+    assert (end.until, end.own.until) == (6e9, 5e9)
+    end.hear(None)
+    assert end.until == 5e9
+    assert NodeEnd(said, notice).until == 5e9, "another agent knows it, too"
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": "another"}))
+    assert NodeEnd(said, notice).until == 9e9
+    notice.write_text("[")
+    assert NodeEnd(said, notice).until == 9e9
+
+
+def test_a_notice_that_is_taken_back_leaves_what_was_said_before(tmp_path: Path) -> None:
+    notice = tmp_path / "notice.json"
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    end = NodeEnd(None, notice)
+    assert end.until == 5e9
+    notice.unlink()
+    assert (end.look_for_notice(), end.until, end.own) == (False, None, None)

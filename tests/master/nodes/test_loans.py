@@ -1,0 +1,115 @@
+"""Nodes that end: the agent says when at its registration, and a user or its machine may say so later."""
+
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from ebbtide_protos.v1 import agent_pb2, client_pb2
+
+from tests.master.world import FREED, STEPPED_ASIDE, a_master, make_hello, refused
+
+
+def on_loan(seconds: float, owner: str = "ann", **facts) -> agent_pb2.Hello:
+    hello = make_hello("n1", **facts)
+    hello.loan.CopyFrom(agent_pb2.Loan(until=time.time() + seconds, owner=owner))
+    return hello
+
+
+async def test_a_node_says_at_its_registration_when_it_ends_and_who_lends_it(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = master.connect(hello := on_loan(3600.0))
+        await agent.register()
+        assert (await master.until_node("n1", "up")).loan == hello.loan
+        await master.agent("n2")
+        reply = await master.ask.ListNodes(client_pb2.ListNodesRequest())
+        assert [node.HasField("loan") for node in reply.nodes] == [True, False]
+
+
+async def test_a_notice_of_its_end_makes_its_jobs_leave_and_tells_the_node(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.running(agent, grace_s=300.0)
+        reply = await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=110.0, user="ann"))
+        assert reply.node.loan.until == pytest.approx(time.time() + 110.0, abs=60.0)
+        assert [(told.job_id, told.fate) for told in reply.jobs] in ([(job, "waits")], [(job, "leaving")])
+        assert (await agent.receive("node_ends")).until == reply.node.loan.until
+        assert (await agent.receive("stop")).grace_s == pytest.approx(100.0, abs=30.0)
+        await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+        await master.becomes(job, "SUSPENDED")
+        await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1"))
+        assert (await agent.receive("launch")).attempt == 2
+
+
+async def test_what_is_announced_on_the_machine_counts_once_and_a_user_may_say_otherwise(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        notice = agent_pb2.Loan(until=time.time() + 110.0)
+
+        async def end() -> agent_pb2.Loan:
+            [node] = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
+            return node.loan
+
+        for _ in range(2):
+            await agent.send(heartbeat=agent_pb2.Heartbeat(loan=notice, beat=1))
+            await agent.receive("heard")
+        assert await end() == notice
+        reply = await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=5000.0))
+        await agent.send(heartbeat=agent_pb2.Heartbeat(loan=notice, beat=2))
+        await agent.receive("heard")
+        assert await end() == reply.node.loan
+        assert [kind for kind in await master.kinds() if "Loan" in kind] == ["LoanAnnounced", "LoanChanged"]
+        await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1"))
+        assert await end() == notice
+        await agent.send(heartbeat=agent_pb2.Heartbeat(beat=3))
+        await agent.receive("heard")
+        assert await end() == agent_pb2.Loan()
+
+
+async def test_a_notice_that_came_while_the_master_was_away_goes_before_what_it_knew(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=5000.0))
+        agent.vanish()
+        again = master.connect(hello := on_loan(110.0))
+        await again.register()
+        assert (await master.until_node("n1", "up")).loan == hello.loan
+        await again.send(heartbeat=agent_pb2.Heartbeat(loan=hello.loan, beat=1))
+        await again.receive("heard")
+        assert "node_ends" not in again.heard
+
+
+async def test_a_node_that_missed_the_word_on_its_end_hears_it_when_it_is_back(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = master.connect(hello := on_loan(36_000.0))
+        await agent.register()
+        await master.until_node("n1", "up")
+        agent.vanish()
+        reply = await master.ask.EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=500.0))
+        again = master.connect(hello)
+        await again.register()
+        assert (await again.receive("node_ends")).until == reply.node.loan.until
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"node": "nowhere", "ends_in_s": 5.0}, "node nowhere does not exist"),
+        ({"node": "n1", "ends_in_s": -1.0}, "--ends-in: is not between 0 and 3.16224e+07 s from now"),
+        ({"node": "n1", "ends_in_s": float("nan")}, "--ends-in: is not between 0 and 3.16224e+07 s from now"),
+    ],
+)
+async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: dict[str, object], words: str) -> None:
+    async with a_master(tmp_path) as master:
+        await master.agent("n1")
+        code, said = await refused(master.ask.EndNode(client_pb2.EndNodeRequest(**how)))
+        assert code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+        assert said == words
+
+
+async def test_a_loan_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        hello = on_loan(float("nan"))
+        agent = master.connect(hello)
+        await agent.send(hello=hello)
+        assert "no time in Unix seconds" in (await agent.receive("rejected")).reason
