@@ -11,55 +11,19 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core.admission.queues import Queue, QueueKey, by_arrival
 from ebbtide_core.dispatch import apply
-from ebbtide_core.estimates.work import NOTHING_PROVED
-from ebbtide_core.events import EVENT_TYPES, Event
+from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, read_exit
-from ebbtide_core.model.settings import DEFAULT_POOL, Settings
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
-from ebbtide_core.resources.books import Node
-from ebbtide_core.state import ClusterState
 from ebbtide_core.views.gpu_time import Dimension, GpuAccount, GpuTime, Periods, Usage
+from ebbtide_core.views.phases import Life, Rest, Stage, life_of, rest_of, stage_of, state_to_fold_into
 
-_SAY_NOTHING: Final = (
-    e.FirstStepMade, e.WorkResumed, e.WorkUnsaved, e.RateMeasured, e.InterferenceFound, e.ProgressReported,
-)  # fmt: skip
-KINDS: Final = tuple(name for name, kind in EVENT_TYPES.items() if kind.durable and not issubclass(kind, _SAY_NOTHING))
-"""The names of the events that a ledger needs; other events change nothing in it."""
 MOST_BOOKED: Final = 5_000_000
 """Pairs of job and period that a ledger can count; they take half a GiB of memory."""
 MOST_ACCOUNTS: Final = 200_000
 """Accounts of one answer, as many as a cluster has unfinished jobs at most; they make an answer of twenty MiB."""
-
-
-class _Nowhere(Queue):
-    """A queue that keeps no jobs, because a ledger schedules nothing."""
-
-    def add(self, key: QueueKey, job: Job) -> None:
-        """Do nothing."""
-
-    def remove(self, key: QueueKey, job: Job) -> None:
-        """Do nothing."""
-
-
-class _Life(Enum):
-    """What a job does, whether it holds GPUs or not."""
-
-    WAITING = "waiting"
-    HELD = "held"
-    SUSPENDED = "suspended"
-    PLACED = "placed"
-
-
-class _Stage(Enum):
-    """What an attempt that holds GPUs does."""
-
-    STARTING = "starting"
-    COMPUTING = "computing"
-    LEAVING = "leaving"
 
 
 class _Fate(Enum):
@@ -68,14 +32,6 @@ class _Fate(Enum):
     KEPT = "kept"
     LOST = "lost"
     UNKNOWN = "unknown"
-
-
-class _Rest(Enum):
-    """The state of the part of a GPU that is not allocated."""
-
-    IDLE = "idle"
-    FOREIGN = "foreign"
-    UNAVAILABLE = "unavailable"
 
 
 @dataclass(slots=True)
@@ -89,8 +45,8 @@ class _JobEntry:
     job: Job
     pool: str
     since: float
-    life: _Life | None = _Life.WAITING
-    stage: _Stage | None = None
+    life: Life | None = Life.WAITING
+    stage: Stage | None = None
     stage_since: float = 0.0
     held: Allocation | None = None
     judged: int = 0
@@ -105,7 +61,7 @@ class _GpuEntry:
     """One GPU: the parts of it that are ``held`` since when, and what the ``rest`` is (None: the GPU is gone)."""
 
     since: float
-    rest: _Rest | None = None
+    rest: Rest | None = None
     held: int = 0
     users: frozenset[str] = frozenset()
     account: GpuAccount = field(default_factory=GpuAccount)
@@ -122,7 +78,7 @@ class Ledger:
         self._periods = periods
         self._by = tuple(by)
         self._user = user
-        self._state = ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, NOTHING_PROVED, Settings())
+        self._state = state_to_fold_into()
         self._jobs: dict[JobId, _JobEntry] = {}
         self._gpus: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
         self._foreign: dict[str, float] = {}
@@ -185,7 +141,7 @@ class Ledger:
             self._state.jobs.pop(id, None)
 
     def _follow_life(self, entry: _JobEntry, now: float) -> None:
-        life, pool = _life(entry.job), entry.job.pool
+        life, pool = life_of(entry.job), entry.job.pool
         if life is not entry.life or pool != entry.pool:
             self._book_life(entry, now)
             entry.life = life
@@ -196,16 +152,16 @@ class Ledger:
 
     def _follow_attempt(self, entry: _JobEntry, now: float) -> None:
         holding = entry.job.holding
-        stage = None if holding is None else _stage(holding)
+        stage = None if holding is None else stage_of(holding)
         held = None if holding is None else holding.allocation
-        idle = holding.idle if holding is not None and stage is _Stage.COMPUTING else None
+        idle = holding.idle if holding is not None and stage is Stage.COMPUTING else None
         idle_since = idle.since if idle is not None else None
         if idle_since != entry.idle_since:
             self._book_idle(entry, now)
             entry.idle_since = idle_since
         if stage is not entry.stage or held is not entry.held:
             self._book_stage(entry, now)
-            if entry.stage is _Stage.COMPUTING:
+            if entry.stage is Stage.COMPUTING:
                 entry.unsaved.append((entry.unsaved_since, now))
             entry.stage, entry.unsaved_since = stage, now
         if held is not entry.held:
@@ -291,7 +247,7 @@ class Ledger:
         for gpu in node.gpus.keys() | known.keys():
             entry = known.setdefault(gpu, _GpuEntry(now))
             self._settle(entry, now)
-            entry.rest = _rest(node, gpu)
+            entry.rest = rest_of(node, gpu)
             use = None if node.lost else node.foreign.get(gpu)
             entry.users = frozenset() if use is None else frozenset(process.user for process in use.processes)
 
@@ -308,23 +264,6 @@ class Ledger:
         setattr(account, rest, getattr(account, rest) + seconds - allocated)
         for user in entry.users if self._user is None else entry.users & {self._user}:
             self._foreign[user] = self._foreign.get(user, 0.0) + seconds / len(entry.users)
-
-
-def _life(job: Job) -> _Life | None:
-    """Return what ``job`` does; None if it is over."""
-    if job.end is not None:
-        return None
-    if job.live is not None and not job.off_gpu:
-        return _Life.PLACED
-    if job.next.resumes:
-        return _Life.SUSPENDED
-    return _Life.WAITING if job.held_by is None else _Life.HELD
-
-
-def _stage(attempt: Attempt) -> _Stage:
-    if attempt.stop is not None or attempt.end is not None:
-        return _Stage.LEAVING
-    return _Stage.STARTING if attempt.started is None else _Stage.COMPUTING
 
 
 def _fate(job: Job, attempt: Attempt) -> _Fate:
@@ -353,12 +292,3 @@ def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
     if exit.checkpointed is Checkpointed.UNKNOWN:
         return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
     return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN
-
-
-def _rest(node: Node, gpu: GpuId) -> _Rest | None:
-    facts = node.gpus.get(gpu)
-    if facts is None:
-        return None
-    if node.lost or node.drain is not None or not facts.healthy:
-        return _Rest.UNAVAILABLE
-    return _Rest.FOREIGN if gpu in node.foreign else _Rest.IDLE

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.views.gpu_time import Dimension, GpuTime, Periods, check
-from ebbtide_core.views.ledger import KINDS, Ledger
+from ebbtide_core.views.ledger import Ledger
+from ebbtide_core.views.phases import KINDS
 from ebbtide_protos.v1 import usage_pb2
 
 from ebbtide_master.api.context import Context

@@ -17,7 +17,8 @@ from ebbtide_core.model.types import (
     SuspendMode,
 )
 from ebbtide_core.views.gpu_time import Dimension, GpuTime, Periods, Usage, check
-from ebbtide_core.views.ledger import KINDS, Ledger
+from ebbtide_core.views.ledger import Ledger
+from ebbtide_core.views.phases import KINDS
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
