@@ -1,7 +1,7 @@
 """Follows from the journal who had which GPU from when to when, what jobs did meanwhile, and why that ended.
 
-Like the ledger (`ebbtide_core.views.ledger`), the timeline folds events into a cluster state of its own, and looks after
-each event at what it changed. Where the ledger adds seconds up, the timeline says where each span begins and ends.
+Like the ledger (`ebbtide_core.views.ledger`), the timeline folds events into a cluster state of its own, and looks
+after each event at what it changed. The ledger adds seconds up; the timeline says where each span begins and ends.
 """
 
 from collections.abc import Iterator
@@ -122,11 +122,6 @@ class Timeline:
         self._booked: dict[str, _Booked] = {}
         self._keys = _Keys()
         self._last = 0.0
-
-    @property
-    def known_since(self) -> float:
-        """The Unix time before which jobs may have ended that the journal has no more; 0 if it has all."""
-        return self._state.known_since
 
     def take(self, line: int, event: Event, now: float) -> list[Began | Ended]:
         """Take the next ``event``, of ``line`` of the journal and Unix time ``now``; a time never goes back."""
