@@ -103,8 +103,8 @@ def read_timeline(
     ends = time.monotonic() + QUERY_S
     with closing(reading(path)) as db:
         db.set_progress_handler(lambda: time.monotonic() > ends, STEPS_BETWEEN_LOOKS)
-        db.execute("BEGIN")  # so that all of a reply is of one moment
         try:
+            db.execute("BEGIN")  # so that all of a reply is of one moment
             return _Window(db, request, edge).reply()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
