@@ -79,7 +79,7 @@ class WantedTimeline:
             until=until,
             lanes=LANES[self.lanes],
             node=self.node,
-            user=self.user,
+            of_user=self.user,
             pool=self.pool,
             buckets=BUCKETS,
             first=self.page * PAGE,

@@ -66,4 +66,4 @@ def _check(request: timeline_pb2.QueryTimelineRequest) -> None:
         raise SpecError("buckets", f"{request.buckets} are over the limit of {MOST_BUCKETS}")
     check_words("node", request.node, limits.MAX_NODE_NAME_LENGTH)
     check_words("pool", request.pool, MAX_POOL_LENGTH)
-    check_user(request.user)
+    check_user(request.of_user)

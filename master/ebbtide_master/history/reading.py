@@ -121,7 +121,7 @@ class _Window:
         self._known_since = float(meta["known_since"])
         self._asked: dict[str, Any] = {
             "since": request.since, "until": request.until, "edge": self._edge,
-            "node": request.node, "user": request.user, "pool": request.pool,
+            "node": request.node, "user": request.of_user, "pool": request.pool,
         }  # fmt: skip
 
     def reply(self) -> timeline_pb2.QueryTimelineReply:
@@ -141,7 +141,7 @@ class _Window:
 
     def _gpus(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
         found = self._all(_sql(_GPU_LANES))
-        if self._request.user:
+        if self._request.of_user:
             theirs = set(self._all(_sql(_GPUS_OF_USER)))
             found = [row for row in found if row[:2] in theirs]
         found.sort(key=lambda row: (_natural(row[0]), row[2], row[1]))

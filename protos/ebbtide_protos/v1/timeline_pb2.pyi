@@ -89,7 +89,7 @@ class QueryTimelineRequest(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     LANES_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
-    USER_FIELD_NUMBER: _builtins.int
+    OF_USER_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
@@ -101,7 +101,7 @@ class QueryTimelineRequest(_message.Message):
     lanes: Global___TimelineLanes.ValueType
     node: _builtins.str
     """only GPUs of this node, or jobs that were there; empty: of any"""
-    user: _builtins.str
+    of_user: _builtins.str
     """only this user's jobs, and GPUs that they had; empty: anybody's"""
     pool: _builtins.str
     """only GPUs, or jobs, of this pool; empty: of any"""
@@ -118,7 +118,7 @@ class QueryTimelineRequest(_message.Message):
         until: _builtins.float = ...,
         lanes: Global___TimelineLanes.ValueType = ...,
         node: _builtins.str = ...,
-        user: _builtins.str = ...,
+        of_user: _builtins.str = ...,
         pool: _builtins.str = ...,
         buckets: _builtins.int = ...,
         first: _builtins.int = ...,
@@ -126,7 +126,7 @@ class QueryTimelineRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "first", b"first", "lanes", b"lanes", "limit", b"limit", "node", b"node", "pool", b"pool", "since", b"since", "until", b"until", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "first", b"first", "lanes", b"lanes", "limit", b"limit", "node", b"node", "of_user", b"of_user", "pool", b"pool", "since", b"since", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,7 +84,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "buckets: 10001 are over the limit of 10000": {"buckets": 10_001},
     "lanes: there are only those of GPUs and of jobs": {"lanes": 7},
     "node: is not a text of at most 64 printable characters": {"node": "a\nb"},
-    "user: is not a name of at most 64 printable characters": {"user": "\x1b"},
+    "user: is not a name of at most 64 printable characters": {"of_user": "\x1b"},
 }
 
 

@@ -325,8 +325,8 @@ def test_lanes_are_of_one_user_node_or_pool_a_page_at_a_time(tmp_path: Path) -> 
         catch_up(store)
         assert [lane.gpu_uuid for lane in ask(store, lab.now).lanes] == ["a0", "a1", "b0", "b1"]
         assert [lane.gpu_uuid for lane in ask(store, lab.now, node="b").lanes] == ["b0", "b1"]
-        assert [lane.gpu_uuid for lane in ask(store, lab.now, user="ann").lanes] == ["a0"]
-        assert ask(store, lab.now, user="bob").total == ask(store, lab.now, pool="none").total == 0
+        assert [lane.gpu_uuid for lane in ask(store, lab.now, of_user="ann").lanes] == ["a0"]
+        assert ask(store, lab.now, of_user="bob").total == ask(store, lab.now, pool="none").total == 0
         page = ask(store, lab.now, first=1, limit=2)
         assert ([lane.gpu_uuid for lane in page.lanes], page.total) == (["a1", "b0"], 4)
         assert [lane.job_id for lane in ask(store, lab.now, lanes=JOBS, node="a").lanes] == ["1"]
