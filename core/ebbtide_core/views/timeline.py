@@ -39,7 +39,7 @@ class JobSpan:
 
 
 @frozen
-class GpuSpan:
+class RestSpan:
     """A GPU in one condition: whether what is not allocated of it could be; ``number`` is its index on its node."""
 
     node: NodeId
@@ -59,7 +59,7 @@ class BookedSpan:
     gpu: GpuId
 
 
-Subject = JobSpan | GpuSpan | BookedSpan
+Subject = JobSpan | RestSpan | BookedSpan
 
 
 @frozen
@@ -186,7 +186,7 @@ class Timeline:
             rest = None if node is None else rest_of(node, gpu)
             wanted = None
             if node is not None and rest is not None:
-                wanted = GpuSpan(id, gpu, node.gpus[gpu].index, node.facts.pool, rest)
+                wanted = RestSpan(id, gpu, node.gpus[gpu].index, node.facts.pool, rest)
             before = known.get(gpu)
             if before is not None and before.what != wanted:
                 del known[gpu]

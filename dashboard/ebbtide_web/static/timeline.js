@@ -20,10 +20,22 @@ function follow() {
   following?.close();
   showFields();
   following = stream(`/stream/timeline?${query}`, {
-    timeline: (told) => { lostAt = 0; setAway(null); found = told; show(); },
+    timeline: (told) => { lostAt = 0; setAway(null); found = told; found.lanes.forEach(stack); show(); },
     away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); },
     refused: ({ words }) => { byId("count").textContent = words; },
   });
+}
+
+/** Puts shares of a GPU that jobs have at the same time above each other. */
+function stack(lane) {
+  const shares = found.by === "gpu" ? lane.spans.filter((span) => span.count === 1 && span.gpus > 0 && span.gpus < 1 && span.doing !== "booked") : [];
+  let going = [];
+  for (const span of shares) {
+    going = going.filter((one) => (one.end ?? Infinity) > span.start);
+    span.above = 0;
+    for (const one of going.sort((a, b) => a.above - b.above)) if (one.above < span.above + span.gpus - 0.001 && span.above < one.above + one.gpus - 0.001) span.above = one.above + one.gpus;
+    going.push(span);
+  }
 }
 
 /** Up to where what goes on is drawn. */
@@ -56,8 +68,8 @@ function show() {
 
 function moves() {
   const length = found.until - found.since, to = (since, until, words) => h("a", { href: list.href({ window: "", since: String(Math.round(since)), until: String(Math.round(until)) }) }, words);
-  return [to(found.since - length / 2, found.until - length / 2, "Earlier"), found.live ? null : to(found.since + length / 2, found.until + length / 2, "Later"),
-    length >= 240 ? to(found.since + length / 4, found.until - length / 4, "Closer") : null, found.live ? null : h("a", { href: list.href({ since: "", until: "" }) }, "Now")];
+  return [to(found.since - length / 2, found.until - length / 2, "Earlier"), to(found.since + length / 2, found.until + length / 2, "Later"),
+    length >= 240 ? to(found.live ? found.since + length / 2 : found.since + length / 4, found.live ? found.until : found.until - length / 4, "Closer") : null, found.live ? null : h("a", { href: list.href({ since: "", until: "" }) }, "Now")];
 }
 
 // --- the drawing ---
@@ -94,7 +106,7 @@ function paint() {
     canvas.width = Math.round(width * scale); canvas.height = Math.round(high * scale); canvas.style.height = `${high}px`;
   }
   const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
-  const inks = { text: colour("--text"), dim: colour("--dim"), line: colour("--line"), strong: colour("--strong"), accent: colour("--accent"), foreign: colour("--c-foreign"), unavailable: colour("--c-unreachable"), rest: colour("--c-rest") };
+  const inks = { text: colour("--text"), dim: colour("--dim"), line: colour("--line"), strong: colour("--strong"), accent: colour("--accent"), foreign: colour("--c-foreign"), unavailable: colour("--c-unreachable"), rest: colour("--c-rest"), panel: colour("--panel") };
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   pen.clearRect(0, 0, width, high);
   pen.textBaseline = "middle";
@@ -131,7 +143,7 @@ function paintLane(pen, inks, lane, top, number) {
 
 function paintSpan(pen, inks, span, top) {
   const from = x(span.start), wide = Math.max(1, x(endOf(span)) - from), mine = COLOURS[colourOf(byId("colour").value === "job" ? span.job : span.user)];
-  const tall = span.gpus > 0 && span.gpus < 1 && span.count === 1 ? Math.max(5, BAR * span.gpus) : BAR;
+  const tall = span.above === undefined ? BAR : Math.max(3, BAR * span.gpus), low = top + BAR - (span.above ?? 0) * BAR;
   pen.save();
   pen.beginPath(); pen.rect(from, top, wide, BAR - 1); pen.clip();
   const fill = REST.has(span.doing) ? inks[span.doing] : span.doing === "several" ? inks.rest : mine;
@@ -139,10 +151,18 @@ function paintSpan(pen, inks, span, top) {
   if (span.doing === "booked") { pen.strokeStyle = inks.text; hatch(pen, from, top, wide, 8, 1); }
   else if (EMPTY.has(span.doing)) { if (span.doing === "suspended") hatch(pen, from, top, wide, 5, -1); pen.lineWidth = 3; pen.setLineDash(span.doing === "held" ? [3, 3] : []); pen.strokeRect(from, top, wide, BAR - 1); }
   else if (REST.has(span.doing)) { pen.globalAlpha = 0.4; pen.fillRect(from, top, wide, BAR); if (span.doing === "foreign") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 4, 1); } }
-  else { if (span.doing === "starting" || span.doing === "leaving") pen.globalAlpha = 0.55; pen.fillRect(from, top + BAR - tall, wide, tall); if (span.doing === "leaving") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 6, -1); } }
+  else { if (span.doing === "starting" || span.doing === "leaving") pen.globalAlpha = 0.55; pen.fillRect(from, low - tall, wide, tall - (tall < BAR ? 1 : 0)); if (span.doing === "leaving") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 6, -1); } }
   pen.globalAlpha = 1;
-  if (wide > 30 && !REST.has(span.doing)) { pen.fillStyle = EMPTY.has(span.doing) || span.doing === "booked" || span.doing === "several" ? inks.text : inkOn(fill); cut(pen, span.job && span.count === 1 ? `${found.by === "gpu" ? `${span.job} ${span.name}` : WORDS[span.doing]} ${span.user}` : span.count > 1 ? `${span.count}` : "", from + 5, top + BAR / 2, wide - 8); }
+  if (wide > 30 && tall > 12 && !REST.has(span.doing)) label(pen, inks, span, from, top, wide, fill);
   pen.restore();
+}
+
+function label(pen, inks, span, from, top, wide, fill) {
+  const words = span.count > 1 ? `${span.count}` : span.doing === "booked" ? `reserved for ${span.user}` : found.by === "gpu" ? `${span.job} ${span.name} ${span.user}` : WORDS[span.doing];
+  const open = EMPTY.has(span.doing) || span.doing === "booked";
+  if (open) { pen.fillStyle = inks.panel; pen.fillRect(from + 4, top + 2, Math.min(wide - 8, pen.measureText(words).width + 4), BAR - 5); }
+  pen.fillStyle = open ? inks.text : inkOn(fill);
+  cut(pen, words, from + 6, top + BAR / 2, wide - 12);
 }
 
 function hatch(pen, from, top, wide, gap, slope) {

@@ -12,7 +12,7 @@ from ebbtide_protos.v1 import timeline_pb2
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.request_checks import check_user, check_words
 from ebbtide_master.history.file import DAY_S, REMEDY
-from ebbtide_master.history.reading import MOST_LANES, Edge, read_timeline
+from ebbtide_master.history.reading import MOST_LANES, DrawnUpTo, read_timeline
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.throttle.concurrency import OnePerUser
 
@@ -43,7 +43,7 @@ class TimelineService:
         progress, now = self._history.progress, self._clock.now()
         lags = progress.done < 1.0 or bool(progress.problem)
         try:
-            reply = read_timeline(self._history.path, request, Edge(now, lags))
+            reply = read_timeline(self._history.path, request, DrawnUpTo(now, lags))
         except (sqlite3.Error, OSError) as error:
             problem = f"{self._history.path} cannot be read ({error}): {REMEDY}"
             reply = timeline_pb2.QueryTimelineReply(edge=now, problem=problem if progress.done >= 1.0 else "")

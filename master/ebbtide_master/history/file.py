@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.views.timeline import Began, BookedSpan, Ended, GpuSpan, JobSpan
+from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan
 
 HISTORY_NAME: Final = "history.db"
 SCHEMA_VERSION: Final = 1
@@ -53,7 +53,7 @@ class HistoryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceJournal:
     """The journal that a history was made from: that of one cluster, as it is since it was ``restored``, if it was."""
 
     cluster_id: str
@@ -83,7 +83,7 @@ class HistoryFile:
     Raises `HistoryError` or `sqlite3.Error` if it cannot be used.
     """
 
-    def __init__(self, path: Path, origin: Origin, last_line: int) -> None:
+    def __init__(self, path: Path, origin: SourceJournal, last_line: int) -> None:
         self._path = path
         self._db = _opened(path)
         try:
@@ -123,7 +123,7 @@ class HistoryFile:
 
     # --- how far it goes ---
 
-    def _begin(self, origin: Origin, last_line: int) -> Reached:
+    def _begin(self, origin: SourceJournal, last_line: int) -> Reached:
         meta: dict[str, str] = dict(self._db.execute("SELECT key, value FROM meta"))
         try:
             reached = Reached(int(meta["line"]), float(meta["time"]), float(meta["known_since"])) if meta else Reached()
@@ -148,7 +148,7 @@ class HistoryFile:
         match span.what:
             case JobSpan() as job:
                 self._begin_job(span.key, job, times)
-            case GpuSpan() as gpu:
+            case RestSpan() as gpu:
                 self._db.execute(
                     "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (span.key, gpu.node, gpu.gpu, gpu.number, gpu.pool, gpu.rest.value, *times),
@@ -175,7 +175,7 @@ class HistoryFile:
                 self._end_row("spans", span, span.why)
                 if job.allocation is not None:
                     self._end_row("held", span)
-            case GpuSpan():
+            case RestSpan():
                 self._end_row("gpus", span)
             case BookedSpan():
                 self._end_row("booked", span, span.why)

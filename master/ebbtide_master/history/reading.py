@@ -89,7 +89,7 @@ _LANE_OF_JOB: Final = _sql(_OF_JOB)
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class DrawnUpTo:
     """Up to where spans that go on are drawn, in Unix seconds: ``now``, or less while the history lags behind it."""
 
     now: float
@@ -97,7 +97,7 @@ class Edge:
 
 
 def read_timeline(
-    path: Path, request: timeline_pb2.QueryTimelineRequest, edge: Edge
+    path: Path, request: timeline_pb2.QueryTimelineRequest, edge: DrawnUpTo
 ) -> timeline_pb2.QueryTimelineReply:
     """Return the lanes that ``request`` asks for. Raises `sqlite3.Error`, or `SpecError` if it would take too long."""
     ends = time.monotonic() + QUERY_S
@@ -113,7 +113,7 @@ def read_timeline(
 
 
 class _Window:
-    def __init__(self, db: sqlite3.Connection, request: timeline_pb2.QueryTimelineRequest, edge: Edge) -> None:
+    def __init__(self, db: sqlite3.Connection, request: timeline_pb2.QueryTimelineRequest, edge: DrawnUpTo) -> None:
         self._db = db
         self._request = request
         meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta"))

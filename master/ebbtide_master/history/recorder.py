@@ -15,7 +15,7 @@ from ebbtide_core.events import Event, JournalCompacted
 from ebbtide_core.views.phases import KINDS
 from ebbtide_core.views.timeline import Began, Ended, Timeline
 
-from ebbtide_master.history.file import HISTORY_NAME, HistoryError, HistoryFile, Origin
+from ebbtide_master.history.file import HISTORY_NAME, HistoryError, HistoryFile, SourceJournal
 from ebbtide_master.store.journal import Store, StoreError
 from ebbtide_master.store.reserve import free_bytes
 from ebbtide_master.store.sqlite import RESERVED_BYTES
@@ -99,7 +99,9 @@ class HistoryRecorder:
     def _follow(self) -> None:
         """Read the journal from its beginning, and then what is added, until the end or until the file is deleted."""
         self._check_disk()
-        file = HistoryFile(self.path, Origin(self._store.cluster_id, self._store.restored), self._store.last_sequence)
+        file = HistoryFile(
+            self.path, SourceJournal(self._store.cluster_id, self._store.restored), self._store.last_sequence
+        )
         try:
             self._note_what_is_missing(file)
             timeline, last = Timeline(), 0

@@ -11,7 +11,7 @@ from ebbtide_core.model.types import WHOLE, GpuId, NodeId, SuspendMode
 from ebbtide_core.views.gpu_time import Dimension, Periods
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.phases import KINDS, Rest
-from ebbtide_core.views.timeline import Began, BookedSpan, Ended, GpuSpan, JobSpan, Timeline
+from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan, Timeline
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
@@ -102,7 +102,7 @@ def test_a_gpu_is_idle_out_of_service_or_gone() -> None:
     rests = [
         (span.what.rest, end - span.at)
         for span, end, _ in followed(lab.journal, lab.now)
-        if isinstance(span.what, GpuSpan)
+        if isinstance(span.what, RestSpan)
     ]
     assert [rest for rest, _ in rests][-2:] == [Rest.UNAVAILABLE, Rest.IDLE]
     assert rests[-2][1] == 11

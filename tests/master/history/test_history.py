@@ -14,7 +14,7 @@ from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.phases import KINDS
 from ebbtide_master.backup.compacting import compact
 from ebbtide_master.history import reading, recorder
-from ebbtide_master.history.reading import Edge, read_timeline
+from ebbtide_master.history.reading import DrawnUpTo, read_timeline
 from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import timeline_pb2
@@ -80,7 +80,7 @@ def catch_up(store: SqliteStore) -> None:
 
 def ask(store: SqliteStore, now: float, **fields: object) -> timeline_pb2.QueryTimelineReply:
     request = timeline_pb2.QueryTimelineRequest(**(ALL | fields))
-    return read_timeline(store.folder / "history.db", request, Edge(now, lags=False))
+    return read_timeline(store.folder / "history.db", request, DrawnUpTo(now, lags=False))
 
 
 JOBS = timeline_pb2.TIMELINE_LANES_JOBS
