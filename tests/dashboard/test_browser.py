@@ -368,10 +368,11 @@ def test_events_come_by_themselves_and_are_filtered_by_the_address(cluster, page
 
 def test_the_timeline_shows_who_had_a_gpu_and_leads_to_the_job_by_keyboard(cluster, page):
     job = submit(cluster, "--gpus", "2", name="on-the-timeline")
-    cluster.wait_for_step(job, 2)
+    cluster.wait_for_step(job, 20)
     cluster.ebb("suspend", job)
     cluster.wait_for_state(job, "SUSPENDED")
-    page.goto(at(cluster, "/timeline?by=job&window=hour"))
+    now = int(time.time())
+    page.goto(at(cluster, f"/timeline?by=job&since={now - 60}&until={now + 60}"))
     page.wait_for_selector("#lanes canvas")
     page.get_by_text("The same as a table").click()
     page.wait_for_selector(f"#table tr:has-text('{job} on-the-timeline'):has-text('running'):has-text('suspended')")

@@ -7,6 +7,7 @@ whole journal, as one call of ``ebb usage`` does; what of it the file has alread
 import logging
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,10 @@ from ebbtide_master.store.journal import Store, StoreError
 from ebbtide_master.store.reserve import free_bytes
 from ebbtide_master.store.sqlite import RESERVED_BYTES
 
-LINES_AT_ONCE: Final = 500
+LINES_AT_ONCE: Final = 200
 """Lines that are read and written at once."""
+SHARE_OF_TIME: Final = 0.5
+"""The part of the time that the thread works at most, because the master's loop waits for it now and then."""
 GATHER_S: Final = 0.5
 """Seconds for which new lines are gathered."""
 LOOK_S: Final = 5.0
@@ -109,8 +112,10 @@ class HistoryRecorder:
                 self._news.clear()
                 end = self._store.last_sequence
                 while last < end and not self._ending.is_set():
+                    began = time.perf_counter()
                     last = self._read(timeline, file, last, end)
                     self.progress = HistoryProgress(min(1.0, last / end))
+                    self._ending.wait((time.perf_counter() - began) * (1.0 / SHARE_OF_TIME - 1.0))
                 if self._ending.is_set():
                     return
                 self.progress = HistoryProgress(1.0)
@@ -131,7 +136,7 @@ class HistoryRecorder:
 
     def _read(self, timeline: Timeline, file: HistoryFile, after: int, end: int) -> int:
         """Take in the lines behind ``after``; return the last line that was read, or ``end`` if none is left."""
-        count, changes, time = 0, list[Began | Ended](), file.reached.time
+        count, changes, at = 0, list[Began | Ended](), file.reached.time
         damaged = {line.job for line in self._store.damage.values()}
         for line in self._store.events(after, limit=LINES_AT_ONCE, kinds=KINDS):
             if line.sequence > end:
@@ -142,11 +147,11 @@ class HistoryRecorder:
                 found = timeline.take(line.sequence, line.event, line.time)
             if line.sequence > file.reached.line:
                 changes += found
-                time = max(time, line.time)
+                at = max(at, line.time)
         last = after if count == LINES_AT_ONCE else end
         if last > file.reached.line:
             self._check_disk()
-            file.write(changes, replace(file.reached, line=last, time=time))
+            file.write(changes, replace(file.reached, line=last, time=at))
         return last
 
     def _check_disk(self) -> None:
