@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ebbtide_web.reach import Master
+from ebbtide_web.reach import Master, MasterRefusedError
 from ebbtide_web.timeline_page import BUCKETS, WantedTimeline, timeline_facts
 
 LEAST_KEPT_S: Final = 3.0
@@ -55,10 +55,13 @@ class TimelineAnswers:
         async def ask() -> dict[str, Any]:
             began, now = time.monotonic(), self._now()
             since, until = bounds = wanted.bounds(now)
-            reply = await self._master.call("QueryTimeline", wanted.request(now), self._token())
-            ended = time.monotonic()
             point_s = min(MOST_KEPT_S, max(LEAST_KEPT_S, (until - since) / BUCKETS))
-            kept.until = ended + max(point_s, REST * (ended - began))
+            try:
+                reply = await self._master.call("QueryTimeline", wanted.request(now), self._token())
+                kept.until = _kept_until(began, point_s)
+            except MasterRefusedError:  # such as that there is too much in the window, which took long to find out
+                kept.until = _kept_until(began, point_s)
+                raise
             return timeline_facts(wanted, bounds, reply)
 
         kept = _Kept(asyncio.create_task(ask(), name="timeline"))
@@ -66,8 +69,10 @@ class TimelineAnswers:
         return kept
 
 
+def _kept_until(began: float, point_s: float) -> float:
+    ended = time.monotonic()
+    return ended + max(point_s, REST * (ended - began))
+
+
 def _is_over(kept: _Kept) -> bool:
-    if not kept.task.done():
-        return False
-    failed = kept.task.cancelled() or kept.task.exception() is not None
-    return failed or time.monotonic() >= kept.until
+    return kept.task.done() and time.monotonic() >= kept.until

@@ -6,7 +6,7 @@ import time
 import pytest
 from ebbtide_protos.v1 import timeline_pb2
 from ebbtide_web import timeline_answers
-from ebbtide_web.reach import AwayError
+from ebbtide_web.reach import AwayError, MasterRefusedError
 from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.timeline_page import PAGE, WINDOWS, WantedTimeline, timeline_facts
 
@@ -113,6 +113,16 @@ async def test_when_the_master_was_away_it_is_asked_again():
         await kept.answer(WantedTimeline())
     facts, _ = await kept.answer(WantedTimeline())
     assert facts["total"] == 1
+    await kept.close()
+
+
+async def test_a_window_that_the_master_refused_is_not_asked_for_again_at_once():
+    master = AskedMaster(MasterRefusedError("since: there is too much in this window", 400))
+    kept = answers(master)
+    for _ in range(3):
+        with pytest.raises(MasterRefusedError, match="too much"):
+            await kept.answer(WantedTimeline())
+    assert len(master.asked) == 1
     await kept.close()
 
 

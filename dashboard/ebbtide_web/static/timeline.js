@@ -22,7 +22,11 @@ function follow() {
   following = stream(`/stream/timeline?${query}`, {
     timeline: (told) => { lostAt = 0; setAway(null); found = told; found.lanes.forEach(stack); show(); },
     away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); },
-    refused: ({ words }) => { byId("count").textContent = words; },
+    refused: ({ words }) => {
+      found = null; byId("panel").hidden = true; byId("count").textContent = "";
+      for (const id of ["empty", "notices", "pages"]) { byId(id).madeOf = undefined; byId(id).replaceChildren(); }
+      byId("notices").append(h("p", { class: "notice" }, words));
+    },
   });
 }
 

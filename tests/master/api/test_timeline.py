@@ -1,12 +1,14 @@
 """The timeline as a client asks for it, from a history that the master keeps beside its journal."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from ebbtide_master.history import recorder
 from ebbtide_protos.v1 import timeline_pb2, usage_pb2
 
 from tests.master.world import DEADLINE_S, FREED, Master, a_master, refused, rest
@@ -86,6 +88,25 @@ WRONG: dict[str, dict[str, Any]] = {
     "node: is not a text of at most 64 printable characters": {"node": "a\nb"},
     "user: is not a name of at most 64 printable characters": {"of_user": "\x1b"},
 }
+
+
+async def test_a_history_that_hangs_holds_up_neither_jobs_nor_the_end_of_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, hangs = threading.Event(), threading.Event()
+
+    def stuck(*arguments: object) -> None:
+        hangs.set()
+        go_on.wait()
+        raise OSError("the disk answers at last")
+
+    monkeypatch.setattr(recorder, "HistoryFile", stuck)
+    monkeypatch.setattr(recorder, "CLOSE_S", 0.01)
+    async with a_master(tmp_path) as master:
+        assert await asyncio.to_thread(hangs.wait, DEADLINE_S)
+        await a_job_that_ended(master)
+        assert (await ask(master)).done == 0.0
+    go_on.set()
 
 
 async def test_a_question_without_a_meaning_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ebbtide_core.views.ledger import Ledger
 from ebbtide_core.views.phases import KINDS
 from ebbtide_master.backup.compacting import compact
 from ebbtide_master.history import reading, recorder
+from ebbtide_master.history.file import HistoryFile, SourceJournal
 from ebbtide_master.history.reading import DrawnUpTo, read_timeline
 from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.store.sqlite import SqliteStore
@@ -248,6 +249,28 @@ def test_a_history_of_another_journal_is_begun_anew(tmp_path: Path) -> None:
             sums(ask(store, lab.journal[3][0], lanes=JOBS)).keys()
             == of_ledger(used(lab.journal[:4], lab.journal[3][0], 0.0, 1e6)).keys()
         )
+
+
+def test_a_journal_that_was_restored_is_another_one(tmp_path: Path) -> None:
+    with a_store(tmp_path) as store:
+        append(store, a_busy_lab().journal)
+        catch_up(store)
+    path, goes_to = tmp_path / "history.db", len(a_busy_lab().journal)
+    for restored, line in ((None, goes_to), (5.0, 0)):
+        with closing(HistoryFile(path, SourceJournal(store.cluster_id, restored), goes_to)) as file:
+            assert file.reached.line == line
+
+
+def test_a_job_with_a_damaged_line_is_left_out_and_all_others_are_followed(tmp_path: Path) -> None:
+    lab = a_busy_lab()
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute("UPDATE events SET body = '{' WHERE kind = 'AttemptStarted' AND job = '1'")
+    with a_store(tmp_path) as store:
+        store.set_damage_aside()
+        catch_up(store)
+        assert {key[1] for key in sums(ask(store, lab.now, lanes=JOBS))} == {"2"}
 
 
 @pytest.mark.parametrize(
