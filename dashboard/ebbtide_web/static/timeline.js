@@ -101,6 +101,7 @@ function draw() {
 const left = () => (width < 560 ? 92 : 150);
 const x = (seconds) => left() + ((Math.min(Math.max(seconds, found.since), found.until) - found.since) / (found.until - found.since)) * (width - left());
 const labelOf = (lane) => (lane.job ? `${lane.job} ${lane.name}` : `${lane.node} · ${lane.gpu}`);
+const FAINT = { waiting: 0.25, held: 0.25, suspended: 0.4, starting: 0.55, leaving: 0.55, foreign: 0.4, unavailable: 0.4 };
 const REST = new Set(["foreign", "unavailable"]), EMPTY = new Set(["waiting", "held", "suspended"]);
 
 function paint() {
@@ -116,10 +117,10 @@ function paint() {
   pen.textBaseline = "middle";
   pen.font = "11.5px system-ui, sans-serif";
   axis(pen, inks, high);
-  found.lanes.forEach((lane, number) => paintLane(pen, inks, lane, TOP + number * HIGH, number));
+  found.lanes.forEach((lane, number) => paintLane(pen, inks, lane, TOP + number * HIGH));
   if (edge() < found.until) { pen.strokeStyle = inks.accent; pen.lineWidth = 1; line(pen, x(edge()), TOP - 4, high); }
   for (const where of [over, document.activeElement === canvas ? at : null]) if (where) outline(pen, inks, where);
-  put(byId("keys"), [found.by, byId("colour").value, found.lanes.flatMap((lane) => lane.spans.map((span) => span.doing)).filter((doing, place, all) => all.indexOf(doing) === place)], keys);
+  put(byId("keys"), [found.by, byId("colour").value, [...kinds()]], keys);
 }
 
 function line(pen, from, top, bottom) { pen.beginPath(); pen.moveTo(Math.round(from) + 0.5, top); pen.lineTo(Math.round(from) + 0.5, bottom); pen.stroke(); }
@@ -136,18 +137,25 @@ function axis(pen, inks, high) {
   pen.textAlign = "left";
 }
 
-function paintLane(pen, inks, lane, top, number) {
+function paintLane(pen, inks, lane, top) {
   pen.fillStyle = inks.text;
   cut(pen, labelOf(lane), 0, top + HIGH / 2, left() - 8);
   pen.strokeStyle = inks.line;
   pen.strokeRect(left() + 0.5, top + 2.5, width - left() - 1, BAR);
-  const booked = lane.spans.filter((span) => span.doing === "booked");
-  for (const span of [...lane.spans.filter((one) => REST.has(one.doing)), ...lane.spans.filter((one) => !REST.has(one.doing) && one.doing !== "booked"), ...booked]) paintSpan(pen, inks, span, top + 3);
+  const layer = (span) => (REST.has(span.doing) ? 0 : span.doing === "booked" ? 2 : 1);
+  for (const number of [0, 1, 2]) for (const span of lane.spans) if (layer(span) === number) paintSpan(pen, inks, span, top + 3);
 }
 
 function paintSpan(pen, inks, span, top) {
   const from = x(span.start), wide = Math.max(1, x(endOf(span)) - from), mine = COLOURS[colourOf(byId("colour").value === "job" ? span.job : span.user)];
   const tall = span.above === undefined ? BAR : Math.max(3, BAR * span.gpus), low = top + BAR - (span.above ?? 0) * BAR;
+  if (wide < 8 && tall === BAR && span.doing !== "booked") { // too narrow for a pattern, and there may be very many
+    pen.fillStyle = REST.has(span.doing) ? inks[span.doing] : span.doing === "several" ? inks.rest : mine;
+    pen.globalAlpha = FAINT[span.doing] ?? 1;
+    pen.fillRect(from, top, wide, BAR - 1);
+    pen.globalAlpha = 1;
+    return;
+  }
   pen.save();
   pen.beginPath(); pen.rect(from, top, wide, BAR - 1); pen.clip();
   const fill = REST.has(span.doing) ? inks[span.doing] : span.doing === "several" ? inks.rest : mine;
@@ -155,7 +163,7 @@ function paintSpan(pen, inks, span, top) {
   if (span.doing === "booked") { pen.strokeStyle = inks.text; hatch(pen, from, top, wide, 8, 1); }
   else if (EMPTY.has(span.doing)) { if (span.doing === "suspended") hatch(pen, from, top, wide, 5, -1); pen.lineWidth = 3; pen.setLineDash(span.doing === "held" ? [3, 3] : []); pen.strokeRect(from, top, wide, BAR - 1); }
   else if (REST.has(span.doing)) { pen.globalAlpha = 0.4; pen.fillRect(from, top, wide, BAR); if (span.doing === "foreign") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 4, 1); } }
-  else { if (span.doing === "starting" || span.doing === "leaving") pen.globalAlpha = 0.55; pen.fillRect(from, low - tall, wide, tall - (tall < BAR ? 1 : 0)); if (span.doing === "leaving") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 6, -1); } }
+  else { pen.globalAlpha = FAINT[span.doing] ?? 1; pen.fillRect(from, low - tall, wide, tall - (tall < BAR ? 1 : 0)); if (span.doing === "leaving") { pen.globalAlpha = 1; hatch(pen, from, top, wide, 6, -1); } }
   pen.globalAlpha = 1;
   if (wide > 30 && tall > 12 && !REST.has(span.doing)) label(pen, inks, span, from, top, wide, fill);
   pen.restore();
@@ -199,8 +207,14 @@ function outline(pen, inks, { lane, span }) {
   else if (found.lanes[lane]) pen.strokeRect(1, top + 1, width - 2, BAR + 3);
 }
 
+function kinds() {
+  const there = new Set();
+  for (const lane of found.lanes) for (const span of lane.spans) there.add(span.doing);
+  return there;
+}
+
 function keys() {
-  const there = new Set(found.lanes.flatMap((lane) => lane.spans.map((span) => span.doing)));
+  const there = kinds();
   return [...Object.keys(WORDS).filter((name) => there.has(name)).map((name) => h("li", {}, h("span", { class: `key l-${name}`, "aria-hidden": "true" }), WORDS[name])),
     h("li", {}, `the colour is that of the ${byId("colour").value}`)];
 }
