@@ -120,6 +120,8 @@ def main() -> int:
                 False,
             ),
             ("events", "/events", ".story li"),
+            ("timeline", "/timeline?window=hour", "#lanes canvas, #empty .empty"),
+            ("timeline-of-jobs", "/timeline?window=hour&by=job", "#lanes canvas, #empty .empty"),
             ("usage", "/usage", "#rows tbody tr, #empty .empty"),
         ]
         for name, *rest in wanted:

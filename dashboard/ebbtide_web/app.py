@@ -24,6 +24,8 @@ from ebbtide_web.node_routes import NodeRoutes
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
 from ebbtide_web.sessions import SESSION_S, NoRoomError, Session
+from ebbtide_web.timeline_answers import TimelineAnswers
+from ebbtide_web.timeline_routes import TimelineRoutes
 from ebbtide_web.usage_ledger import UsageLedger
 from ebbtide_web.usage_routes import UsageRoutes
 
@@ -42,6 +44,7 @@ class Pages:
         self._arrays = ArrayRoutes(dashboard, self._templates)
         self._nodes = NodeRoutes(dashboard, self._templates)
         self._events = EventRoutes(dashboard, self._templates)
+        self._timeline = TimelineRoutes(dashboard, self._templates)
         self._usage = UsageRoutes(dashboard, self._templates)
 
     def routes(self) -> list[Route | Mount]:
@@ -85,6 +88,8 @@ class Pages:
             get("/events", self._events.events),
             get("/events/older", self._events.older),
             get("/stream/events", self._events.stream),
+            get("/timeline", self._timeline.timeline),
+            get("/stream/timeline", self._timeline.stream),
             get("/usage", self._usage.usage),
             get("/usage.csv", self._usage.file),
             get("/stream/usage", self._usage.stream),
@@ -217,7 +222,13 @@ def _address(request: Request, *, proxied: bool) -> str:
 def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
     """Return the application, and its state."""
     master = Master(settings.opener)
-    dashboard = Dashboard(settings, master, SharedFeed(master, settings.token), UsageLedger(master, settings.token))
+    dashboard = Dashboard(
+        settings,
+        master,
+        SharedFeed(master, settings.token),
+        UsageLedger(master, settings.token),
+        TimelineAnswers(master, settings.token),
+    )
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:

@@ -14,6 +14,7 @@ from ebbtide_web.feed import SharedFeed
 from ebbtide_web.guard import Origin
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
 from ebbtide_web.sessions import SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
+from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.usage_ledger import UsageLedger
 
 CHECKED_S: Final = 3.0
@@ -44,6 +45,7 @@ class Dashboard:
     master: Master
     feed: SharedFeed
     usage: UsageLedger
+    timeline: TimelineAnswers
     sessions: WebSessions = field(default_factory=WebSessions)
     failures: Failures = field(default_factory=Failures)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -119,4 +121,5 @@ class Dashboard:
             async with asyncio.timeout(2.0):
                 await asyncio.gather(*(self.revoke(session) for session in ended))
         await self.usage.close()
+        await self.timeline.close()
         await self.master.close()

@@ -1,6 +1,5 @@
 """What of the journal the page of the events shows, and the facts of each event. Pure."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -9,12 +8,11 @@ from typing import Any, Final
 from ebbtide_core.events import EVENT_TYPES
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_web.listed import moment, words
+
 PAGE: Final = 200
 """Events of one page."""
-LONGEST_TEXT: Final = 64
 _WORD: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_LATEST: Final = 253402300800.0
-"""The end of the year 9999."""
 
 
 def _subject(kind: str) -> str:
@@ -52,10 +50,10 @@ class WantedEvents:
         return cls(
             about=query.get("about", "") if query.get("about") in SUBJECTS else "",
             kind=query.get("kind", "") if query.get("kind") in EVENT_TYPES else "",
-            job=_text(query.get("job", "")),
-            node=_text(query.get("node", "")),
-            since=_time(query.get("since", "")),
-            until=_time(query.get("until", "")),
+            job=words(query, "job"),
+            node=words(query, "node"),
+            since=moment(query, "since"),
+            until=moment(query, "until"),
         )
 
     def request(self, before: int = 0, after: int = 0) -> client_pb2.QueryEventsRequest:
@@ -71,19 +69,6 @@ class WantedEvents:
             node=self.node,
             limit=PAGE,
         )
-
-
-def _text(text: str) -> str:
-    found = text.strip()
-    return found[:LONGEST_TEXT] if found.isprintable() else ""
-
-
-def _time(text: str) -> float:
-    try:
-        found = float(text) if len(text) < 20 else math.nan
-    except ValueError:
-        return 0.0
-    return found if 0.0 < found < _LATEST else 0.0
 
 
 def page_facts(reply: client_pb2.QueryEventsReply) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""Reads what the addresses of lists say: which page, and in which order; what makes no sense is passed over. Pure."""
+"""Reads what the addresses of lists say: filters, page and order; what makes no sense is passed over. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+LONGEST_WORDS: Final = 64
 _MOST_DIGITS: Final = 5
+_LATEST: Final = 253402300800.0
+"""The end of the year 9999."""
 
 
 def page_number(query: Mapping[str, str]) -> int:
@@ -17,3 +21,19 @@ def order(query: Mapping[str, str], columns: Sequence[str]) -> tuple[str, bool]:
     text = query.get("sort", "")
     column = text.removeprefix("-")
     return column if column in columns else columns[0], text.startswith("-")
+
+
+def words(query: Mapping[str, str], name: str) -> str:
+    """Return what a field of text says, shortened; empty if it cannot be shown."""
+    found = query.get(name, "").strip()
+    return found[:LONGEST_WORDS] if found.isprintable() else ""
+
+
+def moment(query: Mapping[str, str], name: str) -> float:
+    """Return a time in Unix seconds, 0 if there is none."""
+    text = query.get(name, "")
+    try:
+        found = float(text) if len(text) < 20 else math.nan
+    except ValueError:
+        return 0.0
+    return found if 0.0 < found < _LATEST else 0.0

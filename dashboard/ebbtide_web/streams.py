@@ -20,6 +20,8 @@ from ebbtide_web.picture import FINISHED, WAITING, state_of
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
 from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded, event
+from ebbtide_web.timeline_answers import TimelineAnswers
+from ebbtide_web.timeline_page import WantedTimeline
 from ebbtide_web.usage_ledger import UsageLedger, UsageSums
 from ebbtide_web.usage_page import WantedUsage
 
@@ -151,6 +153,11 @@ def of_usage(session: Session, ledger: UsageLedger, wanted: WantedUsage) -> Even
     return _again(session, lambda: _usage_now(session, ledger, wanted))
 
 
+def of_timeline(session: Session, answers: TimelineAnswers, wanted: WantedTimeline) -> Events:
+    """Yield what of the timeline is wanted whenever it is another than before."""
+    return _again(session, lambda: _timeline_now(session, answers, wanted))
+
+
 async def _again(session: Session, begin: Callable[[], Events]) -> Events:
     """Yield the events of ``begin``, which is called again whenever the master was away, until the session ends."""
     with session.stream():
@@ -199,6 +206,15 @@ async def _array_now(session: Session, master: Master, id: str, wanted: WantedTa
         return encoded(array_facts.array_facts(found, wanted)), pause_s
 
     async for each in _changes(session, "array", ask):
+        yield each
+
+
+async def _timeline_now(session: Session, answers: TimelineAnswers, wanted: WantedTimeline) -> Events:
+    async def ask() -> tuple[str, float]:
+        facts, pause_s = await answers.answer(wanted)
+        return encoded(facts), pause_s
+
+    async for each in _changes(session, "timeline", ask):
         yield each
 
 

@@ -29,6 +29,7 @@ from ebbtide_master.calls.gate import Gate
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
+from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.nodes.agents import Agents
@@ -102,6 +103,8 @@ async def serving(
     sessions = Sessions(environments, config.log_rules, bounds.log_bytes, accounts)
     loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
     fencing = Fencing(config.fencing, loop, clock)
+    history = HistoryRecorder(store)
+    loop.observe(history)
     server = grpc.aio.server(interceptors=[Edge(Admission(gate, throttle))], options=_SERVER_OPTIONS)
     with _listening(server, home):
         front = None if listeners is None else _listen(server, listeners)
@@ -115,6 +118,7 @@ async def serving(
             clock=clock,
             store=store,
             changes=changes,
+            history=history,
             sessions=sessions,
             snapshots=snapshots,
             environments=environments,
@@ -133,6 +137,7 @@ async def serving(
         try:
             await _announce(loop, consumer, epoch)
             notifier.run()
+            history.start()
             agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
             await server.start()
             bound, agent_bound = (0, 0) if front is None else (front.port, front.agent_port)
@@ -145,6 +150,7 @@ async def serving(
                 part.cancel()
             await asyncio.wait(parts)
             await notifier.close()
+            await asyncio.to_thread(history.close)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2, user_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, timeline_pb2, usage_pb2, user_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.dashboard import DashboardSettings
 from ebbtide_web.sessions import Links
@@ -254,6 +254,25 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
             gpus=usage_pb2.GpuUsage(gpus=4, known_gpu_s=9000.0, allocated_gpu_s=7200.0), until=time.time(),
             foreign_gpu_s=dict.fromkeys(CORPUS[:FOREIGN], 60.0), problems=list(CORPUS),
         )  # fmt: skip
+
+    async def QueryTimeline(self, request: Any, context: Any) -> timeline_pb2.QueryTimelineReply:
+        now, of_jobs = time.time(), request.lanes == timeline_pb2.TIMELINE_LANES_JOBS
+        doing = [number for number in timeline_pb2.TimelineDoing.values() if number]
+        lanes = []
+        for n, one in enumerate(CORPUS):
+            span = timeline_pb2.TimelineSpan(
+                start=now - 600, end=now - 60, doing=doing[n % len(doing)], job_id=text(n + 1), user=text(n + 2),
+                name=text(n + 3), attempt=1, gpus=1.0, why=one, count=1 + n % 2,
+            )  # fmt: skip
+            lane = timeline_pb2.TimelineLane(pool=one, spans=[span])
+            if of_jobs:
+                lane.job_id, lane.user, lane.name = text(n + 1), text(n + 2), one
+            else:
+                lane.node = one
+            lanes.append(lane)
+        return timeline_pb2.QueryTimelineReply(
+            lanes=lanes, total=len(lanes), edge=now, done=1.0, known_since=now, problem=text(8)
+        )
 
     async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
         if request.after_sequence:

@@ -367,6 +367,34 @@ def test_events_come_by_themselves_and_are_filtered_by_the_address(cluster, page
     page.wait_for_selector(".story li:nth-child(3)")
 
 
+def test_the_timeline_shows_who_had_a_gpu_and_leads_to_the_job_by_keyboard(cluster, page):
+    job = submit(cluster, "--gpus", "2", name="on-the-timeline")
+    cluster.wait_for_step(job, 20)
+    cluster.ebb("suspend", job)
+    cluster.wait_for_state(job, "SUSPENDED")
+    now = int(time.time())
+    page.goto(at(cluster, f"/timeline?by=job&since={now - 60}&until={now + 60}"))
+    page.wait_for_selector("#lanes canvas")
+    page.get_by_text("The same as a table").click()
+    page.wait_for_selector(f"#table tr:has-text('{job} on-the-timeline'):has-text('running'):has-text('suspended')")
+    page.wait_for_selector(f"#table tr:has-text('{job} on-the-timeline'):has-text('goes on')")
+    page.get_by_label("Lanes").select_option("GPUs")
+    page.wait_for_url(re.compile("by=gpu"))
+    page.wait_for_selector(f"#table tr:has-text('{job} on-the-timeline'):has-text('running')")
+    page.get_by_label("User", exact=True).fill("nobody")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".empty")
+    page.go_back()
+    canvas = page.locator("#lanes canvas")
+    canvas.focus()
+    for _ in range(200):
+        page.keyboard.press("ArrowRight")
+    while f"job {job} on-the-timeline" not in page.inner_text("#words"):
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"/jobs/{job}$"))
+
+
 def choose(page, name: str) -> None:
     page.get_by_label(f"Choose job {name}", exact=True).check()
 
@@ -416,6 +444,10 @@ def every_page(cluster):
         ("/events?kind=NodeRemoved", ".empty", None),
         (f"/arrays/{array}", "#tasks-table tbody tr", None),
         (f"/arrays/{array}?page=7", "#tasks-table p", None),
+        ("/timeline", "#lanes canvas", None),
+        ("/timeline?window=hour", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
+        ("/timeline?by=job&window=day", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
+        ("/timeline?user=nobody", ".empty", None),
         ("/usage", ".usage tbody tr", None),
         ("/usage?window=day&by=pool", ".usage tbody tr", lambda page: page.locator(".as-table summary").click()),
     ]

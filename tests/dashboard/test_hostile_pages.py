@@ -180,6 +180,21 @@ def test_the_usage_shows_hostile_texts_as_text(hostile, page):
     check(page)
 
 
+@pytest.mark.parametrize("by", ["gpu", "job"])
+def test_the_timeline_shows_hostile_texts_as_text(hostile, page, by):
+    page.goto(f"{hostile.url}/timeline?by={by}")
+    page.wait_for_selector("#lanes canvas")
+    page.get_by_text("The same as a table").click()
+    page.wait_for_selector("#table tbody tr")
+    assert page.evaluate(MISSING, ["#table", SHOWN]) == []
+    page.locator("#lanes canvas").focus()
+    for _ in range(len(CORPUS)):
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+    assert page.inner_text("#words") != ""
+    check(page)
+
+
 def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, page):
     names = ("q", "user", "state", "pool", "class", "sort", "show", "page")
     for text in some_of(CORPUS[::7]):

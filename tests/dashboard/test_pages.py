@@ -7,8 +7,17 @@ import unicodedata
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, usage_pb2
-from ebbtide_web import array_facts, events_page, job_facts, node_facts, nodes_page, queue_page, usage_page
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, timeline_pb2, usage_pb2
+from ebbtide_web import (
+    array_facts,
+    events_page,
+    job_facts,
+    node_facts,
+    nodes_page,
+    queue_page,
+    timeline_page,
+    usage_page,
+)
 from ebbtide_web import feed as feeds
 from ebbtide_web.answers import HERE, Templates
 from ebbtide_web.array_facts import WantedTasks
@@ -18,6 +27,7 @@ from ebbtide_web.nodes_page import WantedNodes
 from ebbtide_web.picture import ClusterPicture
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.shared_page import SharedPage, cleaned, encoded
+from ebbtide_web.timeline_page import WantedTimeline
 from ebbtide_web.usage_page import WantedUsage
 
 from tests.dashboard.hostile import CORPUS, SAFE
@@ -198,6 +208,9 @@ def told_with(text: str) -> list[str]:
     )  # fmt: skip
     account = usage_pb2.UsageAccount(key=[text])
     usage = usage_pb2.UsageReply(accounts=[account], foreign_gpu_s={text: 1.0}, problems=[text])
+    span = timeline_pb2.TimelineSpan(job_id=text, user=text, name=text, why=text)
+    lane = timeline_pb2.TimelineLane(node=text, pool=text, job_id=text, user=text, name=text, spans=[span])
+    timeline = timeline_pb2.QueryTimelineReply(lanes=[lane], problem=text)
     fate = client_pb2.NodeJob(job_id=text, name=text, user=text, fate=text, text=text)
     lines, rest = Lines().take(f"{text}\nnext {text}".encode("utf-8", "surrogatepass"))
     return [
@@ -211,6 +224,7 @@ def told_with(text: str) -> list[str]:
         encoded(node_facts.node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
         encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
         encoded(usage_page.usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
+        encoded(timeline_page.timeline_facts(WantedTimeline(), (0.0, 1.0), timeline)),
         encoded(lines),
         encoded(rest),
     ]
@@ -234,6 +248,7 @@ def pages_with(text: str) -> list[str]:
         "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
         "array.html": None,
         "usage.html": WantedUsage(window=text, by=text),
+        "timeline.html": WantedTimeline(window=text, lanes=text, node=text, user=text, pool=text),
         "queue.html": Wanted(text=text),
         "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),
     }  # fmt: skip

@@ -107,7 +107,14 @@ def test_it_says_where_and_who_it_is_and_takes_that_back_when_it_is_told_to_stop
     process.popen.send_signal(signal.SIGTERM)
     code, err = process.end()
     assert (code, "Traceback" in err) == (0, False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.db", "master.lock", "run", "token", "vault.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "history.db",
+        "journal.db",
+        "master.lock",
+        "run",
+        "token",
+        "vault.db",
+    ]
 
 
 def test_ctrl_c_is_as_good_as_sigterm_also_while_someone_watches(start: Start, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending, read_exit
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
-from ebbtide_core.resources.books import Node
 from ebbtide_core.views.accounts import JobStay, JobSums, PoolAccount
 from ebbtide_core.views.gpu_time import COLUMNS, Dimension, GpuAccount, GpuTime, Periods, Usage, UsageColumn
 from ebbtide_core.views.integral import Integral, Presence
+from ebbtide_core.views.phases import Life, Rest, Stage, life_of, rest_of, stage_of
 
 MOST_ACCOUNTS: Final = 200_000
 """Accounts of one answer, as many as a cluster has unfinished jobs at most; they make an answer of twenty MiB."""
@@ -38,14 +38,6 @@ class _Fate(Enum):
     KEPT = None
     LOST = UsageColumn.LOST
     UNKNOWN = UsageColumn.UNKNOWN
-
-
-class _Rest(Enum):
-    """The state of the part of a GPU that is not allocated."""
-
-    IDLE = "idle"
-    FOREIGN = "foreign"
-    UNAVAILABLE = "unavailable"
 
 
 @dataclass(slots=True)
@@ -92,7 +84,7 @@ class _GpuEntry:
     ``users`` have foreign processes on it. It came at ``came``, and was gone from ``left`` on if it was known before.
     """
 
-    rest: _Rest | None = None
+    rest: Rest | None = None
     held: int = 0
     users: frozenset[str] = frozenset()
     came: float = 0.0
@@ -105,7 +97,7 @@ class _Gpus:
     def __init__(self) -> None:
         self.presence = Presence()
         self.known, self.allocated = Integral(), Integral()
-        self.rest = {rest: Integral() for rest in _Rest}
+        self.rest = {rest: Integral() for rest in Rest}
         self.foreign: dict[str, Integral] = {}
 
     def count(self, gpu: _GpuEntry, now: float, sign: int) -> None:
@@ -225,7 +217,7 @@ class Ledger:
         return account
 
     def _follow_life(self, entry: _JobEntry, now: float) -> None:
-        job, life = entry.job, _life(entry.job)
+        job, life = entry.job, _column(life_of(entry.job))
         if job.pool != entry.pool:
             self._change_pool(entry, now)
         if life is not entry.life:
@@ -250,7 +242,7 @@ class Ledger:
 
     def _follow_attempt(self, entry: _JobEntry, now: float) -> None:
         holding = entry.job.holding
-        stage = None if holding is None else _stage(holding)
+        stage = None if holding is None else _column(stage_of(holding))
         held = None if holding is None else holding.allocation
         idle = holding.idle if holding is not None and stage is UsageColumn.COMPUTING else None
         if entry.idle_since is not None and (idle is None or idle.since != entry.idle_since):
@@ -310,7 +302,7 @@ class Ledger:
         for gpu in node.gpus.keys() | known.keys():
             if gpu not in known:
                 known[gpu] = _GpuEntry()
-            entry, rest = known[gpu], _rest(node, gpu)
+            entry, rest = known[gpu], rest_of(node, gpu)
             use = None if node.lost else node.foreign.get(gpu)
             users = frozenset[str]() if use is None else frozenset(process.user for process in use.processes)
             if rest is not entry.rest or users != entry.users:
@@ -319,7 +311,7 @@ class Ledger:
                 entry.rest, entry.users = rest, users
                 self._gpus.count(entry, now, 1)
 
-    def _come_or_go(self, entry: _GpuEntry, rest: _Rest | None, now: float) -> None:
+    def _come_or_go(self, entry: _GpuEntry, rest: Rest | None, now: float) -> None:
         """Count a GPU that is new, and stop counting one that is gone."""
         if entry.rest is None and rest is not None:
             self._gpus.presence.enter(now, entry.left)
@@ -390,21 +382,9 @@ class _Answer:
         return found
 
 
-def _life(job: Job) -> UsageColumn | None:
-    """Return what ``job`` does; None if it is over."""
-    if job.end is not None:
-        return None
-    if job.live is not None and not job.off_gpu:
-        return UsageColumn.PLACED
-    if job.next.resumes:
-        return UsageColumn.SUSPENDED
-    return UsageColumn.WAITING if job.held_by is None else UsageColumn.HELD
-
-
-def _stage(attempt: Attempt) -> UsageColumn:
-    if attempt.stop is not None or attempt.end is not None:
-        return UsageColumn.LEAVING
-    return UsageColumn.STARTING if attempt.started is None else UsageColumn.COMPUTING
+def _column(phase: Life | Stage | None) -> UsageColumn | None:
+    """Return the column in which the time of a phase is counted."""
+    return None if phase is None else UsageColumn[phase.name]
 
 
 def _fate(job: Job, attempt: Attempt) -> _Fate:
@@ -433,12 +413,3 @@ def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
     if exit.checkpointed is Checkpointed.UNKNOWN:
         return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
     return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN
-
-
-def _rest(node: Node, gpu: GpuId) -> _Rest | None:
-    facts = node.gpus.get(gpu)
-    if facts is None:
-        return None
-    if node.lost or node.drain is not None or not facts.healthy:
-        return _Rest.UNAVAILABLE
-    return _Rest.FOREIGN if gpu in node.foreign else _Rest.IDLE

@@ -1,16 +1,10 @@
 // The page of the cluster: sums, a card for each GPU or a map of many, and who is next.
 import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, linked, now, plural, put, read, say, scroller, short, state, svg } from "./app.js";
+import { COLOURS, colourOf } from "./colours.js";
 import { gpuSections } from "./gpu_sections.js";
 
 const STATES = ["allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable"];
-const COLOURS = ["#0072b2", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#7a6fc4", "#8a9a3b"];
 const history = new Map(); // by GPU: how it was used, the last readings
-
-const colourOf = (text) => {
-  let sum = 0;
-  for (const letter of text) sum = (sum * 31 + letter.codePointAt(0)) >>> 0;
-  return sum % COLOURS.length;
-};
 
 // --- sums ---
 

@@ -1,6 +1,6 @@
 // The page of the events: the newest first, as they come, and older ones a page at a time.
 import { base, byId, clock, empty, h, jobLink, linked, now, plural, put, read, setAway, stream, time } from "./app.js";
-import { listPage } from "./list.js";
+import { listPage, localTime } from "./list.js";
 
 const MOST = 2000; // events that are kept on the page
 const list = listPage({ path: "/events", filters: ["about", "kind", "job", "node", "since", "until"], follow: () => follow() });
@@ -64,12 +64,6 @@ async function more(event) {
 }
 
 // --- filters ---
-
-const pad = (number) => String(number).padStart(2, "0");
-function localTime(seconds) {
-  const moment = new Date(seconds * 1000);
-  return `${moment.getFullYear()}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}T${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
-}
 
 /** Shows the filters of the address in the fields. */
 function showFields() {

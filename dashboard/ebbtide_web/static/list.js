@@ -1,6 +1,14 @@
 // What the pages with a list share: filters in the address, so that a link shows somebody else the same, tabs and pages.
 import { base, byId, h, plural, printable, put } from "./app.js";
 
+const pad = (number) => String(number).padStart(2, "0");
+
+/** A time as fields for times are filled with it. */
+export function localTime(seconds) {
+  const moment = new Date(seconds * 1000);
+  return `${moment.getFullYear()}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}T${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
+}
+
 /** Keeps the query of the address as the page's filters; `follow` is called whenever it is another one. */
 export function listPage({ path, filters, sorts = [], follow }) {
   const query = new URLSearchParams(location.search);

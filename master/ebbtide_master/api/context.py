@@ -9,6 +9,7 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import UserBounds
+from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes.sessions import Sessions
@@ -33,6 +34,7 @@ class Context:
     clock: Clock
     store: Store
     changes: Changes
+    history: HistoryRecorder
     sessions: Sessions
     snapshots: SnapshotStore
     environments: Environments

@@ -26,6 +26,7 @@ from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.api.reservations import ReservationService
 from ebbtide_master.api.snapshots import SnapshotService
 from ebbtide_master.api.submissions import SubmissionService
+from ebbtide_master.api.timeline import TimelineService
 from ebbtide_master.api.usage import UsageService
 
 METHODS: Final[Mapping[str, MethodDescriptor]] = client_pb2.DESCRIPTOR.services_by_name["ClientService"].methods_by_name
@@ -33,7 +34,7 @@ METHODS: Final[Mapping[str, MethodDescriptor]] = client_pb2.DESCRIPTOR.services_
 _OF_CONTEXT: Final[tuple[Callable[[Context], object], ...]] = (
     ArrayService, BoardService, ChannelService, ClusterService, ExplanationService, IdentityService, JobChangeService,
     JournalService, ListingService, LogService, MembershipService, NodeService, NoticeService, ReservationService,
-    SnapshotService, SubmissionService, UsageService,
+    SnapshotService, SubmissionService, TimelineService, UsageService,
 )  # fmt: skip
 
 

@@ -28,7 +28,8 @@ ACCESS: Final = {
                 "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
-                "WatchBoard", "ForecastQueue",  # tell everybody the same: nothing that `sight` would hide from anybody
+                # These tell everybody the same: nothing that `sight` would hide from anybody.
+                "WatchBoard", "ForecastQueue", "QueryTimeline",
             ),
             Access.SEEN: (
                 "ListJobs", "ShowJob", "ShowArray", "ShowStory", "Explain", "WatchJobs", "WatchEvents", "QueryEvents",

@@ -7,6 +7,7 @@ from ebbtide_protos.v1 import booking_pb2 as ebbtide__protos_dot_v1_dot_booking_
 from ebbtide_protos.v1 import channel_pb2 as ebbtide__protos_dot_v1_dot_channel__pb2
 from ebbtide_protos.v1 import client_pb2 as ebbtide__protos_dot_v1_dot_client__pb2
 from ebbtide_protos.v1 import job_pb2 as ebbtide__protos_dot_v1_dot_job__pb2
+from ebbtide_protos.v1 import timeline_pb2 as ebbtide__protos_dot_v1_dot_timeline__pb2
 from ebbtide_protos.v1 import usage_pb2 as ebbtide__protos_dot_v1_dot_usage__pb2
 from ebbtide_protos.v1 import user_pb2 as ebbtide__protos_dot_v1_dot_user__pb2
 
@@ -93,6 +94,11 @@ class ClientServiceStub:
                 '/ebbtide.v1.ClientService/QueryEvents',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.FromString,
+                _registered_method=True)
+        self.QueryTimeline = channel.unary_unary(
+                '/ebbtide.v1.ClientService/QueryTimeline',
+                request_serializer=ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineReply.FromString,
                 _registered_method=True)
         self.ReadLogs = channel.unary_stream(
                 '/ebbtide.v1.ClientService/ReadLogs',
@@ -388,6 +394,13 @@ class ClientServiceServicer:
 
     def QueryEvents(self, request, context):
         """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryTimeline(self, request, context):
+        """Who had which GPU in a window, or what jobs did in it, a page of lanes at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -743,6 +756,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.QueryEvents,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.SerializeToString,
+            ),
+            'QueryTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryTimeline,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineReply.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadLogs,
@@ -1262,6 +1280,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/QueryEvents',
             ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.QueryEventsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/QueryTimeline',
+            ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_timeline__pb2.QueryTimelineReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,7 @@ from ebbtide_protos.v1 import booking_pb2 as _booking_pb2
 from ebbtide_protos.v1 import channel_pb2 as _channel_pb2
 from ebbtide_protos.v1 import client_pb2 as _client_pb2
 from ebbtide_protos.v1 import job_pb2 as _job_pb2
+from ebbtide_protos.v1 import timeline_pb2 as _timeline_pb2
 from ebbtide_protos.v1 import usage_pb2 as _usage_pb2
 from ebbtide_protos.v1 import user_pb2 as _user_pb2
 from grpc import aio as _aio
@@ -62,6 +63,8 @@ class ClientServiceStub:
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     QueryEvents: _grpc.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]
     """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
+    QueryTimeline: _grpc.UnaryUnaryMultiCallable[_timeline_pb2.QueryTimelineRequest, _timeline_pb2.QueryTimelineReply]
+    """Who had which GPU in a window, or what jobs did in it, a page of lanes at a time."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]
     Suspend: _grpc.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -160,6 +163,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """Every recorded event after `after_sequence`, then new ones as they come if `follow`."""
     QueryEvents: _aio.UnaryUnaryMultiCallable[_client_pb2.QueryEventsRequest, _client_pb2.QueryEventsReply]  # type: ignore[assignment]
     """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
+    QueryTimeline: _aio.UnaryUnaryMultiCallable[_timeline_pb2.QueryTimelineRequest, _timeline_pb2.QueryTimelineReply]  # type: ignore[assignment]
+    """Who had which GPU in a window, or what jobs did in it, a page of lanes at a time."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.LogChunk]  # type: ignore[assignment]
     Suspend: _aio.UnaryUnaryMultiCallable[_client_pb2.JobRequest, _client_pb2.Job]  # type: ignore[assignment]
     """Each replies with the job once the request is on disk; a request that is already fulfilled succeeds."""
@@ -321,6 +326,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.QueryEventsReply, _abc.Awaitable[_client_pb2.QueryEventsReply]]:
         """Recorded events backwards from the newest, a page at a time, as far as they are of what is asked for."""
+
+    @_abc_1.abstractmethod
+    def QueryTimeline(
+        self,
+        request: _timeline_pb2.QueryTimelineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_timeline_pb2.QueryTimelineReply, _abc.Awaitable[_timeline_pb2.QueryTimelineReply]]:
+        """Who had which GPU in a window, or what jobs did in it, a page of lanes at a time."""
 
     @_abc_1.abstractmethod
     def ReadLogs(

@@ -52,11 +52,22 @@ def usage(
     lab: Lab, periods: Periods = ALWAYS, by: Iterable[Dimension] = (Dimension.USER,), user: str | None = None
 ) -> Usage:
     """What a master answers that has read the journal."""
+    return usage_of(lab.journal, lab.now, periods, by, user)
+
+
+def usage_of(
+    journal: Iterable[tuple[float, e.Event]],
+    now: float,
+    periods: Periods,
+    by: Iterable[Dimension],
+    user: str | None = None,
+) -> Usage:
+    """The usage up to ``now``, by a journal."""
     cluster = Cluster(create_policy("fifo", {}))
     ledger = Ledger(cluster)
-    for now, event in lab.journal:
-        cluster.replay(event, now)
-    return answered(ledger.usage(periods, by, user, lab.now))
+    for at, event in journal:
+        cluster.replay(event, at)
+    return answered(ledger.usage(periods, by, user, now))
 
 
 def ann(lab: Lab) -> GpuTime:
