@@ -23,9 +23,11 @@ from ebbtide_web.job_routes import JobRoutes
 from ebbtide_web.node_routes import NodeRoutes
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.replays import Replays
 from ebbtide_web.sessions import SESSION_S, NoRoomError, Session
 from ebbtide_web.usage_ledger import UsageLedger
 from ebbtide_web.usage_routes import UsageRoutes
+from ebbtide_web.what_if_routes import WhatIfRoutes
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Pages:
         self._nodes = NodeRoutes(dashboard, self._templates)
         self._events = EventRoutes(dashboard, self._templates)
         self._usage = UsageRoutes(dashboard, self._templates)
+        self._what_if = WhatIfRoutes(dashboard, self._templates)
 
     def routes(self) -> list[Route | Mount]:
         """Return all routes; every one but those of logging in needs a session."""
@@ -88,6 +91,8 @@ class Pages:
             get("/usage", self._usage.usage),
             get("/usage.csv", self._usage.file),
             get("/stream/usage", self._usage.stream),
+            get("/whatif", self._what_if.what_if),
+            get("/stream/whatif", self._what_if.stream),
         ]
 
     # --- sessions ---
@@ -217,7 +222,8 @@ def _address(request: Request, *, proxied: bool) -> str:
 def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
     """Return the application, and its state."""
     master = Master(settings.opener)
-    dashboard = Dashboard(settings, master, SharedFeed(master, settings.token), UsageLedger(master, settings.token))
+    feed, usage = SharedFeed(master, settings.token), UsageLedger(master, settings.token)
+    dashboard = Dashboard(settings, master, feed, usage, Replays(master, settings.replay))
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:

@@ -36,6 +36,8 @@ USERS, FOREIGN = 100, 20
 """Users in one answer about usage, which are as many as the page shows, and those who used GPUs past the cluster."""
 NODE_JOBS = 200
 """Jobs on a node, each with a text."""
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = ("/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.dashboard.hostile_replay")
 PERSON = "\"><script>alert('person')</script>\u202e"
 RAW_LINES = (
     b"\xff\xfe\x00", b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\x1b[31",
@@ -255,6 +257,10 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
             foreign_gpu_s=dict.fromkeys(CORPUS[:FOREIGN], 60.0), problems=list(CORPUS),
         )  # fmt: skip
 
+    async def WatchEvents(self, request: Any, context: Any) -> AsyncIterator[client_pb2.Event]:
+        for number, one in enumerate(CORPUS):
+            yield client_pb2.Event(sequence=number + 1, time=time.time(), kind=one, json=one)
+
     async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
         if request.after_sequence:
             return client_pb2.QueryEventsReply(last_sequence=request.after_sequence)
@@ -294,7 +300,7 @@ async def main(folder: Path) -> None:
     listening = serving.listen(0)
     links = Links(folder / "links")
     settings = DashboardSettings(
-        opener=opener, token=lambda: "x", links=links, origin=listening.origin, cluster=PERSON
+        opener=opener, token=lambda: "x", links=links, origin=listening.origin, replay=REPLAY, cluster=PERSON
     )  # fmt: skip
     taking = asyncio.create_task(turns())
     await serving.serve(settings, listening, lambda: print(listening.port, flush=True), stopped)
