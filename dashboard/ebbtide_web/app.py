@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from ebbtide_web import streams
+from ebbtide_web.admin_routes import AdminRoutes
 from ebbtide_web.answers import HERE, Templates, answer, body, problem
 from ebbtide_web.array_routes import ArrayRoutes
 from ebbtide_web.changes import BadInputError
@@ -45,6 +46,7 @@ class Pages:
         self._nodes = NodeRoutes(dashboard, self._templates)
         self._events = EventRoutes(dashboard, self._templates)
         self._usage = UsageRoutes(dashboard, self._templates)
+        self._admin = AdminRoutes(dashboard, self._templates)
         self._what_if = WhatIfRoutes(dashboard, self._templates)
 
     def routes(self) -> list[Route | Mount]:
@@ -91,6 +93,9 @@ class Pages:
             get("/usage", self._usage.usage),
             get("/usage.csv", self._usage.file),
             get("/stream/usage", self._usage.stream),
+            get("/admin", self._admin.admin),
+            get("/admin/facts", self._admin.facts),
+            post("/admin/{verb}", self._admin.change),
             get("/whatif", self._what_if.what_if),
             get("/stream/whatif", self._what_if.stream),
         ]

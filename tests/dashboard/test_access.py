@@ -131,7 +131,9 @@ async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_pa
             read.append(path)
             if path.startswith("/stream"):
                 events = await bob.stream(filled(path, job))
-                await events.until(lambda name, _: name in ("frame", "job", "events", "usage", "array", "refused"))
+                await events.until(
+                    lambda name, _: name in ("frame", "job", "events", "usage", "array", "refused", "failed")
+                )
                 events.close()
                 assert "secret" not in json.dumps(events.seen), path
             else:
@@ -342,7 +344,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         tasks = client_pb2.SubmitRequest(spec=make_spec(), tasks=[client_pb2.ArrayTask(index=0)])
         array = (await stage.master.ask.Submit(tasks, metadata=stage.bearer("ann"))).job_id
         streams = [filled(path, job, array) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
-        assert len(streams) == 9
+        assert len(streams) == 10
         open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")
         for stream in [*open_, theirs]:
@@ -411,6 +413,7 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
             await ann.page(path)
             for path in ("/nodes", "/nodes/n1", "/nodes/n1/facts", "/events", "/usage", "/usage.csv")
         ]
+        replies += [await ann.page(path) for path in ("/whatif", "/admin", "/admin/facts")]
         replies += [await ann.get("/", host="evil.example")]
         for reply in replies:
             for name, value in HEADERS:
@@ -433,6 +436,8 @@ async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch)
             "/nodes/n1",
             "/events",
             "/usage",
+            "/whatif",
+            "/admin",
         ):
             text = (await ann.page(path)).body.decode()
             assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []

@@ -190,7 +190,7 @@ async def test_a_journal_that_breaks_off_is_no_result():
 # --- the figures ---
 
 
-@pytest.mark.parametrize("who", ["ada", "bob"])
+@pytest.mark.parametrize("who", [pytest.param("ada", marks=pytest.mark.slow), "bob"])
 async def test_it_gives_the_figures_of_ebb_replay_for_the_same_span_policy_and_machines(tmp_path, monkeypatch, who):
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
