@@ -270,6 +270,29 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         ]
         return client_pb2.QueryEventsReply(events=told[::-1], last_sequence=len(CORPUS))
 
+    async def ShowSettings(self, request: Any, context: Any) -> user_pb2.ShowSettingsReply:
+        settings = [user_pb2.Setting(name=one, value=one, in_file=text(n + 1)) for n, one in enumerate(CORPUS)]
+        quotas = [user_pb2.UserQuota(user=one, gpus_used=1) for one in CORPUS]
+        return user_pb2.ShowSettingsReply(
+            settings=settings, changed=CORPUS, needs_restart=CORPUS, problem=text(request.ByteSize()), quotas=quotas,
+            journal=user_pb2.JournalHealth(kind=text(2), has_room=True),
+        )  # fmt: skip
+
+    async def ListUsers(self, request: Any, context: Any) -> user_pb2.ListUsersReply:
+        return user_pb2.ListUsersReply(users=[user_pb2.User(name=one, role=one, account=one) for one in CORPUS])
+
+    async def ListTokens(self, request: Any, context: Any) -> user_pb2.ListTokensReply:
+        tokens = [user_pb2.Token(id=one, user=one, label=one, created=time.time()) for one in CORPUS]
+        return user_pb2.ListTokensReply(tokens=tokens)
+
+    async def ShowCluster(self, request: Any, context: Any) -> client_pb2.ClusterInfo:
+        pools = [client_pb2.Pool(name=one, policy=one, options={one: one}, fitting=one) for one in CORPUS]
+        return client_pb2.ClusterInfo(version=text(3), pools=pools)
+
+    async def ListNodes(self, request: Any, context: Any) -> client_pb2.ListNodesReply:
+        nodes = [client_pb2.Node(name=one, state="down", reason=one, version=one) for one in CORPUS]
+        return client_pb2.ListNodesReply(nodes=nodes, doubted=CORPUS, unheard=CORPUS)
+
     async def Hold(self, request: Any, context: Any) -> client_pb2.Job:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(int(request.job_id)))
         raise AssertionError
