@@ -121,6 +121,8 @@ def main() -> int:
             ),
             ("events", "/events", ".story li"),
             ("usage", "/usage", "#rows tbody tr, #empty .empty"),
+            ("whatif", "/whatif?policy=fifo", ".what-if-table, #result .problem"),
+            ("admin", "/admin", "#agents tbody tr"),
         ]
         for name, *rest in wanted:
             if (not given.only or name.startswith(given.only)) and not rest[0].endswith("/None"):
