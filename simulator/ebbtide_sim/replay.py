@@ -107,14 +107,14 @@ def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class JournalSpan:
     """A part of a journal's time, from ``since`` to ``until`` in Unix seconds."""
 
     since: float = 0.0
     until: float = math.inf
 
 
-WHOLE_JOURNAL: Final = Span()
+WHOLE_JOURNAL: Final = JournalSpan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class RecordedPast:
         return tuple(replace(largest, name=f"node{number}", gpus=gpus) for number in range(count))
 
 
-def reconstruct(lines: Iterable[RecordedEvent], span: Span = WHOLE_JOURNAL) -> RecordedPast:
+def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNAL) -> RecordedPast:
     """Fold a journal, and derive each job's requests and run time; raise `WorkloadError` if it has no jobs or nodes.
 
     A rigid job's run time is the time that it computed. An elastic job's is its work in seconds on one GPU, if speed
@@ -211,7 +211,7 @@ class _Folded:
     before: Mapping[str, tuple[int, int]]
 
 
-def _folded(lines: Iterable[RecordedEvent], span: Span) -> _Folded:
+def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     cluster, end = Cluster(Fifo()), 0.0
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:

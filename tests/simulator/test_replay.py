@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_sim.replay import RecordedEvent, Span, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.replay import RecordedEvent, JournalSpan, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, registration, stepped_aside
@@ -57,16 +57,16 @@ def test_a_span_takes_what_was_there_then_and_of_what_was_there_before_only_the_
     lines = recorded(lab)
     whole = reconstruct(lines)
     middle = whole.began + 125  # the trial has begun, and the preempted job waits
-    late = reconstruct(lines, Span(since=middle))
+    late = reconstruct(lines, JournalSpan(since=middle))
     assert [job.submit_s for job in late.workload.jobs] == [0.0, 0.0]
     assert sum(job.runtime_s for job in late.workload.jobs) == pytest.approx(49, abs=12)
     assert (late.live.preemptions, late.began, late.ended) == (0, middle, whole.ended)
     assert "2 jobs were submitted before" in late.workload.notes[0]
-    early = reconstruct(lines, Span(until=whole.began + 50))
+    early = reconstruct(lines, JournalSpan(until=whole.began + 50))
     assert [job.runtime_s for job in early.workload.jobs] == [pytest.approx(49, abs=3)]
     assert (early.live.jobs, early.live.finished, early.ended) == (1, 0, whole.began + 50)
     with pytest.raises(WorkloadError, match="the journal has no jobs then"):
-        reconstruct(lines, Span(until=lines[0].time))
+        reconstruct(lines, JournalSpan(until=lines[0].time))
 
 
 def test_other_machines_are_of_the_largest_kind_that_there_was(lab: Lab) -> None:

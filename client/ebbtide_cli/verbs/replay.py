@@ -82,12 +82,12 @@ def command(
     """
     with simulator_errors():
         from ebbtide_sim.engine import SimulatedWorld
-        from ebbtide_sim.replay import STDIN, Span, read_export, read_journal, reconstruct, write_export
+        from ebbtide_sim.replay import STDIN, JournalSpan, read_export, read_journal, reconstruct, write_export
         from ebbtide_sim.simulate import Scenario
 
         if journal and export:
             raise Failure("--export: is instead of --journal, not beside it", USAGE)
-        span = Span(0.0 if since is None else since, math.inf if until is None else until)
+        span = JournalSpan(0.0 if since is None else since, math.inf if until is None else until)
         if span.since >= span.until:
             raise Failure("--since: is not before --until", USAGE)
         path = Path(export or journal or Home.current().root / "journal.db")
