@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_sim.replay import RecordedEvent, JournalSpan, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, registration, stepped_aside
