@@ -12,8 +12,8 @@ const seconds = (input) => (input.value ? Math.floor(new Date(input.value).getTi
 const local = (moment) => { const date = new Date(moment * 1000); return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16); };
 
 function wanted() {
-  const query = new URLSearchParams(), span = byId("span").value, minute = Math.floor(now() / 60) * 60;
-  const [since, until] = span === ALL ? [0, 0] : span === BETWEEN ? [seconds(byId("from")), seconds(byId("to"))] : [minute - Number(span), minute];
+  const query = new URLSearchParams(), span = byId("span").value, moment = Math.floor(now());
+  const [since, until] = span === ALL ? [0, 0] : span === BETWEEN ? [seconds(byId("from")), seconds(byId("to"))] : [moment - Number(span), moment];
   if (since) query.set("since", since);
   if (until) query.set("until", until);
   query.set("policy", byId("policy").value);
