@@ -9,7 +9,7 @@ let following = null, lostAt = 0;
 // --- what is wanted ---
 
 const seconds = (input) => (input.value ? Math.floor(new Date(input.value).getTime() / 1000) : 0);
-const local = (moment) => { const date = new Date(moment * 1000); return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16); };
+const local = (moment) => { const date = new Date(moment * 1000); return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 19); };
 
 function wanted() {
   const query = new URLSearchParams(), span = byId("span").value, moment = Math.floor(now());
