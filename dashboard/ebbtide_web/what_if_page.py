@@ -72,11 +72,11 @@ class WantedWhatIf:
         """Return the command that does the same on the master's machine."""
         return shlex.join(["ebb", "replay", *self.arguments()])
 
-    def configuration(self) -> str:
+    def configuration(self) -> list[str]:
         """Return the lines of the configuration file that schedule a pool so."""
         options = ", ".join(f"{name} = {json.dumps(text)}" for name, text in self.options)
         lines = ["[pools.default]", f"policy = {json.dumps(self.policy)}"]
-        return "\n".join([*lines, f"options = {{{options}}}"] if options else lines)
+        return [*lines, f"options = {{{options}}}"] if options else lines
 
 
 def _is_plain(text: str) -> bool:

@@ -76,7 +76,7 @@ def test_an_address_says_what_is_wanted_and_what_makes_no_sense_is_as_if_it_were
         "",
         "ebb replay --policy fitgpp --policy-option s=8 --since @100 --until @200 --nodes 4x8",
     )
-    assert wanted.configuration() == '[pools.default]\npolicy = "fitgpp"\noptions = {s = "8"}'
+    assert wanted.configuration() == ["[pools.default]", 'policy = "fitgpp"', 'options = {s = "8"}']
     strange = {"policy": "../../etc", "o.s": "\u202e", "since": "-1", "until": "1e999", "nodes": "; reboot"}
     assert WantedWhatIf.read(strange) == WantedWhatIf()
 

@@ -84,10 +84,10 @@ function here() { lostAt = 0; setAway(null); }
 
 const number = (value, digits = 2) => (value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits }));
 const time = (value) => (value === null ? "–" : duration(value));
-const hours = (value) => `${number(value / 3600)} h`;
+const hours = (value) => (value > 0 && value < 36 ? "<0.01 h" : `${number(value / 3600)} h`);
 const percent = (value) => `${number(100 * value, 1)} %`;
 
-/** What is compared: a title, its value in a report, how that is written, and whether more of it is better. */
+/** What is compared: a title, its value in a report, how that is written, and whether more of it is better (null: neither). */
 function measures(found) {
   const classes = CLASSES.filter(([name]) => found.live.by_class[name].jobs || found.simulated.by_class[name].jobs);
   return [
@@ -100,19 +100,19 @@ function measures(found) {
       [`Flow time, ${words}, 95 %`, (one) => one.by_class[name].flow_time_s.p95, time],
     ]),
     ["Preemptions", (one) => one.preemptions, number],
-    ["Resizes", (one) => one.resizes, number],
+    ["Resizes", (one) => one.resizes, number, null],
     ["Wasted GPU hours", (one) => one.wasted_gpu_s, hours],
-    ["GPU time held", (one) => one.busy, percent, true],
+    ["GPU time held", (one) => one.busy, percent, null],
     ["Jobs that finished", (one) => one.finished, number, true],
     ["From first to last", (one) => one.makespan_s, time],
   ];
 }
 
-function difference(before, after, moreIsBetter) {
+function difference(before, after, moreIsBetter = false) {
   if (before === null || after === null) return "–";
   if (Math.abs(after - before) <= 0.005 * Math.max(Math.abs(before), Math.abs(after))) return "the same";
   const words = before > 0 ? `${after > before ? "+" : "−"}${number((100 * Math.abs(after - before)) / before, 0)} %` : after > before ? "more" : "less";
-  return h("span", {}, `${words} `, h("span", { class: "dim" }, (after > before) === Boolean(moreIsBetter) ? "better" : "worse"));
+  return h("span", {}, `${words} `, moreIsBetter === null ? null : h("span", { class: "dim" }, (after > before) === moreIsBetter ? "better" : "worse"));
 }
 
 function show(found) {
@@ -151,7 +151,7 @@ const how = (found) => [
   Object.entries(found.skipped).map(([why, count]) => h("p", {}, `Left out: ${plural(count, "job")} that ${why}.`)),
   found.notes.map((words) => h("p", {}, `${words}.`)),
   h("p", {}, "On the master’s machine this does the same:"), h("div", {}, h("pre", { class: "command" }, found.command)),
-  h("p", {}, "These lines of its configuration would schedule so; they are never applied from here:"), h("div", {}, h("pre", { class: "command" }, found.configuration))];
+  h("p", {}, "These lines of its configuration would schedule so; they are never applied from here:"), h("div", {}, h("pre", { class: "command" }, found.configuration.join("\n")))];
 
 function begin() {
   const query = new URLSearchParams(location.search);

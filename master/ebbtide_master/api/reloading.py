@@ -101,10 +101,11 @@ class ReloadService:
         """Return how the journal is. Blocks."""
         store, is_file = self._store, not self._config.journal.store
         newest = next(backups(store.folder), None) if is_file else None
+        last = next(store.newest(store.last_sequence + 1, limit=1), None)
         return user_pb2.JournalHealth(
             kind="file" if is_file else "PostgreSQL",
             last_sequence=store.last_sequence,
-            last_time=store.last_time,
+            last_time=0.0 if last is None else last.time,
             damaged=len(store.damage),
             has_room=store.has_room(),
             restored=store.restored,

@@ -171,3 +171,5 @@ async def test_quotas_in_use_and_the_journal_are_shown(tmp_path):
         assert (used.user, used.gpus_used, used.gpus, used.unfinished, used.queued) == ("ann", 2.0, 2.0, 2, 5)
         assert (reply.journal.kind, reply.journal.has_room, reply.journal.damaged) == ("file", True, 0)
         assert reply.journal.last_sequence == master.store.last_sequence
+        (last,) = master.store.newest(master.store.last_sequence + 1, limit=1)
+        assert reply.journal.last_time == last.time > 0
