@@ -167,7 +167,7 @@ class Replays:
         telling = asyncio.create_task(_told(process, run))
         reading = asyncio.create_task(_output(process))
         try:
-            left_out = await self._feed(process, token, newest.last_sequence, run)
+            left_out = await self._feed(process, token, wanted, newest.last_sequence, run)
             printed, last = await reading, await telling
             code = await process.wait()
         finally:
@@ -196,8 +196,11 @@ class Replays:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         return process
 
-    async def _feed(self, process: Process, token: str, last: int, run: _Run) -> int:
-        """Send the journal to a process; return how many events were left out, as whoever asks may not see them."""
+    async def _feed(self, process: Process, token: str, wanted: WantedWhatIf, last: int, run: _Run) -> int:
+        """Send the journal to a process, up to the first event behind the span, which tells it that this is over.
+
+        Return how many events were left out, as whoever asks may not see them.
+        """
         assert process.stdin is not None
         left_out, shown = 0, 0
         request = client_pb2.WatchEventsRequest()
@@ -209,6 +212,8 @@ class Replays:
                     else:
                         left_out += 1
                     await process.stdin.drain()
+                    if event.json and 0 < wanted.until < event.time:
+                        break
                     if (percent := 100 * event.sequence // max(1, last)) > shown:
                         shown = percent
                         run.say("reading the journal", READING * min(1.0, percent / 100))

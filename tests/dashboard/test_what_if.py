@@ -28,6 +28,11 @@ FACTS = {
     "notes": [],
 }  # fmt: skip
 
+COUNTS = f"""
+import json, sys
+facts = json.loads({json.dumps(FACTS)!r})
+print(json.dumps(facts | {{"notes": [json.loads(line)["sequence"] for line in sys.stdin]}}))
+"""
 DEFAULT = WantedWhatIf()
 
 
@@ -44,7 +49,9 @@ class JournalMaster:
     async def stream(self, method, request, token):
         assert (method, token) == ("WatchEvents", "secret")
         for number in range(self.events):
-            yield client_pb2.Event(sequence=number + 1, time=1.0, kind="Quiesced", json="{}" if number % 2 else "")
+            yield client_pb2.Event(
+                sequence=number + 1, time=1.0 + number, kind="Quiesced", json="{}" if number % 2 else ""
+            )
         if self.error is not None:
             raise self.error
         self.sent += 1
@@ -110,6 +117,26 @@ async def test_a_result_is_kept_for_a_while_and_says_how_many_events_were_not_to
     await followed(replays, a_session("bob"))
     assert master.sent == 2, "somebody else may see something else"
     await replays.close()
+
+
+async def test_of_what_is_behind_the_span_only_the_first_event_is_sent():
+    replays = Replays(JournalMaster(10), (sys.executable, "-c", COUNTS))
+    for until_, sent in ((0, [2, 4, 6, 8, 10]), (5, [2, 4, 6])):
+        assert (await followed(replays, a_session(), WantedWhatIf(until=until_)))[-1]["notes"] == sent
+    await replays.close()
+
+
+async def test_who_leaves_the_page_ends_the_simulation(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "LEFT_S", 0.0)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        replays = stage.dashboard.replays
+        replays._command = (sys.executable, "-c", SLOW)
+        ann = await stage.person("ann")
+        stream = await ann.stream("/stream/whatif")
+        await stream.until(lambda name, told: (name, told.get("words")) == ("progress", "on it"))
+        assert len(replays._tasks) == 1
+        stream.close()
+        await until(lambda: not replays._tasks)
 
 
 async def test_when_nobody_waits_any_more_the_process_ends(monkeypatch):

@@ -3,7 +3,7 @@ import { ask, base, byId, clock, h, me, now, plural, post, put, read, say, scrol
 
 const SOON_S = 14 * 86_400;
 const isAdmin = me.role === "admin";
-let lostAt = 0;
+let lostAt = 0, again = 0;
 
 async function load() {
   try {
@@ -11,10 +11,12 @@ async function load() {
     lostAt = 0;
     setAway(null);
   } catch (error) {
+    byId("count").textContent = error.message;
+    if (error.status && error.status !== 503) return; // it is refused, and not away
     lostAt ||= now();
     setAway({ since: lostAt, words: error.message });
-    byId("count").textContent = error.message;
-    setTimeout(load, 5000);
+    clearTimeout(again);
+    again = setTimeout(load, 5000);
   }
 }
 

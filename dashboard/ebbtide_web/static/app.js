@@ -259,7 +259,7 @@ export async function read(path) {
   const reply = await fetch(`${base}${path}`, { headers: { accept: "application/json" } });
   const found = await reply.json();
   if (reply.status === 401) leave("your session is over");
-  if (!reply.ok) throw new Error(found.error ?? `it failed (${reply.status})`);
+  if (!reply.ok) throw Object.assign(new Error(found.error ?? `it failed (${reply.status})`), { status: reply.status });
   return found;
 }
 
