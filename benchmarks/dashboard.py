@@ -185,7 +185,9 @@ async def serve(target: str, links: Path, port: int) -> None:
             yield channel
 
     listening = serving.listen(port)
-    settings = DashboardSettings(opener=opener, token=lambda: "x", links=Links(links), origin=listening.origin)
+    settings = DashboardSettings(
+        opener=opener, token=lambda: "x", links=Links(links), origin=listening.origin, replay=()
+    )
     await serving.serve(settings, listening, lambda: print("ready", flush=True), asyncio.Event())
 
 

@@ -123,6 +123,8 @@ def main() -> int:
             ("timeline", "/timeline?window=hour", "#lanes canvas, #empty .empty"),
             ("timeline-of-jobs", "/timeline?window=hour&by=job", "#lanes canvas, #empty .empty"),
             ("usage", "/usage", "#rows tbody tr, #empty .empty"),
+            ("whatif", "/whatif?policy=fifo", ".what-if-table, #result .problem"),
+            ("admin", "/admin", "#agents tbody tr"),
         ]
         for name, *rest in wanted:
             if (not given.only or name.startswith(given.only)) and not rest[0].endswith("/None"):

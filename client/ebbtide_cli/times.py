@@ -12,7 +12,7 @@ FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%
 def parse_time(text: str, now: float, *, ago: bool = False) -> float:
     """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (the next), ``now``, or a duration from now: ``2h``.
 
-    With ``ago``, a duration is in the past, and ``09:00`` is today's.
+    ``@1795510800`` is a moment in Unix seconds. With ``ago``, a duration is in the past, and ``09:00`` is today's.
     Times are local; the result is in Unix seconds. Raises ``ValueError``.
     """
     text = text.strip()
@@ -20,6 +20,8 @@ def parse_time(text: str, now: float, *, ago: bool = False) -> float:
         return now
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
         return _at_time_of_day(text, now, ago)
+    if re.fullmatch(r"@[0-9]{1,11}", text):
+        return float(text[1:])
     for form in FORMATS:
         try:
             return datetime.strptime(text, form).timestamp()

@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from ebbtide_web import streams
+from ebbtide_web.admin_routes import AdminRoutes
 from ebbtide_web.answers import HERE, Templates, answer, body, problem
 from ebbtide_web.array_routes import ArrayRoutes
 from ebbtide_web.changes import BadInputError
@@ -23,11 +24,13 @@ from ebbtide_web.job_routes import JobRoutes
 from ebbtide_web.node_routes import NodeRoutes
 from ebbtide_web.queue_page import Wanted
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.replays import Replays
 from ebbtide_web.sessions import SESSION_S, NoRoomError, Session
 from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.timeline_routes import TimelineRoutes
 from ebbtide_web.usage_ledger import UsageLedger
 from ebbtide_web.usage_routes import UsageRoutes
+from ebbtide_web.what_if_routes import WhatIfRoutes
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ class Pages:
         self._events = EventRoutes(dashboard, self._templates)
         self._timeline = TimelineRoutes(dashboard, self._templates)
         self._usage = UsageRoutes(dashboard, self._templates)
+        self._admin = AdminRoutes(dashboard, self._templates)
+        self._what_if = WhatIfRoutes(dashboard, self._templates)
 
     def routes(self) -> list[Route | Mount]:
         """Return all routes; every one but those of logging in needs a session."""
@@ -93,6 +98,11 @@ class Pages:
             get("/usage", self._usage.usage),
             get("/usage.csv", self._usage.file),
             get("/stream/usage", self._usage.stream),
+            get("/admin", self._admin.admin),
+            get("/admin/facts", self._admin.facts),
+            post("/admin/{verb}", self._admin.change),
+            get("/whatif", self._what_if.what_if),
+            get("/stream/whatif", self._what_if.stream),
         ]
 
     # --- sessions ---
@@ -222,13 +232,9 @@ def _address(request: Request, *, proxied: bool) -> str:
 def make_app(settings: DashboardSettings) -> tuple[App, Dashboard]:
     """Return the application, and its state."""
     master = Master(settings.opener)
-    dashboard = Dashboard(
-        settings,
-        master,
-        SharedFeed(master, settings.token),
-        UsageLedger(master, settings.token),
-        TimelineAnswers(master, settings.token),
-    )
+    feed, usage = SharedFeed(master, settings.token), UsageLedger(master, settings.token)
+    timeline, replays = TimelineAnswers(master, settings.token), Replays(master, settings.replay)
+    dashboard = Dashboard(settings, master, feed, usage, timeline, replays)
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ from ebbtide_web import streams
 from ebbtide_web.feed import SharedFeed
 from ebbtide_web.guard import Origin
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
+from ebbtide_web.replays import Replays
 from ebbtide_web.sessions import SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
 from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.usage_ledger import UsageLedger
@@ -31,6 +32,8 @@ class DashboardSettings:
     """The token of the account that runs this: the feed's, and that of those who come by a link."""
     links: Links
     origin: Origin
+    replay: tuple[str, ...]
+    """The command that runs ``ebb replay``."""
     base: str = ""
     """The path below which all pages are, such as ``/ebb``, for a proxy that serves more; empty without one."""
     cluster: str = ""
@@ -46,6 +49,7 @@ class Dashboard:
     feed: SharedFeed
     usage: UsageLedger
     timeline: TimelineAnswers
+    replays: Replays
     sessions: WebSessions = field(default_factory=WebSessions)
     failures: Failures = field(default_factory=Failures)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -122,4 +126,5 @@ class Dashboard:
                 await asyncio.gather(*(self.revoke(session) for session in ended))
         await self.usage.close()
         await self.timeline.close()
+        await self.replays.close()
         await self.master.close()

@@ -18,12 +18,14 @@ from ebbtide_web.guard import Receive, Scope, Send
 from ebbtide_web.log_lines import Lines
 from ebbtide_web.picture import FINISHED, WAITING, state_of
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
+from ebbtide_web.replays import ReplayFailedError, ReplayProgress, Replays
 from ebbtide_web.sessions import Session
 from ebbtide_web.shared_page import encoded, event
 from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.timeline_page import WantedTimeline
 from ebbtide_web.usage_ledger import UsageLedger, UsageSums
 from ebbtide_web.usage_page import WantedUsage
+from ebbtide_web.what_if_page import WantedWhatIf
 
 Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
@@ -158,6 +160,11 @@ def of_timeline(session: Session, answers: TimelineAnswers, wanted: WantedTimeli
     return _again(session, lambda: _timeline_now(session, answers, wanted))
 
 
+def of_what_if(session: Session, replays: Replays, wanted: WantedWhatIf) -> Events:
+    """Yield how far a simulation is, and its result, or why there is none."""
+    return _again(session, lambda: _what_if_now(session, replays, wanted))
+
+
 async def _again(session: Session, begin: Callable[[], Events]) -> Events:
     """Yield the events of ``begin``, which is called again whenever the master was away, until the session ends."""
     with session.stream():
@@ -268,8 +275,24 @@ async def _usage_now(session: Session, ledger: UsageLedger, wanted: WantedUsage)
             return
 
 
-async def _reply_of(replies: AsyncGenerator[float | UsageSums, None]) -> float | UsageSums | None:
+async def _reply_of(replies: AsyncGenerator[Result, None]) -> Result | None:
     return await anext(replies, None)
+
+
+async def _what_if_now(session: Session, replays: Replays, wanted: WantedWhatIf) -> Events:
+    if mistake := wanted.mistake():
+        yield event("failed", encoded({"words": mistake}))
+    else:
+        try:
+            async with aclosing(replays.replies(session, wanted)) as replies:
+                while (found := await before_end(session, _reply_of(replies))) is not None:
+                    is_progress = isinstance(found, ReplayProgress)
+                    facts = {"words": found.words, "done": found.done} if isinstance(found, ReplayProgress) else found
+                    yield event("progress" if is_progress else "result", encoded(facts))
+        except ReplayFailedError as error:
+            yield event("failed", encoded({"words": str(error)}))
+    while await before_end(session, _pause(PING_S)):
+        yield _PING
 
 
 async def _job_now(session: Session, master: Master, id: str) -> Events:

@@ -68,6 +68,11 @@ class Tally:
         return self.ended - self.job.submit_s
 
     @property
+    def waiting_s(self) -> float:
+        """Seconds of the flow time in which the job did not compute."""
+        return max(0.0, self.flow_s - self.computed_s)
+
+    @property
     def slowdown(self) -> float:
         """1 + waiting over execution time, as flow time over computing time."""
         return self.flow_s / self.computed_s if self.computed_s > 0 else 1.0
@@ -91,6 +96,7 @@ class Report:
     flow_time_s: Summary
     stretch: Summary
     slowdown: dict[str, Summary]
+    by_class: dict[str, dict[str, Any]]
     preemptions: int
     preempted_jobs: int
     preemptions_per_job_max: int
@@ -185,6 +191,7 @@ class Metrics:
             flow_time_s=summarise((tally.flow_s for tally in done), FULL),
             stretch=summarise((tally.stretch for tally in done), FULL),
             slowdown=_slowdowns(done),
+            by_class=by_class(done),
             preemptions=sum(tally.preemptions for tally in tallies),
             preempted_jobs=sum(tally.preemptions > 0 for tally in tallies),
             preemptions_per_job_max=max((tally.preemptions for tally in tallies), default=0),
@@ -213,6 +220,19 @@ def _slowdowns(done: Sequence[Tally]) -> dict[str, Summary]:
         "te": summarise(of["te"], TAIL),
         "be": summarise(of["be"], TAIL),
         "all": summarise((tally.slowdown for tally in done), TAIL),
+    }
+
+
+def by_class(done: Iterable[Tally]) -> dict[str, dict[str, Any]]:
+    """Return by class of job how many finished, how long they waited, and their flow times."""
+    of = {kind.value: [tally for tally in done if tally.job.job_class is kind] for kind in JobClass}
+    return {
+        kind: {
+            "jobs": len(tallies),
+            "waiting_s": summarise((tally.waiting_s for tally in tallies), FULL),
+            "flow_time_s": summarise((tally.flow_s for tally in tallies), FULL),
+        }
+        for kind, tallies in of.items()
     }
 
 

@@ -1,10 +1,12 @@
 """Reads a live cluster's journal: its measures, and its jobs as a workload to simulate under another policy."""
 
 import json
+import math
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -20,6 +22,7 @@ from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.state import ClusterState
 
 from ebbtide_sim.metrics import Metrics, Report, Tally
+from ebbtide_sim.setup import parse_nodes
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.nodes import SimNode
 
@@ -27,6 +30,8 @@ SCHEMA_VERSION: Final = 1
 """The schema version of the journal; newer ones are refused."""
 SQLITE: Final = b"SQLite format 3\0"
 """The first bytes of a journal file."""
+STDIN: Final = Path("-")
+"""Stands for standard input where the path of an export is expected."""
 COMPUTING: Final = 1e-3
 """The least computing time of a job, in seconds, so that it can be simulated."""
 
@@ -57,17 +62,21 @@ def read_journal(path: Path) -> Iterator[RecordedEvent]:
 
 
 def read_export(path: Path) -> Iterator[RecordedEvent]:
-    """Yield the events of an export, one JSON object ``{sequence, time, kind, body}`` per line."""
+    """Yield the events of an export, one JSON object ``{sequence, time, kind, body}`` per line; ``-`` is stdin."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with nullcontext(sys.stdin) if path == STDIN else path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                yield _exported(line, f"{path}:{number}")
     except (OSError, UnicodeDecodeError) as error:
         raise WorkloadError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    for number, line in enumerate(lines, 1):
-        entry = _body(line, f"{path}:{number}")
-        try:
-            yield RecordedEvent(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
-        except (KeyError, TypeError, ValueError):
-            raise WorkloadError(f"{path}:{number}: is not an object with sequence, time, kind and body") from None
+
+
+def _exported(line: str, where: str) -> RecordedEvent:
+    entry = _body(line, where)
+    try:
+        return RecordedEvent(int(entry["sequence"]), float(entry["time"]), str(entry["kind"]), dict(entry["body"]))
+    except (KeyError, TypeError, ValueError):
+        raise WorkloadError(f"{where}: is not an object with sequence, time, kind and body") from None
 
 
 def read_either(path: Path) -> Iterator[RecordedEvent]:
@@ -98,44 +107,56 @@ def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalSpan:
+    """A part of a journal's time, from ``since`` to ``until`` in Unix seconds."""
+
+    since: float = 0.0
+    until: float = math.inf
+
+
+WHOLE_JOURNAL: Final = JournalSpan()
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedPast:
-    """What a journal tells: nodes, jobs as a workload, the median restart cost in seconds, and the live measures."""
+    """What a journal tells: nodes, jobs as a workload, the median restart cost in seconds, and the live measures.
+
+    ``began`` and ``ended`` are the first and the last moment of it, in Unix seconds.
+    """
 
     nodes: tuple[SimNode, ...]
     workload: Workload
     restart_cost_s: float
     live: Report
+    began: float
+    ended: float
+
+    def machines(self, text: str) -> tuple[SimNode, ...]:
+        """Return other nodes, ``4x8`` for 4 with 8 GPUs each, of the kind of the largest; raise `WorkloadError`."""
+        count, gpus = parse_nodes(text)
+        largest = max(self.nodes, key=lambda node: (node.gpus, node.gpu_mem_bytes, node.cpus, node.mem_bytes))
+        return tuple(replace(largest, name=f"node{number}", gpus=gpus) for number in range(count))
 
 
-def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
+def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNAL) -> RecordedPast:
     """Fold a journal, and derive each job's requests and run time; raise `WorkloadError` if it has no jobs or nodes.
 
     A rigid job's run time is the time that it computed. An elastic job's is its work in seconds on one GPU, if speed
     grows linearly with GPUs. Jobs that did not finish count with what they computed; jobs that never ran are left out.
+    Only what was in ``span`` counts: a job that was there before arrives as the span begins, with what it still
+    computed, and nodes are those at its end.
     """
-    state, end = _folded(lines)
-    if not state.jobs:
-        raise WorkloadError("the journal has no jobs")
+    folded = _folded(lines, span)
+    state, end = folded.state, folded.end
+    there = [job for job in state.jobs.values() if job.end is None or job.end.at >= span.since]
+    if not there:
+        raise WorkloadError("the journal has no jobs" if span == WHOLE_JOURNAL else "the journal has no jobs then")
     nodes = tuple(_node(node.facts) for node in state.nodes.values())
     if not nodes:
         raise WorkloadError("the journal has no nodes: nothing could run")
-    began = min(job.submitted for job in state.jobs.values())
-    ran = [job for job in state.jobs.values() if any(attempt.started is not None for attempt in job.attempts)]
-    unfinished = sum(job.end is None or job.end.state.value != "COMPLETED" for job in ran)
-    changed = sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran)
-    needy = sum(job.eligibility.constrained for job in ran)
-    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
-    notes = tuple([f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else [])
-    notes += tuple(
-        f"{count} jobs {what}"
-        for count, what in (
-            (unfinished, "were not completed: they count with what they computed"),
-            (needy, "could not run on every node: they run wherever there is room"),
-            (changed, "were given another priority or weight: they have the last one from the beginning"),
-        )
-        if count
-    )
-    never = len(state.jobs) - len(ran)
+    began = max(span.since, min(job.submitted for job in there))
+    ran = [job for job in there if any(_ran(attempt, began, end) for attempt in job.attempts)]
+    never = len(there) - len(ran)
     jobs = sorted((_sim_job(job, began, end) for job in ran), key=lambda job: job.submit_s)
     restarts = [
         attempt.started - attempt.placed
@@ -145,21 +166,66 @@ def reconstruct(lines: Iterable[RecordedEvent]) -> RecordedPast:
     ]  # fmt: skip
     return RecordedPast(
         nodes,
-        Workload("journal", jobs, {"never ran": never} if never else {}, notes),
+        Workload("journal", jobs, {"never ran": never} if never else {}, _notes(state, ran, began)),
         median(restarts) if restarts else 0.0,
-        _live(ran, began, end, sum(node.gpus for node in nodes)),
+        _live(ran, folded, began, sum(node.gpus for node in nodes)),
+        began,
+        end,
     )
 
 
-def _folded(lines: Iterable[RecordedEvent]) -> tuple[ClusterState, float]:
-    """Return the state at the end of a journal, with retired jobs kept, and the time of the last event."""
-    cluster, time = Cluster(Fifo()), 0.0
+def _notes(state: ClusterState, ran: list[Job], began: float) -> tuple[str, ...]:
+    """Return what was assumed, in words."""
+    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
+    counted = (
+        (
+            sum(job.submitted < began for job in ran),
+            "were submitted before: they arrive at the beginning, with what they still computed",
+        ),
+        (
+            sum(job.end is None or job.end.state.value != "COMPLETED" for job in ran),
+            "were not completed: they count with what they computed",
+        ),
+        (
+            sum(job.eligibility.constrained for job in ran),
+            "could not run on every node: they run wherever there is room",
+        ),
+        (
+            sum((job.priority, job.weight) != (job.spec.priority, job.spec.weight) for job in ran),
+            "were given another priority or weight: they have the last one from the beginning",
+        ),
+    )
+    notes = [f"the pools {', '.join(pools)} are taken for one"] if len(pools) > 1 else []
+    return (*notes, *(f"{count} jobs {what}" for count, what in counted if count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """The state at the end of a span, at Unix time ``end``, with retired jobs kept.
+
+    ``before`` has how often each job had been preempted and resized as the span began, of those that were there.
+    """
+
+    state: ClusterState
+    end: float
+    before: Mapping[str, tuple[int, int]]
+
+
+def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
+    cluster, end = Cluster(Fifo()), 0.0
+    before: dict[str, tuple[int, int]] | None = None
     for line in lines:
+        if before is None and line.time >= span.since:
+            there = cluster.state.unfinished.values()
+            before = {job.id: (job.suspending.preemptions, job.suspending.resizes) for job in there}
+        if line.time > span.until:
+            end = span.until
+            break
         event = read_event(line)
-        time = line.time
+        end = line.time
         if not isinstance(event, e.JobRetired):
             cluster.replay(event, line.time)
-    return cluster.state, time
+    return _Folded(cluster.state, end, before or {})
 
 
 def read_event(line: RecordedEvent) -> Event:
@@ -183,14 +249,14 @@ def _node(facts: e.NodeRegistered) -> SimNode:
 
 def _sim_job(job: Job, began: float, end: float) -> SimJob:
     spec = job.spec
-    computed = max(COMPUTING, sum(_computed(attempt, end) for attempt in job.attempts))
-    work = sum(_computed(attempt, end) * max(1, attempt.allocation.share) for attempt in job.attempts)
+    computed = max(COMPUTING, sum(_computed(attempt, began, end) for attempt in job.attempts))
+    work = sum(_computed(attempt, began, end) * max(1, attempt.allocation.share) for attempt in job.attempts)
     saves = [
         suspension.exited - suspension.requested for suspension in job.suspensions if suspension.exited is not None
     ]
     return SimJob(
         id=job.id,
-        submit_s=job.submitted - began,
+        submit_s=max(0.0, job.submitted - began),
         runtime_s=max(COMPUTING, work / WHOLE) if job.elastic else computed,
         job_class=spec.job_class,
         user=job.user,
@@ -210,34 +276,41 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
     )
 
 
-def _computed(attempt: Attempt, end: float) -> float:
-    """Return how many seconds an attempt computed: until its stop request, its exit, or the end of the journal."""
+def _ran(attempt: Attempt, began: float, end: float) -> bool:
+    """Whether an attempt ran after ``began``."""
+    return attempt.started is not None and (attempt.end.at if attempt.end is not None else end) >= began
+
+
+def _computed(attempt: Attempt, began: float, end: float) -> float:
+    """Return how many seconds after ``began`` an attempt computed: until its stop request, its exit, or ``end``."""
     if attempt.started is None:
         return 0.0
     ended = attempt.end.at if attempt.end is not None else end
     until = attempt.stop.requested if attempt.stop is not None else ended
-    return max(0.0, until - attempt.started)
+    return max(0.0, until - max(attempt.started, began))
 
 
 # --- the live measures ---
 
 
-def _live(jobs: Iterable[Job], began: float, end: float, gpus: int) -> Report:
-    metrics = Metrics()
+def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Report:
+    metrics, end = Metrics(), folded.end
     for job in jobs:
         sim = _sim_job(job, began, end)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * max(1.0, sim.gpus_max / WHOLE))
         tally.ended = job.end.at - began if job.end is not None else None
-        tally.preemptions, tally.resizes = job.suspending.preemptions, job.suspending.resizes
+        preempted, resized = folded.before.get(job.id, (0, 0))
+        tally.preemptions = job.suspending.preemptions - preempted
+        tally.resizes = job.suspending.resizes - resized
         for attempt in job.attempts:
-            share = attempt.allocation.share / WHOLE
-            tally.computed_s += _computed(attempt, end)
-            tally.useful_gpu_s += _computed(attempt, end) * share
-            tally.held_gpu_s += ((attempt.freed or end) - attempt.placed) * share
+            share, computed = attempt.allocation.share / WHOLE, _computed(attempt, began, end)
+            tally.computed_s += computed
+            tally.useful_gpu_s += computed * share
+            tally.held_gpu_s += max(0.0, (attempt.freed or end) - max(attempt.placed, began)) * share
         metrics.tallies[job.id] = tally
         metrics.intervals.extend(
             after.placed - before.stop.requested
             for before, after in pairwise(job.attempts)
-            if before.stop is not None and before.stop.cause is StopCause.PREEMPTED
+            if before.stop is not None and before.stop.cause is StopCause.PREEMPTED and before.stop.requested >= began
         )
     return metrics.report("what happened", gpus, {}, 0.0, 0)

@@ -40,6 +40,25 @@ def test_an_export_replays_like_its_journal(ebb, past, tmp_path):
     assert reports[0] == reports[1]
 
 
+def test_an_export_is_read_from_standard_input_and_how_far_it_is_told(ebb, past, tmp_path, monkeypatch):
+    export = tmp_path / "week.jsonl"
+    ebb("replay", "--export-to", str(export))
+    with export.open() as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        result = ebb("replay", "--export", "-", "--policy", "fifo", "--json", "--progress")
+    assert json.loads(result.out)["live"]["preemptions"] == 1
+    told = [json.loads(line) for line in result.err.splitlines()]
+    assert told[0] == {"words": "simulating fifo", "done": 0.0}
+
+
+def test_a_span_and_other_machines_are_simulated(ebb, past):
+    whole = json.loads(ebb("replay", "--policy", "fifo", "--json").out)
+    since = round(whole["since"] + 125)
+    facts = json.loads(ebb("replay", "--policy", "fifo", "--since", f"@{since}", "--nodes", "3x8", "--json").out)
+    assert (facts["since"], facts["live"]["preemptions"], facts["gpus"]) == (since, 0, [2, 24])
+    assert facts["skipped"] == {"never ran": 1}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -48,6 +67,8 @@ def test_an_export_replays_like_its_journal(ebb, past, tmp_path):
         (["--policy", "fifa"], ": did you mean 'fifo'?"),
         (["--policy", "fifo", "--journal", "/nonexistent"], "/nonexistent: there is no journal"),
         (["--policy", "fifo", "--journal", "a", "--export", "b"], "--export: is instead of --journal"),
+        (["--policy", "fifo", "--since", "1h", "--until", "2h"], "--since: is not before --until"),
+        (["--policy", "fifo", "--nodes", "many"], "--nodes: 'many' is not NODESxGPUS"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(ebb, past, arguments, message):

@@ -36,6 +36,8 @@ USERS, FOREIGN = 100, 20
 """Users in one answer about usage, which are as many as the page shows, and those who used GPUs past the cluster."""
 NODE_JOBS = 200
 """Jobs on a node, each with a text."""
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = ("/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.dashboard.hostile_replay")
 PERSON = "\"><script>alert('person')</script>\u202e"
 RAW_LINES = (
     b"\xff\xfe\x00", b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\x1b[31",
@@ -274,6 +276,10 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
             lanes=lanes, total=len(lanes), edge=now, done=1.0, known_since=now, problem=text(8)
         )
 
+    async def WatchEvents(self, request: Any, context: Any) -> AsyncIterator[client_pb2.Event]:
+        for number, one in enumerate(CORPUS):
+            yield client_pb2.Event(sequence=number + 1, time=time.time(), kind=one, json=one)
+
     async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
         if request.after_sequence:
             return client_pb2.QueryEventsReply(last_sequence=request.after_sequence)
@@ -282,6 +288,29 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
             for n, one in enumerate(CORPUS)
         ]
         return client_pb2.QueryEventsReply(events=told[::-1], last_sequence=len(CORPUS))
+
+    async def ShowSettings(self, request: Any, context: Any) -> user_pb2.ShowSettingsReply:
+        settings = [user_pb2.Setting(name=one, value=one, in_file=text(n + 1)) for n, one in enumerate(CORPUS)]
+        quotas = [user_pb2.UserQuota(user=one, gpus_used=1) for one in CORPUS]
+        return user_pb2.ShowSettingsReply(
+            settings=settings, changed=CORPUS, needs_restart=CORPUS, problem=text(request.ByteSize()), quotas=quotas,
+            journal=user_pb2.JournalHealth(kind=text(2), has_room=True),
+        )  # fmt: skip
+
+    async def ListUsers(self, request: Any, context: Any) -> user_pb2.ListUsersReply:
+        return user_pb2.ListUsersReply(users=[user_pb2.User(name=one, role=one, account=one) for one in CORPUS])
+
+    async def ListTokens(self, request: Any, context: Any) -> user_pb2.ListTokensReply:
+        tokens = [user_pb2.Token(id=one, user=one, label=one, created=time.time()) for one in CORPUS]
+        return user_pb2.ListTokensReply(tokens=tokens)
+
+    async def ShowCluster(self, request: Any, context: Any) -> client_pb2.ClusterInfo:
+        pools = [client_pb2.Pool(name=one, policy=one, options={one: one}, fitting=one) for one in CORPUS]
+        return client_pb2.ClusterInfo(version=text(3), pools=pools)
+
+    async def ListNodes(self, request: Any, context: Any) -> client_pb2.ListNodesReply:
+        nodes = [client_pb2.Node(name=one, state="down", reason=one, version=one) for one in CORPUS]
+        return client_pb2.ListNodesReply(nodes=nodes, doubted=CORPUS, unheard=CORPUS)
 
     async def Hold(self, request: Any, context: Any) -> client_pb2.Job:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(int(request.job_id)))
@@ -313,7 +342,7 @@ async def main(folder: Path) -> None:
     listening = serving.listen(0)
     links = Links(folder / "links")
     settings = DashboardSettings(
-        opener=opener, token=lambda: "x", links=links, origin=listening.origin, cluster=PERSON
+        opener=opener, token=lambda: "x", links=links, origin=listening.origin, replay=REPLAY, cluster=PERSON
     )  # fmt: skip
     taking = asyncio.create_task(turns())
     await serving.serve(settings, listening, lambda: print(listening.port, flush=True), stopped)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ from ebbtide_web.sessions import Links
 
 from tests.master.world import DEADLINE_S, Master, a_master
 
+REPLAY = (sys.executable, "-P", "-m", "ebbtide_cli.main", "replay")
 USERS = {"ann": Role.USER, "bob": Role.USER, "olga": Role.OPERATOR, "ada": Role.ADMIN}
 
 
@@ -225,7 +227,7 @@ async def a_dashboard(
     monkeypatch.setattr(serving, "make_app", noted)
     ready, stopped = asyncio.Event(), asyncio.Event()
     settings = DashboardSettings(
-        opener=opener, token=token, links=Links(links), origin=listening.origin, base=listening.base
+        opener=opener, token=token, links=Links(links), origin=listening.origin, replay=REPLAY, base=listening.base
     )
     task = asyncio.create_task(serving.serve(settings, listening, ready.set, stopped))
     async with asyncio.timeout(DEADLINE_S):

@@ -132,7 +132,9 @@ async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_pa
             if path.startswith("/stream"):
                 events = await bob.stream(filled(path, job))
                 await events.until(
-                    lambda name, _: name in ("frame", "job", "events", "usage", "array", "timeline", "refused")
+                    lambda name, _: (
+                        name in ("frame", "job", "events", "usage", "array", "timeline", "refused", "failed")
+                    )
                 )
                 events.close()
                 assert "secret" not in json.dumps(events.seen), path
@@ -413,6 +415,7 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
             await ann.page(path)
             for path in ("/nodes", "/nodes/n1", "/nodes/n1/facts", "/events", "/timeline", "/usage", "/usage.csv")
         ]
+        replies += [await ann.page(path) for path in ("/whatif", "/admin", "/admin/facts")]
         replies += [await ann.get("/", host="evil.example")]
         for reply in replies:
             for name, value in HEADERS:
@@ -436,6 +439,8 @@ async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch)
             "/events",
             "/timeline",
             "/usage",
+            "/whatif",
+            "/admin",
         ):
             text = (await ann.page(path)).body.decode()
             assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []

@@ -332,6 +332,51 @@ def test_an_operator_drains_a_node_after_seeing_what_becomes_of_its_jobs_and_und
     assert cluster.facts("nodes")[0]["state"] == "up"
 
 
+def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_result_to_others(cluster, page):
+    job = submit(cluster, "--gpus", "1", steps=20)
+    cluster.wait_for_state(job, "COMPLETED")
+    page.goto(at(cluster, "/whatif"))
+    page.get_by_label("Policy").select_option("fitgpp")
+    page.get_by_label("s", exact=True).fill("2")
+    page.get_by_label("Machines").fill("2x4")
+    page.get_by_role("button", name="Simulate").click()
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector("#said :text('Cancelled.')")
+    assert page.get_by_role("button", name="Cancel").is_hidden()
+    page.get_by_role("button", name="Simulate").click()
+    page.wait_for_selector(".what-if-table")
+    assert "o.s=2" in page.url
+    table = page.get_by_role("table").inner_text()
+    command = page.locator(".command").first.inner_text()
+    assert command.endswith(" --nodes 2x4")
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.wait_for_selector(".what-if-table")
+    assert other.get_by_role("table").inner_text() == table
+    assert other.get_by_label("s", exact=True).input_value() == "2"
+    other.close()
+
+
+def test_an_admin_makes_a_token_which_is_shown_once_and_revokes_it(cluster, page):
+    page.goto(at(cluster, "/admin"))
+    page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Label").fill("for a test")
+    dialog.get_by_role("button", name="Create").click()
+    text = page.locator(".token-text")
+    text.wait_for()
+    assert text.input_value().startswith("ebb_")
+    page.keyboard.press("Escape")
+    row = page.locator("#tokens tr").filter(has_text="for a test")
+    row.wait_for()
+    assert "ebb_" not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    assert "cannot be undone" in dialog.inner_text()
+    dialog.get_by_role("button", name="Revoke").click()
+    row.wait_for(state="detached")
+    assert "for a test" not in json.dumps(cluster.facts("token", "ls"))
+
+
 def test_who_may_not_change_nodes_is_offered_no_button_for_it(cluster, page):
     (node,) = [found["name"] for found in cluster.facts("nodes")]
     token = cluster.add_person("eve")
@@ -449,6 +494,11 @@ def every_page(cluster):
         ("/timeline?by=job&window=day", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
         ("/timeline?user=nobody", ".empty", None),
         ("/usage", ".usage tbody tr", None),
+        ("/whatif", "#policy", None),
+        ("/whatif?policy=fifo", ".what-if-table", None),
+        ("/whatif?policy=fifo&o.resize_after_s=soon", "#result .problem", None),
+        ("/admin", "#agents tbody tr", lambda page: page.locator("#settings .as-table summary").click()),
+        ("/admin", "#agents tbody tr", lambda page: open_dialog(page, "New token")),
         ("/usage?window=day&by=pool", ".usage tbody tr", lambda page: page.locator(".as-table summary").click()),
     ]
 

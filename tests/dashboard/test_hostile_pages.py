@@ -195,6 +195,39 @@ def test_the_timeline_shows_hostile_texts_as_text(hostile, page, by):
     check(page)
 
 
+def test_what_if_shows_hostile_texts_as_text_in_a_result_and_in_the_reason_why_there_is_none(hostile, page):
+    page.goto(f"{hostile.url}/whatif?policy=tide")
+    page.wait_for_selector(".what-if-table")
+    assert page.evaluate(MISSING, ["#result", SHOWN]) == []
+    check(page)
+    page.goto(f"{hostile.url}/whatif?policy=fifo")
+    page.wait_for_selector("#result .problem")
+    assert page.evaluate(MISSING, ["#result", [printable(CORPUS[1])]]) == []
+    check(page)
+    fields = ("policy", "since", "until", "nodes", "o.s", "o.p", "o.fallback")
+    for text in some_of(CORPUS[::7]):
+        page.goto(f"{hostile.url}/whatif?{urlencode(dict.fromkeys(fields, text[:200]))}")
+        page.wait_for_selector("#result p")
+        check(page)
+
+
+def test_admin_shows_hostile_texts_as_text(hostile, page):
+    page.goto(f"{hostile.url}/admin")
+    page.wait_for_selector("#agents tbody tr")
+    page.get_by_text("All settings").first.click()
+    for place in ("#problems", "#settings", "#pools", "#quotas", "#users", "#tokens", "#agents"):
+        assert page.evaluate(MISSING, [place, SHOWN]) == [], place
+    check(page)
+    page.get_by_role("button", name="Revoke", exact=False).first.click()
+    page.wait_for_selector("dialog")
+    check(page)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="New token").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create").click()
+    page.wait_for_selector("dialog .token-text")
+    check(page)
+
+
 def test_filters_of_an_address_that_are_hostile_are_only_looked_for(hostile, page):
     names = ("q", "user", "state", "pool", "class", "sort", "show", "page")
     for text in some_of(CORPUS[::7]):

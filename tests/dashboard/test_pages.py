@@ -4,11 +4,13 @@ import asyncio
 import json
 import time
 import unicodedata
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, timeline_pb2, usage_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, timeline_pb2, usage_pb2, user_pb2
 from ebbtide_web import (
+    admin_page,
     array_facts,
     events_page,
     job_facts,
@@ -29,6 +31,7 @@ from ebbtide_web.queue_page import Wanted
 from ebbtide_web.shared_page import SharedPage, cleaned, encoded
 from ebbtide_web.timeline_page import WantedTimeline
 from ebbtide_web.usage_page import WantedUsage
+from ebbtide_web.what_if_page import OfferedOption, WantedWhatIf, what_if_facts
 
 from tests.dashboard.hostile import CORPUS, SAFE
 from tests.dashboard.stage import a_stage, answer_reads
@@ -225,9 +228,33 @@ def told_with(text: str) -> list[str]:
         encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
         encoded(usage_page.usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
         encoded(timeline_page.timeline_facts(WantedTimeline(), (0.0, 1.0), timeline)),
+        *admin_texts(text),
+        encoded(what_if_facts(WantedWhatIf(), hostile_facts(text), 1)),
         encoded(lines),
         encoded(rest),
     ]
+
+
+def admin_texts(text: str) -> list[str]:
+    """What the page for admins gets, with ``text`` wherever it shows something."""
+    setting, pool = user_pb2.Setting(name=text, value=text, in_file=text), client_pb2.Pool(name=text, policy=text)
+    found = user_pb2.ShowSettingsReply(settings=[setting], changed=[text], needs_restart=[text], problem=text)
+    node = client_pb2.Node(name=text, state="down", reason=text, version=text)
+    nodes = client_pb2.ListNodesReply(nodes=[node], doubted=[text], unheard=[text])
+    tokens = user_pb2.ListTokensReply(tokens=[user_pb2.Token(id=text, user=text, label=text)])
+    users = user_pb2.ListUsersReply(users=[user_pb2.User(name=text, role=text, account=text)])
+    return [
+        encoded(admin_page.settings_facts(found)),
+        encoded(admin_page.user_facts(users)),
+        encoded(admin_page.token_facts(tokens, "", all_users=True)),
+        encoded(admin_page.node_facts(nodes)),
+        encoded(admin_page.cluster_facts(client_pb2.ClusterInfo(version=text, pools=[pool]))),
+    ]
+
+
+def hostile_facts(text: str) -> dict[str, Any]:
+    names = ("live", "since", "until", "gpus", "restart_cost_s", "skipped", "notes")
+    return {**{key: {text: [text]} for key in names}, "simulated": [text]}
 
 
 def test_hostile_text_stays_text_in_every_template():
@@ -244,9 +271,12 @@ def pages_with(text: str) -> list[str]:
     templates, kinds = Templates(cluster=text), {text: [(text, text)]}
     person = type("Person", (), {"csrf": text, "user": text, "role": text})()
     common = {"id": text, "name": text, "title": text, "words": text, "back": text, "kinds": kinds}
+    offered = [OfferedOption(text, text, (text, "")), OfferedOption(text, text, ())]
+    common |= {"policies": {text: offered}, "chosen": {text: text}}
     wanted = {
         "job.html": None, "message.html": None, "cluster.html": None, "node.html": None, "login.html": None,
-        "array.html": None,
+        "array.html": None, "admin.html": None,
+        "what_if.html": WantedWhatIf(nodes=text),
         "usage.html": WantedUsage(window=text, by=text),
         "timeline.html": WantedTimeline(window=text, lanes=text, node=text, user=text, pool=text),
         "queue.html": Wanted(text=text),

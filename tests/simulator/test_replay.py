@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_sim.replay import RecordedEvent, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, registration, stepped_aside
@@ -51,6 +51,39 @@ def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
     assert (live.jobs, live.finished, live.preemptions) == (2, 2, 1)
     assert live.slowdown["be"]["p50"] > 1.1
     assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
+
+
+def test_a_span_takes_what_was_there_then_and_of_what_was_there_before_only_the_rest(lab: Lab) -> None:
+    lines = recorded(lab)
+    whole = reconstruct(lines)
+    middle = whole.began + 125  # the trial has begun, and the preempted job waits
+    late = reconstruct(lines, JournalSpan(since=middle))
+    assert [job.submit_s for job in late.workload.jobs] == [0.0, 0.0]
+    assert sum(job.runtime_s for job in late.workload.jobs) == pytest.approx(49, abs=12)
+    assert (late.live.preemptions, late.began, late.ended) == (0, middle, whole.ended)
+    assert "2 jobs were submitted before" in late.workload.notes[0]
+    early = reconstruct(lines, JournalSpan(until=whole.began + 50))
+    assert [job.runtime_s for job in early.workload.jobs] == [pytest.approx(49, abs=3)]
+    assert (early.live.jobs, early.live.finished, early.ended) == (1, 0, whole.began + 50)
+    with pytest.raises(WorkloadError, match="the journal has no jobs then"):
+        reconstruct(lines, JournalSpan(until=lines[0].time))
+
+
+def test_other_machines_are_of_the_largest_kind_that_there_was(lab: Lab) -> None:
+    lab.tell(registration("b", 4))
+    past = reconstruct(recorded(lab))
+    machines = past.machines("3x8")
+    assert [(node.name, node.gpus) for node in machines] == [("node0", 8), ("node1", 8), ("node2", 8)]
+    assert {node.gpu_mem_bytes for node in machines} == {past.nodes[1].gpu_mem_bytes}
+    with pytest.raises(WorkloadError, match="is not NODESxGPUS"):
+        past.machines("many")
+
+
+def test_waiting_and_flow_times_are_told_by_class(lab: Lab) -> None:
+    of = reconstruct(recorded(lab)).live.by_class
+    assert (of["te"]["jobs"], of["be"]["jobs"]) == (1, 1)
+    assert of["be"]["waiting_s"]["mean"] == pytest.approx(30, abs=6)
+    assert of["be"]["flow_time_s"]["max"] > of["te"]["flow_time_s"]["max"]
 
 
 def test_a_job_that_was_put_together_is_so_again() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
@@ -284,6 +285,7 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
             token=lambda: token_for(address) or "",
             links=Links(home.dashboard_links),
             origin=listening.origin,
+            replay=(sys.executable, "-P", "-m", "ebbtide_cli.main", "replay"),
             base=listening.base,
             cluster=str(address),
         )

@@ -200,8 +200,9 @@ export function setAway(found) {
   showAway();
 }
 
-/** Reads a stream of events and goes on by itself; `handlers` are called by name with what each event has. */
-export function stream(path, handlers) {
+/** Reads a stream of events and goes on by itself; `handlers` are called by name with what each event has.
+    It is left while the page is hidden, unless `whileHidden` says that something ends when nobody reads. */
+export function stream(path, handlers, { whileHidden = false } = {}) {
   let source = null, timer = 0, over = false;
   const open = () => {
     source = new EventSource(`${base}${path}`);
@@ -226,7 +227,7 @@ export function stream(path, handlers) {
     if (!over) open();
   };
   const close = () => { over = true; clearTimeout(timer); source?.close(); };
-  const visible = () => { if (document.hidden) source?.close(); else if (!over && source?.readyState === EventSource.CLOSED) open(); };
+  const visible = () => { if (whileHidden) return; if (document.hidden) source?.close(); else if (!over && source?.readyState === EventSource.CLOSED) open(); };
   document.addEventListener("visibilitychange", visible);
   open();
   return { close: () => { close(); document.removeEventListener("visibilitychange", visible); } };
@@ -258,7 +259,7 @@ export async function read(path) {
   const reply = await fetch(`${base}${path}`, { headers: { accept: "application/json" } });
   const found = await reply.json();
   if (reply.status === 401) leave("your session is over");
-  if (!reply.ok) throw new Error(found.error ?? `it failed (${reply.status})`);
+  if (!reply.ok) throw Object.assign(new Error(found.error ?? `it failed (${reply.status})`), { status: reply.status });
   return found;
 }
 

@@ -43,7 +43,7 @@ ACCESS: Final = {
             Access.HOLDER: ("CreateToken", "ListTokens", "RevokeToken"),
             Access.OPERATOR: (
                 "DrainNode", "ForecastDrain", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence",
-                "RemoveNode", "EndNode",
+                "RemoveNode", "EndNode", "ShowSettings",
             ),
             Access.ADMIN: (
                 "Quiesce", "AddUser", "SetUser", "RemoveUser", "ImportUsers", "Reload", "InviteNode", "RevokeNode",
@@ -72,6 +72,7 @@ _IN_WORDS: Final = {
     "ResumeNode": "putting a node back into service",
     "RevokeNode": "revoking a node's certificate",
     "SetUser": "changing users",
+    "ShowSettings": "looking at the configuration",
 }
 """Phrases for the methods that operators and admins may call and users may not."""
 

@@ -320,6 +320,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.FromString,
                 _registered_method=True)
+        self.ShowSettings = channel.unary_unary(
+                '/ebbtide.v1.ClientService/ShowSettings',
+                request_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsReply.FromString,
+                _registered_method=True)
 
 
 class ClientServiceServicer:
@@ -699,6 +704,12 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShowSettings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -981,6 +992,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.Reload,
                     request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.SerializeToString,
+            ),
+            'ShowSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShowSettings,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2495,6 +2511,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/Reload',
             ebbtide__protos_dot_v1_dot_user__pb2.ReloadRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_user__pb2.ReloadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShowSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/ShowSettings',
+            ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_user__pb2.ShowSettingsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -140,6 +140,7 @@ class ClientServiceStub:
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_user_pb2.RevokeTokenRequest, _user_pb2.Token]
     Reload: _grpc.UnaryUnaryMultiCallable[_user_pb2.ReloadRequest, _user_pb2.ReloadReply]
     """Reads the configuration file again. A mistake in it changes nothing."""
+    ShowSettings: _grpc.UnaryUnaryMultiCallable[_user_pb2.ShowSettingsRequest, _user_pb2.ShowSettingsReply]
 
 @_typing.type_check_only
 class ClientServiceAsyncStub(ClientServiceStub):
@@ -240,6 +241,7 @@ class ClientServiceAsyncStub(ClientServiceStub):
     RevokeToken: _aio.UnaryUnaryMultiCallable[_user_pb2.RevokeTokenRequest, _user_pb2.Token]  # type: ignore[assignment]
     Reload: _aio.UnaryUnaryMultiCallable[_user_pb2.ReloadRequest, _user_pb2.ReloadReply]  # type: ignore[assignment]
     """Reads the configuration file again. A mistake in it changes nothing."""
+    ShowSettings: _aio.UnaryUnaryMultiCallable[_user_pb2.ShowSettingsRequest, _user_pb2.ShowSettingsReply]  # type: ignore[assignment]
 
 class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -673,5 +675,12 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_user_pb2.ReloadReply, _abc.Awaitable[_user_pb2.ReloadReply]]:
         """Reads the configuration file again. A mistake in it changes nothing."""
+
+    @_abc_1.abstractmethod
+    def ShowSettings(
+        self,
+        request: _user_pb2.ShowSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_user_pb2.ShowSettingsReply, _abc.Awaitable[_user_pb2.ShowSettingsReply]]: ...
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

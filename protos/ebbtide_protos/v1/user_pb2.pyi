@@ -526,3 +526,196 @@ class ReloadReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReloadReply: _TypeAlias = ReloadReply  # noqa: Y015
+
+@_typing.final
+class ShowSettingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowSettingsRequest: _TypeAlias = ShowSettingsRequest  # noqa: Y015
+
+@_typing.final
+class ShowSettingsReply(_message.Message):
+    """How the master is set, without secrets, and what its file says now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    NEEDS_RESTART_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """why the file cannot be read; empty: it can"""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """by name; at most 2,000"""
+
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sections that a reload would take in"""
+
+    @_builtins.property
+    def needs_restart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what only another start of the master would take in"""
+
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserQuota]:
+        """of users with a quota and unfinished jobs, by name; at most 1,000"""
+
+    @_builtins.property
+    def journal(self) -> Global___JournalHealth: ...
+    def __init__(
+        self,
+        *,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        changed: _abc.Iterable[_builtins.str] | None = ...,
+        needs_restart: _abc.Iterable[_builtins.str] | None = ...,
+        problem: _builtins.str = ...,
+        quotas: _abc.Iterable[Global___UserQuota] | None = ...,
+        journal: Global___JournalHealth | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "journal", b"journal", "needs_restart", b"needs_restart", "problem", b"problem", "quotas", b"quotas", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShowSettingsReply: _TypeAlias = ShowSettingsReply  # noqa: Y015
+
+@_typing.final
+class Setting(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    IN_FILE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as in the file, such as "pools.default.policy" """
+    value: _builtins.str
+    """that holds; unset: the file has it, and a reload would take it in"""
+    in_file: _builtins.str
+    """unset: the file has it no more, or cannot be read"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str | None = ...,
+        in_file: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_in_file", b"_in_file", "_value", b"_value", "in_file", b"in_file", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_file", b"_in_file", "_value", b"_value", "in_file", b"in_file", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__in_file: _TypeAlias = _typing.Literal["in_file"]  # noqa: Y015
+    _WhichOneofArgType__in_file: _TypeAlias = _typing.Literal["_in_file", b"_in_file"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__in_file) -> _WhichOneofReturnType__in_file | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Setting: _TypeAlias = Setting  # noqa: Y015
+
+@_typing.final
+class UserQuota(_message.Message):
+    """What a user has, and may have at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    GPUS_USED_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    gpus_used: _builtins.float
+    gpus: _builtins.float
+    """unset: no limit"""
+    unfinished: _builtins.int
+    """jobs"""
+    queued: _builtins.int
+    """most unfinished jobs; unset: no limit"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        gpus_used: _builtins.float = ...,
+        gpus: _builtins.float | None = ...,
+        unfinished: _builtins.int = ...,
+        queued: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_queued", b"_queued", "gpus", b"gpus", "queued", b"queued"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_queued", b"_queued", "gpus", b"gpus", "gpus_used", b"gpus_used", "queued", b"queued", "unfinished", b"unfinished", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
+    _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__queued: _TypeAlias = _typing.Literal["queued"]  # noqa: Y015
+    _WhichOneofArgType__queued: _TypeAlias = _typing.Literal["_queued", b"_queued"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queued) -> _WhichOneofReturnType__queued | None: ...
+
+Global___UserQuota: _TypeAlias = UserQuota  # noqa: Y015
+
+@_typing.final
+class JournalHealth(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LAST_TIME_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    HAS_ROOM_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
+    BACKED_UP_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """"file" or "PostgreSQL" """
+    last_sequence: _builtins.int
+    last_time: _builtins.float
+    """Unix seconds, as all times here"""
+    damaged: _builtins.int
+    """lines that cannot be read, and are set aside"""
+    has_room: _builtins.bool
+    """for more than was accepted already"""
+    restored: _builtins.float
+    """when it was restored from a backup"""
+    backed_up: _builtins.float
+    """when the newest backup was taken; a database is not backed up by the master"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        last_sequence: _builtins.int = ...,
+        last_time: _builtins.float = ...,
+        damaged: _builtins.int = ...,
+        has_room: _builtins.bool = ...,
+        restored: _builtins.float | None = ...,
+        backed_up: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up", "_restored", b"_restored", "backed_up", b"backed_up", "restored", b"restored"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up", "_restored", b"_restored", "backed_up", b"backed_up", "damaged", b"damaged", "has_room", b"has_room", "kind", b"kind", "last_sequence", b"last_sequence", "last_time", b"last_time", "restored", b"restored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__backed_up: _TypeAlias = _typing.Literal["backed_up"]  # noqa: Y015
+    _WhichOneofArgType__backed_up: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up"]  # noqa: Y015
+    _WhichOneofReturnType__restored: _TypeAlias = _typing.Literal["restored"]  # noqa: Y015
+    _WhichOneofArgType__restored: _TypeAlias = _typing.Literal["_restored", b"_restored"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__backed_up) -> _WhichOneofReturnType__backed_up | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restored) -> _WhichOneofReturnType__restored | None: ...
+
+Global___JournalHealth: _TypeAlias = JournalHealth  # noqa: Y015

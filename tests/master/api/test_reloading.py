@@ -124,3 +124,52 @@ def test_a_file_that_a_start_would_refuse_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"ebbtide.toml: "):
         read_config(path)
+
+
+async def shown(master):
+    return await master.ask.ShowSettings(user_pb2.ShowSettingsRequest())
+
+
+async def test_what_a_reload_would_do_is_shown_beside_what_holds_and_nothing_changes(tmp_path):
+    file = File()
+    async with a_master(tmp_path, reread=file) as master:
+        file.change(quotas=quota(1), pools={"default": PoolSettings(policy="fifo")})
+        before = digest(master.cluster.state)
+        reply = await shown(master)
+        assert (list(reply.changed), list(reply.needs_restart), reply.problem) == (["quotas"], ["pools"], "")
+        differ = {one.name: (one.value, one.in_file) for one in reply.settings if one.value != one.in_file}
+        assert differ == {
+            "pools.default.policy": ("fitgpp", "fifo"),
+            "quotas.default.gpus": ("no limit", "1"),
+        }
+        assert digest(master.cluster.state) == before
+        await reload(master)
+        reply = await shown(master)
+        assert (list(reply.changed), list(reply.needs_restart)) == ([], ["pools"])
+
+
+async def test_a_mistake_in_the_file_is_shown_and_what_holds_as_well(tmp_path):
+    file = File()
+    async with a_master(tmp_path, reread=file) as master:
+        file.config = None
+        reply = await shown(master)
+        assert reply.problem == "ebbtide.toml: idle.after: 'soon' is not a duration"
+        assert {one.HasField("in_file") for one in reply.settings} == {False}
+        assert "fitgpp" in [one.value for one in reply.settings]
+
+
+async def test_quotas_in_use_and_the_journal_are_shown(tmp_path):
+    file = File()
+    async with a_master(tmp_path, reread=file) as master:
+        agent = await master.agent(gpus=4)
+        file.change(quotas=Quotas(Quota(2 * WHOLE, 5)))
+        await reload(master)
+        await master.running(agent)
+        await master.submit()
+        reply = await shown(master)
+        (used,) = reply.quotas
+        assert (used.user, used.gpus_used, used.gpus, used.unfinished, used.queued) == ("ann", 2.0, 2.0, 2, 5)
+        assert (reply.journal.kind, reply.journal.has_room, reply.journal.damaged) == ("file", True, 0)
+        assert reply.journal.last_sequence == master.store.last_sequence
+        (last,) = master.store.newest(master.store.last_sequence + 1, limit=1)
+        assert reply.journal.last_time == last.time > 0

@@ -1,0 +1,165 @@
+"""Makes the facts of the page for admins from the master's messages, and its requests from what they change. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ebbtide_protos.v1 import client_pb2, user_pb2
+
+from ebbtide_web.changes import BadInputError, Change
+from ebbtide_web.picture import gpu_state, natural, optional
+
+ADMIN_VERBS: Final = ("create", "revoke", "reload")
+MOST_USERS: Final = 500
+MOST_TOKENS: Final = 500
+MOST_NODES: Final = 1000
+MOST_DAYS: Final = 3650
+LONGEST_LABEL: Final = 128
+DAY_S: Final = 86_400.0
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_TOKEN: Final = re.compile(r"[0-9a-zA-Z]{1,40}")
+
+
+def user_facts(reply: user_pb2.ListUsersReply) -> dict[str, Any]:
+    """Return the users."""
+    users = [
+        {"name": user.name, "role": user.role, "account": user.account or user.name, "tokens": user.tokens}
+        for user in reply.users[:MOST_USERS]
+    ]
+    return {"users": users, "more_users": max(0, len(reply.users) - MOST_USERS)}
+
+
+def token_facts(reply: user_pb2.ListTokensReply, own: str, *, all_users: bool) -> dict[str, Any]:
+    """Return the tokens, the newest first; ``own`` is the id of the one that the viewer's session has."""
+    tokens = sorted(reply.tokens, key=lambda token: -token.created)
+    return {
+        "all_tokens": all_users,
+        "more_tokens": max(0, len(tokens) - MOST_TOKENS),
+        "tokens": [
+            {
+                "id": token.id,
+                "user": token.user,
+                "label": token.label,
+                "created": token.created,
+                "expires": optional(token, "expires"),
+                "own": token.id == own,
+            }
+            for token in tokens[:MOST_TOKENS]
+        ],
+    }
+
+
+def settings_facts(reply: user_pb2.ShowSettingsReply) -> dict[str, Any]:
+    """Return what holds and what the file says, the quotas in use, and how the journal is."""
+    journal = reply.journal
+    return {
+        "settings": [
+            {"name": one.name, "value": optional(one, "value"), "in_file": optional(one, "in_file")}
+            for one in reply.settings
+        ],
+        "changed": list(reply.changed),
+        "needs_restart": list(reply.needs_restart),
+        "problem": reply.problem,
+        "quotas": [
+            {
+                "user": one.user,
+                "gpus_used": one.gpus_used,
+                "gpus": optional(one, "gpus"),
+                "unfinished": one.unfinished,
+                "queued": optional(one, "queued"),
+            }
+            for one in reply.quotas
+        ],
+        "journal": {
+            "kind": journal.kind,
+            "events": journal.last_sequence,
+            "last": journal.last_time or None,
+            "damaged": journal.damaged,
+            "has_room": journal.has_room,
+            "restored": optional(journal, "restored"),
+            "backed_up": optional(journal, "backed_up"),
+        },
+    }
+
+
+def node_facts(reply: client_pb2.ListNodesReply) -> dict[str, Any]:
+    """Return the agents' versions and certificates, and what needs somebody's attention on nodes."""
+    nodes = sorted(reply.nodes, key=lambda node: natural(node.name))
+    return {
+        "versions": dict(Counter(node.version or "not known" for node in nodes).most_common()),
+        "nodes": [
+            {
+                "name": node.name,
+                "state": node.state,
+                "version": node.version,
+                "certificate_ends": optional(node, "certificate_ends"),
+            }
+            for node in nodes[:MOST_NODES]
+        ],
+        "more_nodes": max(0, len(nodes) - MOST_NODES),
+        "node_problems": [{"node": name, "words": words} for name, words in _problems(nodes)][:MOST_NODES],
+        "doubted": list(reply.doubted),
+        "unheard": list(reply.unheard),
+    }
+
+
+def _problems(nodes: Iterable[client_pb2.Node]) -> Iterable[tuple[str, str]]:
+    for node in nodes:
+        if node.state == "down":
+            yield node.name, node.reason or "silent"
+        if node.strays:
+            yield node.name, f"{len(node.strays)} attempts are set aside"
+        for gpu in node.gpus:
+            if gpu_state(gpu) in ("unhealthy", "quarantined"):
+                why = gpu.info.unhealthy_reason
+                yield node.name, f"GPU {gpu.info.index} is {gpu_state(gpu)}{why and f': {why}'}"
+
+
+def cluster_facts(info: client_pb2.ClusterInfo) -> dict[str, Any]:
+    """Return which master this is."""
+    return {
+        "version": info.version,
+        "epoch": info.epoch,
+        "recovering": info.recovering,
+        "unfinished": info.jobs_unfinished,
+        "certificate_ends": optional(info, "certificate_ends"),
+        "pools": [
+            {
+                "name": pool.name,
+                "policy": pool.policy,
+                "options": dict(pool.options),
+                "fitting": pool.fitting,
+                "for_gpus": pool.for_gpus,
+                "for_cpus": pool.for_cpus,
+            }
+            for pool in info.pools
+        ],
+    }
+
+
+def admin_change(verb: str, fields: Mapping[str, Any]) -> Change:
+    """Return the change that ``verb`` asks for. Raises `BadInputError`."""
+    match verb:
+        case "create":
+            return Change("CreateToken", _token(fields), "The token is made.")
+        case "revoke":
+            id = fields.get("id")
+            if not isinstance(id, str) or not _TOKEN.fullmatch(id):
+                raise BadInputError("id: is not the id of a token")
+            return Change("RevokeToken", user_pb2.RevokeTokenRequest(id=id), f"Token {id} proves nobody any more.")
+        case "reload":
+            return Change("Reload", user_pb2.ReloadRequest(), "The configuration was read again.")
+        case _:
+            raise BadInputError(f"verb: is none of {', '.join(ADMIN_VERBS)}")
+
+
+def _token(fields: Mapping[str, Any]) -> user_pb2.CreateTokenRequest:
+    user, label, days = fields.get("user", ""), fields.get("label", ""), fields.get("days", 90)
+    if not isinstance(user, str) or (user and not _NAME.fullmatch(user)):
+        raise BadInputError("user: is not a name of at most 32 letters, digits, '.', '_' and '-'")
+    if not isinstance(label, str) or len(label) > LONGEST_LABEL or not label.isprintable():
+        raise BadInputError(f"label: is not a text of at most {LONGEST_LABEL} printable characters")
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+        raise BadInputError(f"days: is not a whole number from 1 to {MOST_DAYS}")
+    return user_pb2.CreateTokenRequest(for_user=user, label=label, lifetime_s=days * DAY_S)
