@@ -346,7 +346,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
         tasks = client_pb2.SubmitRequest(spec=make_spec(), tasks=[client_pb2.ArrayTask(index=0)])
         array = (await stage.master.ask.Submit(tasks, metadata=stage.bearer("ann"))).job_id
         streams = [filled(path, job, array) for _, path in closed_routes_of(stage) if path.startswith("/stream")]
-        assert len(streams) == 10
+        assert len(streams) == 11
         open_ = [await ann.stream(path) for path in streams]
         theirs = await bob.stream("/stream/cluster")
         for stream in [*open_, theirs]:
