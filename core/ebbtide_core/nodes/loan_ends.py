@@ -56,7 +56,9 @@ def _order(state: ClusterState, job: Job, now: float) -> Event | None:
 def grace_left_s(job: Job, loan: Loan, now: float) -> float:
     """Return the grace period in seconds that ``job`` can have before ``loan`` ends; of little time it gets half."""
     left_s = max(0.0, loan.until - now)
-    whole_s = math.ceil(max(left_s - FREEING_S, left_s / 2) - ROUNDING_S)  # a pass may be late by a part of a second
+    whole_s = float(
+        math.ceil(max(left_s - FREEING_S, left_s / 2) - ROUNDING_S)
+    )  # a pass may be late by a part of a second
     return min(job.spec.grace_s, whole_s, left_s)
 
 

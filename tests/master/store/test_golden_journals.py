@@ -16,7 +16,7 @@ from ebbtide_core.events import EVENT_TYPES
 from ebbtide_core.job.job import Attempt
 from ebbtide_core.job.meter import Setting
 from ebbtide_core.model.settings import PoolSettings, Settings
-from ebbtide_core.model.types import WHOLE, JobId, StartFacts
+from ebbtide_core.model.types import WHOLE, JobId, Loan, StartFacts
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.store.sqlite import SqliteStore
 
@@ -277,6 +277,17 @@ class TestGoldenJournal:
                 cluster.replay(line.event, line.time)
         assert (list(cluster.state.jobs), list(cluster.state.nodes)) == (["2"], ["b"])
 
+    def test_nodes_end_when_that_was_said_last(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-loans", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+        assert {id: node.loan for id, node in cluster.state.nodes.items()} == {"a": Loan(1067.0, "ann"), "b": None}
+        attempts = cluster.state.jobs[JobId("1")].attempts
+        assert [attempt.allocation.node_ids for attempt in attempts] == [("a",), ("b",)]
+        assert attempts[0].stop is not None
+        assert attempts[0].stop.grace_s == 50.0
+
     def test_what_was_forgotten_is_known_of_its_script(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))
         with golden("journal-1-compacted", tmp_path / "journal.db") as store:
@@ -312,6 +323,7 @@ class TestGoldenJournal:
             "journal-1-compacted",
             "journal-1-unsaved",
             "journal-1-removed",
+            "journal-1-loans",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
