@@ -21,6 +21,7 @@ from ebbtide_core.model.types import (
     SuspendMode,
 )
 from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.views.forecast import fork
 from ebbtide_core.views.gpu_time import COLUMNS, Dimension, GpuTime, Periods, Usage, check
 from ebbtide_core.views.ledger import Ledger
 from hypothesis import HealthCheck, settings
@@ -265,6 +266,18 @@ def test_a_job_that_goes_to_another_pool_is_counted_where_it_was() -> None:
     lab.wait(9)
     accounts = usage(lab, by=(Dimension.POOL,)).accounts
     assert (accounts["default",].waiting, accounts["big",].waiting) == (51, 10)
+
+
+def test_what_a_forecast_goes_through_is_not_counted() -> None:
+    lab = Lab(gpus=1)
+    job = lab.running(1)
+    cluster = Cluster(create_policy("fifo", {}))
+    ledger = Ledger(cluster)
+    for now, event in lab.journal:
+        cluster.replay(event, now)
+    fork(cluster).handle(e.AttemptExited(job.id, 1, FAILED), lab.now + 10)
+    total = answered(ledger.usage(ALWAYS, (), None, lab.now + 20)).total
+    assert (total.computing, total.lost, total.leaving) == (20, 0, 0)
 
 
 def test_a_period_needs_edges_in_order() -> None:
