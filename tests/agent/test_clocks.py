@@ -16,6 +16,8 @@ TOLD = {
     "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},
     # When a log was how long, which people ask for by their clocks.
     "agent/ebbtide_agent/supervisor/log_times.py": {"__init__"},
+    # When the node ends, which clouds and batch systems say in the time of the wall.
+    "agent/ebbtide_agent/node_end.py": {"_set", "_ask"},
     # Whether it is right.
     "agent/ebbtide_agent/doctor/machine.py": {"clock"},
     # How long a certificate is valid, which is said in dates.

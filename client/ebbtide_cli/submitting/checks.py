@@ -14,6 +14,7 @@ from ebbtide_core.model.limits import MAX_NAME_LENGTH, MAX_SCRIPTS
 from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.topic import Given
 from ebbtide_cli.text import printable
 
 LARGEST_SCRIPT: Final = 1 << 20
@@ -39,6 +40,11 @@ def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
                 content = file.read(LARGEST_SCRIPT + 1)
                 found[word] = f"{zlib.crc32(content):08x}-{len(content)}"
     return found
+
+
+def runs_script(given: Given) -> bool:
+    """Return whether the command names a script, which may be read here."""
+    return given.get("script") is not None or any(SCRIPT.fullmatch(word) for word in given["argv"])
 
 
 def working_directory(given: str | None) -> str:

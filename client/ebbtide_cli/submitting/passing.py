@@ -13,8 +13,8 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
+from ebbtide_cli.submitting.checks import runs_script
 from ebbtide_cli.submitting.environments import activated
-from ebbtide_cli.submitting.mentions import variables_read
 from ebbtide_cli.submitting.topic import Given, Option
 
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
@@ -54,7 +54,7 @@ def fields(given: Given) -> dict[str, Any]:
     environ = activated(os.environ, given)
     chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
     left = [name for name in whole(environ) if environ[name] and name not in chosen]
-    read = sorted(variables_read(given).intersection(left))
+    read = sorted(_read_by_scripts(given).intersection(left))
     missed = sorted(name for name in left if MISSED.fullmatch(name) and name not in read)
     ways = f"--env NAME, --env-all, or env_pass in {_own()}"
     if read:
@@ -62,6 +62,14 @@ def fields(given: Given) -> dict[str, Any]:
     if missed and sys.stderr.isatty():
         complain(f"set here, and not passed on to the job: {_named(missed)} ({ways})")
     return {"env": chosen}
+
+
+def _read_by_scripts(given: Given) -> set[str]:
+    if not runs_script(given):
+        return set()
+    from ebbtide_cli.submitting.mentions import variables_read
+
+    return variables_read(given)
 
 
 def _named(names: Sequence[str]) -> str:

@@ -7,8 +7,7 @@ from ebbtide_core.model.choices import ExitZero, SignalTarget, SuspendMode
 from ebbtide_protos.quantities import parse_duration
 
 from ebbtide_cli.output import complain
-from ebbtide_cli.submitting.checks import resume_arguments, stop_signal
-from ebbtide_cli.submitting.mentions import returning_trap
+from ebbtide_cli.submitting.checks import resume_arguments, runs_script, stop_signal
 from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 from ebbtide_cli.verb import DURATION, argument_type
 
@@ -99,11 +98,15 @@ def fields(given: Given) -> dict[str, Any]:
     """Return the fields of a `JobSpec` that these options give; warn of a trap after which a script goes on."""
     limit = given["time_limit"]
     signal = stop_signal(given["signal"])
-    if place := returning_trap(given, signal):
-        complain(
-            f"{place}: this trap returns, so that the script goes on with its next command when the job is suspended: "
-            "let the trap end with exit"
-        )
+    if runs_script(given):
+        from ebbtide_cli.submitting.mentions import returning_trap  # most jobs run none
+
+        place = returning_trap(given, signal)
+        if place:
+            complain(
+                f"{place}: this trap returns, so that the script goes on with its next command when the job is "
+                "suspended: let the trap end with exit"
+            )
     return {
         "time_limit_s": limit if isinstance(limit, float) else None,
         "time_auto": limit == AUTO,

@@ -22,12 +22,14 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import FINISHED, HeldBy, JobState
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
+from ebbtide_core.views.ledger import Ledger
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.reloading import ReloadService
 from ebbtide_master.api.servicer import client_services, servicer
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.file import Config
+from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.identity.caller import Caller, Role, set_caller
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
@@ -75,7 +77,7 @@ class SimulatedMaster:
         self.store = SimulatedStore(disk, rng, slowest_s)
         self.cluster = Cluster(create_policy(policy, {}))
         config = Config()
-        notifier = Notifier(self.cluster, self.store, config.notify)
+        notifier, ledger = Notifier(self.cluster, self.store, config.notify), Ledger(self.cluster)
         fold(self.cluster, self.store, lambda line: notifier.replayed(line.sequence, line.time, line.event))
         clock, changes, self.epoch = Clock(self.store.last_time), Changes(), self.store.next_epoch()
         snapshots: Any = SimpleNamespace()
@@ -96,6 +98,8 @@ class SimulatedMaster:
             environments=environments,
             identities=Identities(self.store.vault),
             notifier=notifier,
+            ledger=ledger,
+            history=HistoryRecorder(self.store),
             bounds=config.bounds,
             throttle=Throttle(config.bounds.rates, config.bounds.queued),
             front=None,
