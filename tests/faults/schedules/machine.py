@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from ebbtide_agent.node_end import NodeEnd
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 GPUS: Final = 2
@@ -96,6 +97,7 @@ class Machine:
         self.known: dict[Key, Process | agent_pb2.AttemptStatus] = {}
         self.on_change: Callable[[agent_pb2.AttemptStatus], None] | None = None
         self.kind = "fake"
+        self.end = NodeEnd()
         self._rng = rng
         self._forgotten: set[Key] = set()
         self._processes: list[Process] = []
