@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ebbtide_protos.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+READY_BY_S = 60.0
 GONE = "ws9"
 """A host that ssh knows and that does not answer."""
 QUICK_INSTALL = """#!/bin/sh
@@ -104,10 +106,22 @@ def some_hosts(*names: str) -> Iterator[Hosts]:
         with (hosts.folder / "sshd.log").open("wb") as log:
             process = subprocess.Popen([program, "-D", "-e", "-f", hosts.folder / "sshd_config"], stderr=log)
             try:
+                for name in names:
+                    _await(ports[name], process)
                 yield hosts
             finally:
                 process.terminate()
                 process.wait(10)
+
+
+def _await(port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Wait until the server listens at this port."""
+    give_up = time.monotonic() + READY_BY_S
+    while server.poll() is None and time.monotonic() < give_up:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=READY_BY_S):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"sshd does not listen at port {port}; exit code {server.poll()}")
 
 
 def _write(hosts: Hosts, ports: dict[str, int]) -> None:
