@@ -11,6 +11,7 @@ import pytest
 from ebbtide_core.views import ledger
 from ebbtide_core.views.gpu_time import Usage
 from ebbtide_master.throttle.concurrency import OnePerUser
+from ebbtide_master.throttle.fair_queue import use_queue
 from ebbtide_protos.v1 import client_pb2, usage_pb2
 
 from tests.master.world import FREED, Master, a_master, refused, rest
@@ -60,6 +61,11 @@ async def test_jobs_have_lines_of_their_own(tmp_path: Path) -> None:
     assert (found.total.jobs, {account.jobs for account in found.accounts}) == (5, {1})
 
 
+async def another_user_asks(master: Master) -> int:
+    use_queue("somebody else")
+    return await master.service.loop.ask(lambda cluster: len(cluster.state.jobs))
+
+
 async def test_others_are_answered_while_many_jobs_are_added_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +93,7 @@ async def test_others_are_answered_while_many_jobs_are_added_up(
         adding_up = asyncio.create_task(ask(master, by=("job",)))
         while not parts:
             await asyncio.sleep(0)
-        await master.ask.ShowJob(client_pb2.JobRequest(job_id="1"))
+        assert await asyncio.create_task(another_user_asks(master)) == 50
         answered.set()
         [found] = await adding_up
     assert found.total.jobs == 50
