@@ -34,7 +34,8 @@ _CONTROLS = """() => {
 _NAMES = f"() => ({_CONTROLS})().map(([, name]) => name)"
 _OUT_OF_REACH = f"""() => ({_CONTROLS})().filter(([one]) => {{
     one.scrollIntoView({{ block: "center", inline: "center" }});
-    const box = one.getBoundingClientRect(), x = box.left + box.width / 2, y = box.top + Math.min(box.height / 2, 20);
+    const box = one.getBoundingClientRect(), x = box.left + box.width / 2;
+    const y = box.top < 0 ? Math.min(box.bottom, innerHeight) / 2 : box.top + Math.min(box.height / 2, 20);
     const there = document.elementFromPoint(x, y);
     return x < 0 || x > innerWidth || !there || !(one.contains(there) || there.contains(one));
 }}).map(([, name]) => name)"""

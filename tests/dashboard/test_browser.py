@@ -30,6 +30,8 @@ NOTE_WHEN_CANCELLED = """(name) => {
     const look = () => { if (over()) root.dataset.at ||= Date.now(); };
     new MutationObserver(look).observe(document.body, { childList: true, subtree: true, characterData: true });
 }"""
+FILTERS_ARE_FILLED = "() => document.getElementById('f-sort')?.options.length !== 0"
+"""Before that, those among which there is nothing to choose are not hidden yet."""
 BOXES = """() => Object.fromEntries([...document.querySelectorAll("#actions button")].map((one) => {
     const box = one.getBoundingClientRect();
     return [one.dataset.verb, [box.left + scrollX, box.top + scrollY, box.width, box.height]];
@@ -543,6 +545,7 @@ def test_on_a_telephone_everything_can_be_reached(cluster, page):
         page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
         page.goto(at(cluster, path))
         page.wait_for_selector(ready)
+        page.wait_for_function(FILTERS_ARE_FILLED)
         if prepare is not None:
             prepare(page)
         here = controls(page, WIDE)
