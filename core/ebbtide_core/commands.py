@@ -52,8 +52,8 @@ class Stop:
 
 
 @frozen
-class TellEnd:
-    """Tell ``nodes`` that they are gone at Unix time ``until``; None: when they have said themselves, if they have."""
+class AnnounceEnd:
+    """Announce to ``nodes`` that they are gone at Unix time ``until``; None: what they said themselves holds."""
 
     nodes: tuple[NodeId, ...]
     until: float | None
@@ -85,6 +85,6 @@ class WakeAt:
     time: float
 
 
-NodeOrder = Launch | Stop | Resume | Forget | TellEnd
+NodeOrder = Launch | Stop | Resume | Forget | AnnounceEnd
 """A command that nodes carry out."""
 Command = Record | NodeOrder | WakeAt

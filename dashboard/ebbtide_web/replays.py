@@ -164,19 +164,19 @@ class Replays:
         run.say("reading the journal", 0.0)
         newest = await self._master.call("QueryEvents", client_pb2.QueryEventsRequest(limit=1), token)
         process = await self._started(wanted)
-        telling = asyncio.create_task(_told(process, run))
+        following = asyncio.create_task(_progress(process, run))
         reading = asyncio.create_task(_output(process))
         try:
             left_out = await self._feed(process, token, wanted, newest.last_sequence, run)
-            printed, last = await reading, await telling
+            printed, last = await reading, await following
             code = await process.wait()
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
-            for task in (telling, reading):
+            for task in (following, reading):
                 task.cancel()
-            await asyncio.wait({telling, reading})
+            await asyncio.wait({following, reading})
             await process.wait()
         if code:
             ended = f"it was ended by {signal.Signals(-code).name}: choose a shorter time" if code < 0 else last
@@ -233,15 +233,15 @@ async def _output(process: Process) -> bytes:
     return await process.stdout.read()
 
 
-async def _told(process: Process, run: _Run) -> str:
+async def _progress(process: Process, run: _Run) -> str:
     """Pass on how far a process says that it is; return the last line of what else it says."""
     assert process.stderr is not None
     last = ""
     async for line in process.stderr:
         text = line.decode("utf-8", "replace").strip()
         try:
-            told = json.loads(text)
-            run.say(str(told["words"]), READING + (1.0 - READING) * float(told["done"]))
+            report = json.loads(text)
+            run.say(str(report["words"]), READING + (1.0 - READING) * float(report["done"]))
         except (ValueError, TypeError, KeyError):
             last = text.removeprefix("ebb: ") or last
     return last

@@ -94,7 +94,7 @@ def order_to_message(order: c.NodeOrder, node: NodeId) -> agent_pb2.MasterMessag
             return agent_pb2.MasterMessage(resume=resume)
         case c.Forget():
             return agent_pb2.MasterMessage(forget=agent_pb2.Forget(job_id=order.job, attempt=order.attempt))
-        case c.TellEnd():
+        case c.AnnounceEnd():
             return agent_pb2.MasterMessage(node_ends=agent_pb2.NodeEnds(until=order.until))
 
 

@@ -40,7 +40,7 @@ def claimed(uuids: Iterable[str], state_dir: Path | None) -> Iterator[None]:
             try:
                 claim.bind(f"\0ebbtide-gpu-{which}")
             except OSError:
-                raise ValueError(f"--only-gpus: another agent on this machine has {uuid}") from None
+                raise ValueError(f"--only-gpus: another process on this machine has claimed {uuid}") from None
         yield
 
 

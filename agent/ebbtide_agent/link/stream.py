@@ -169,7 +169,7 @@ class MasterStream:
                 log.warning("event=message-ignored body=%s", other)
 
     def _note(self, message: agent_pb2.MasterMessage) -> None:
-        """Take in what the master tells about jobs or the node as a whole."""
+        """Take in what the master says about jobs or the node as a whole."""
         if message.HasField("node_ends"):
             self._telemetry.end.hear(message.node_ends.until if message.node_ends.HasField("until") else None)
         else:

@@ -5,7 +5,7 @@ import pwd
 import re
 import shlex
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -30,16 +30,25 @@ def default_name(command: Sequence[str]) -> str:
     return name[:MAX_NAME_LENGTH].decode(errors="ignore").strip()
 
 
+def scripts(command: Sequence[str], workdir: str) -> Iterator[tuple[str, bytes]]:
+    """Yield those scripts in the command that exist here, at most `MAX_SCRIPTS`, each with its first bytes.
+
+    These are one more than `LARGEST_SCRIPT`, so that a longer script shows.
+    """
+    left = MAX_SCRIPTS
+    for word in dict.fromkeys(command):
+        path = os.path.join(workdir, word)
+        if left and SCRIPT.fullmatch(word) and os.path.isfile(path):
+            with suppress(OSError):
+                with open(path, "rb") as file:
+                    content = file.read(LARGEST_SCRIPT + 1)
+                left -= 1
+                yield word, content
+
+
 def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
     """Return digests of those scripts in the command that exist here, so that a later edit is noticed."""
-    found: dict[str, str] = {}
-    for word in command:
-        path = os.path.join(workdir, word)
-        if SCRIPT.fullmatch(word) and os.path.isfile(path) and len(found) < MAX_SCRIPTS:
-            with suppress(OSError), open(path, "rb") as file:
-                content = file.read(LARGEST_SCRIPT + 1)
-                found[word] = f"{zlib.crc32(content):08x}-{len(content)}"
-    return found
+    return {word: f"{zlib.crc32(content):08x}-{len(content)}" for word, content in scripts(command, workdir)}
 
 
 def runs_script(given: Given) -> bool:

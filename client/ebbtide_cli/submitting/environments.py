@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import complain
-from ebbtide_cli.submitting.checks import LARGEST_SCRIPT
+from ebbtide_cli.submitting.checks import scripts
 from ebbtide_cli.submitting.topic import Given, Option
 
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
@@ -57,13 +56,9 @@ def _without_sdk(given: Given) -> str:
 
 def _importing(given: Given) -> Iterator[str]:
     """Yield the Python files of the command that exist here and import the SDK."""
-    workdir = given["workdir"] or "."
-    for word in given["argv"]:
-        path = os.path.join(workdir, word)
-        if word.endswith(".py") and os.path.isfile(path):
-            with suppress(OSError), open(path, "rb") as file:
-                if _IMPORT.search(file.read(LARGEST_SCRIPT)):
-                    yield word
+    for name, content in scripts(given["argv"], given["workdir"] or "."):
+        if name.endswith(".py") and _IMPORT.search(content):
+            yield name
 
 
 def activated(environ: Mapping[str, str], given: Given) -> Mapping[str, str]:

@@ -1,13 +1,11 @@
 """Look for what a script says about its environment and its end: variables that it reads, and traps that return."""
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from signal import Signals
 from typing import Final
 
-from ebbtide_cli.submitting.checks import LARGEST_SCRIPT, SCRIPT
+from ebbtide_cli.submitting.checks import scripts
 from ebbtide_cli.submitting.topic import Given
 
 _IN_SHELL: Final = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
@@ -68,8 +66,5 @@ def _texts(given: Given) -> Iterator[tuple[str, str, bool]]:
     if (script := given.get("script")) is not None:
         yield script.name, script.text, script.is_shell
         return
-    for word in given["argv"]:
-        path = os.path.join(given["workdir"] or ".", word)
-        if SCRIPT.fullmatch(word) and os.path.isfile(path):
-            with suppress(OSError), open(path, errors="replace") as file:
-                yield word, file.read(LARGEST_SCRIPT), not word.endswith((".py", ".pl", ".r", ".jl"))
+    for name, content in scripts(given["argv"], given["workdir"] or "."):
+        yield name, content.decode(errors="replace"), name.lower().endswith((".sh", ".bash"))

@@ -51,7 +51,7 @@ def _reminders(state: ClusterState, event: e.NodeRegistered) -> Iterator[Command
             yield Forget((event.node,), ref.job, ref.attempt)
     yield from strays.reminders(state.nodes[event.node])
     if state.nodes[event.node].loan != event.loan:
-        yield loan_ends.tell_end(state.nodes[event.node])
+        yield loan_ends.announce_end(state.nodes[event.node])
 
 
 def _repeated(job: Job, attempt: Attempt, node: NodeId) -> Iterator[Command]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
-from ebbtide_core.commands import Command, TellEnd
+from ebbtide_core.commands import AnnounceEnd, Command
 from ebbtide_core.events import Event
 from ebbtide_core.events.words import by, duration
 from ebbtide_core.job.job import Attempt, Job
@@ -102,13 +102,13 @@ def _note(state: ClusterState, node: Node) -> None:
     state.note_departures(node)
 
 
-def _tell(state: ClusterState, event: e.LoanChanged) -> tuple[Command]:
-    return (tell_end(state.nodes[event.node]),)
+def _announce(state: ClusterState, event: e.LoanChanged) -> tuple[Command]:
+    return (announce_end(state.nodes[event.node]),)
 
 
-def tell_end(node: Node) -> TellEnd:
-    """Return the command that tells ``node`` when it ends, so that it need not hear the master then."""
-    return TellEnd((node.id,), None if node.loan is None else node.loan.until)
+def announce_end(node: Node) -> AnnounceEnd:
+    """Return the command that announces to ``node`` when it ends, so that it need not hear the master then."""
+    return AnnounceEnd((node.id,), None if node.loan is None else node.loan.until)
 
 
 def _say_changed(event: e.LoanChanged) -> str:
@@ -118,7 +118,7 @@ def _say_changed(event: e.LoanChanged) -> str:
 
 
 RULES: Final = (
-    Rule(e.LoanChanged, refuse=refuse_unknown, news=_is_known, apply=_changed, command=_tell, say=_say_changed),
+    Rule(e.LoanChanged, refuse=refuse_unknown, news=_is_known, apply=_changed, command=_announce, say=_say_changed),
     Rule(
         e.LoanAnnounced,
         news=_says_another,

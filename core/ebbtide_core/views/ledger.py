@@ -295,15 +295,12 @@ class Ledger:
 
     def _look_at_node(self, id: NodeId, now: float) -> None:
         """Count the GPUs of the node as what they are now."""
-        node = self._state.nodes.get(id)
-        if node is None:
-            return
-        known = self._nodes.setdefault(id, {})
-        for gpu in node.gpus.keys() | known.keys():
+        node, known = self._state.nodes.get(id), self._nodes.setdefault(id, {})
+        for gpu in known.keys() | (node.gpus.keys() if node is not None else ()):
             if gpu not in known:
                 known[gpu] = _GpuEntry()
-            entry, rest = known[gpu], rest_of(node, gpu)
-            use = None if node.lost else node.foreign.get(gpu)
+            entry, rest = known[gpu], None if node is None else rest_of(node, gpu)
+            use = None if node is None or node.lost else node.foreign.get(gpu)
             users = frozenset[str]() if use is None else frozenset(process.user for process in use.processes)
             if rest is not entry.rest or users != entry.users:
                 self._gpus.count(entry, now, -1)

@@ -54,7 +54,7 @@ def test_only_the_chosen_ones_and_the_links_between_them_are_seen() -> None:
 
 def test_no_two_agents_get_the_same_gpu_and_a_dead_one_keeps_none(tmp_path: Path) -> None:
     with claimed(["GPU-a", "GPU-b"], tmp_path):
-        taken = pytest.raises(ValueError, match=r"^--only-gpus: another agent on this machine has GPU-c$")
+        taken = pytest.raises(ValueError, match=r"^--only-gpus: another process on this machine has claimed GPU-c$")
         with claimed(["GPU-c"], tmp_path), taken, claimed(["GPU-d", "GPU-c"], tmp_path):
             raise AssertionError("it got a GPU that it may not have")
         with claimed(["GPU-c", "GPU-d"], tmp_path), claimed(["GPU-a"], tmp_path / "other"):

@@ -247,6 +247,20 @@ def test_a_gpu_that_is_unusable_or_on_a_silent_node_is_unavailable() -> None:
     assert (gpu.unavailable, gpu.idle, gpu.known) == (11 + 10, 2, 23)
 
 
+def test_the_gpus_of_a_node_are_known_until_it_is_removed() -> None:
+    lab = Lab(gpus=1)
+    lab.wait(9)
+    lab.tell(e.NodeLost(NodeId("a"), 20.0))
+    lab.wait(9)
+    lab.tell(e.NodeRemoved(node=NodeId("a")))
+    assert NodeId("a") not in lab.cluster.state.nodes
+    before = usage(lab).gpus
+    lab.wait(99)
+    assert usage(lab).gpus == before
+    assert (before.gpus, before.known) == (1, before.idle + before.unavailable)
+    assert before.unavailable > 0
+
+
 def test_a_node_that_is_drained_is_unavailable() -> None:
     lab = Lab(gpus=1)
     lab.tell(e.NodeDrained(node=NodeId("a")))
