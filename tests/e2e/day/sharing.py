@@ -10,7 +10,10 @@ cuts
   asks for what it still has; jobs on GPUs that are not counted in C are left out, as is what these jobs have;
 - a user's fair share is what docs/explanation/policies/fair-share.md says: GPUs in proportion to demand, none above it.
   That is the max-min fair division of C with the demands as weights and as caps: raise all d * x together, and let
-  everybody stop at d.
+  everybody stop at d;
+- a user's due is what of that share their jobs can use: as the page says, one that is larger than the share waits while
+  the others use theirs. So it is at most the sum of what the user has and of what those of the waiting jobs ask for
+  that need no more than the share, or than one GPU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,6 +33,7 @@ class Wanting:
 
     id: str
     user: str
+    least: float
     most: float
     after: list[str]
     array: str
@@ -111,6 +115,15 @@ class Cut:
     capacity: int
     demand: dict[str, float]
     had: dict[str, float]
+    waiting: dict[str, list[tuple[float, float]]]
+
+    def due(self) -> dict[str, float]:
+        """What of their fair shares the users' jobs can use."""
+        due = {}
+        for user, share in fair(self.capacity, self.demand, self.demand).items():
+            fit = sum(more for least, more in self.waiting[user] if least <= max(share, 1.0))
+            due[user] = min(share, self.had[user] + fit)
+        return due
 
     @property
     def seconds(self) -> float:
@@ -173,16 +186,19 @@ def _add(jobs: dict[str, Wanting], entry: Entry, pool: str) -> None:
         return
     after = [dependency["job"] for dependency in spec["after"]]
     array, index, limit = task.get("array", ""), task.get("index", 0), task.get("max_concurrent", 0)
-    most = spec["gpus_max"] / WHOLE
-    jobs[entry.job] = Wanting(entry.job, entry.fact["user"], most, after, array, index, limit, entry.fact["hold"])
+    least, most = spec["gpus_min"] / WHOLE, spec["gpus_max"] / WHOLE
+    jobs[entry.job] = Wanting(
+        entry.job, entry.fact["user"], least, most, after, array, index, limit, entry.fact["hold"]
+    )
 
 
 def _wanted(
     day: Evidence, jobs: dict[str, Wanting], counted: set[str], now: float
-) -> tuple[dict[str, float], dict[str, float]]:
-    """What each user wants now, and has."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, list[tuple[float, float]]]]:
+    """What each user wants now, and has, and of each job that would take more: what it needs at least, and how much."""
     demand: dict[str, float] = {}
     had: dict[str, float] = {}
+    waiting: dict[str, list[tuple[float, float]]] = {}
     seats: dict[str, int] = {}
     for job in jobs.values():  # in order of submission, the tasks of an array by index
         if job.over and not job.allocation:
@@ -196,7 +212,9 @@ def _wanted(
         waits = gated or job.paused or job.over or now < job.not_before or not _may_begin(day, job, now)
         demand[job.user] = demand.get(job.user, 0.0) + (has if waits else job.most)
         had[job.user] = had.get(job.user, 0.0) + has
-    return demand, had
+        more = [] if waits or has >= job.most else [(0.0 if has else job.least, job.most - has)]
+        waiting.setdefault(job.user, []).extend(more)
+    return demand, had, waiting
 
 
 def _may_begin(day: Evidence, job: Wanting, now: float) -> bool:

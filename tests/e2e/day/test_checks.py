@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.day.evidence import Entry
-from tests.e2e.day.sharing import fair
+from tests.e2e.day.sharing import Cut, fair
 from tests.e2e.day.stories import waits
 from tests.e2e.day.test_nothing_is_lost import check_progress
 from tests.e2e.day.test_stories import explains
@@ -23,6 +23,17 @@ def test_fair_shares_follow_demand_and_are_capped_by_it() -> None:
     assert fair(8.0, {"anna": 1.0, "bob": 30.0}, {"anna": 1.0, "bob": 1.0}) == {"anna": 1.0, "bob": 7.0}
     assert fair(50.0, demand, demand) == demand
     assert fair(0.0, demand, demand) == {"anna": 0.0, "bob": 0.0}
+
+
+def test_a_job_that_is_larger_than_its_users_share_is_not_due() -> None:
+    def due(*waiting: tuple[float, float]) -> float:
+        demand = {"anna": 1.0 + sum(most for _, most in waiting), "bob": 6.0}
+        return Cut(0.0, 1.0, 6, demand, {"anna": 1.0, "bob": 5.0}, {"anna": [*waiting], "bob": []}).due()["anna"]
+
+    assert due((3.0, 3.0)) == pytest.approx(1.0)  # of a share of 2.4
+    assert due((1.0, 3.0)) == due((2.0, 2.0), (1.0, 1.0)) == pytest.approx(2.4)
+    assert due((1.0, 1.0)) == pytest.approx(1.5)
+    assert due((1.0, 1.0), (3.0, 3.0)) == pytest.approx(2.0)  # of a share of 2.7
 
 
 def test_a_step_that_was_saved_may_not_be_made_again() -> None:
