@@ -28,7 +28,8 @@ MOST_S: Final = 300.0
 """Seconds after which a simulation is given up, reading included."""
 MOST_CPU_S: Final = 240
 MOST_MEMORY_BYTES: Final = 2 * 2**30
-NICE: Final = 19
+NICE: Final = 5
+"""So that a simulation gives way to the master and the agent, and still ends in time where all CPUs are busy."""
 LEFT_S: Final = 3.0
 """Seconds after which a simulation that nobody waits for is ended; a page that lost its connection is back sooner."""
 KEPT_S: Final = 600.0
