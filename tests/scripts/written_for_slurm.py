@@ -1,8 +1,9 @@
 """Does as submitit does: saves in the handler of USR2, asks for a requeue, and lets SIGTERM and SIGCONT pass it by.
 
-Slurm's `scontrol requeue` is not there, so that the exit code has to say it.
+Slurm's `scontrol requeue` is not found, so that the exit code has to say it.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from types import FrameType
 
 import training
 
+os.environ["PATH"] = "/nowhere"  # this machine may have Slurm's commands
 step = 0
 
 
