@@ -21,6 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 from tests import sshd
 from tests.attacks.hung import can_hang
 from tests.postgres import Server, a_server, programs
+from tests.slurm import rig
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +51,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 NEEDS = {
     "root": lambda: os.geteuid() == 0 and _nobody_can_run_this_python(),
     "postgres": lambda: programs() is not None,
+    "slurm": rig.available,
     "systemd": lambda: shutil.which("systemd-analyze") is not None,
     "namespaces": lambda: _has_namespaces(),
     "history": lambda: _has_commit("94d509c"),

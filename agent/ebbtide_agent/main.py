@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import NoReturn
 
 from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.process import Identity
@@ -51,6 +50,7 @@ from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.network import Network, address_of
 from ebbtide_agent.node import NodeDescription, describe, node_name
 from ebbtide_agent.node_end import NOTICE, NodeEnd
+from ebbtide_agent.pilot.pilot import Lent, Pilot
 from ebbtide_agent.supervisor import limits
 
 __all__ = ["AgentOptions", "has_real_gpus", "run"]
@@ -86,6 +86,9 @@ class AgentOptions:
     until: float | None = None  # when the node is gone, in Unix seconds; None: it stays
     owner: str = ""  # who lends the node until then
     on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
+    lent: Lent | None = (
+        None  # how the node is lent by another scheduler; None: it is not, and attempts outlive the agent
+    )
 
 
 class CannotRun(Exception):
@@ -93,9 +96,10 @@ class CannotRun(Exception):
 
 
 def run(options: AgentOptions) -> int:
-    """Run the agent until SIGTERM or SIGINT, then leave every attempt running.
+    """Run the agent until SIGTERM or SIGINT, then leave every attempt running; a lent node is cleared first.
 
-    Return the exit status: 0 after a stop, 1 if the agent cannot run here, 2 for invalid options.
+    Return the exit status: 0 after a stop, 1 if the agent cannot run here or attempts are left on a node that is given
+    back, 2 for invalid options.
     """
     agent_log.configure()
     try:
@@ -112,9 +116,12 @@ def run(options: AgentOptions) -> int:
     try:
         make_folder(node_dir)
         with _only_agent(node_dir):
-            asyncio.run(_serve(options, name, node_dir, find_master, network))
+            left = asyncio.run(_serve(options, name, node_dir, find_master, network))
     except (CannotRun, NotTrusted, OSError, ValueError) as error:
         return _fail(error, _FAILED)
+    if left:
+        jobs = ", ".join(sorted({status.job_id for status in left}))
+        return _fail(CannotRun(f"the node's time is over, and the master has not taken leave of jobs {jobs}"), _FAILED)
     return 0
 
 
@@ -162,19 +169,24 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
 
 async def _serve(
     options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint], network: Network
-) -> None:
-    """Serve until a signal asks to stop. Raises what keeps the agent from starting."""
+) -> list[agent_pb2.AttemptStatus]:
+    """Serve until a signal asks to stop. Raises what keeps the agent from starting.
+
+    Return the statuses of the attempts that are left on a lent node.
+    """
     serving = asyncio.create_task(_serve_for_ever(options, name, node_dir, find_master, network), name="agent")
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, serving.cancel)
+    left = list[agent_pb2.AttemptStatus]()
     with suppress(asyncio.CancelledError):
-        await serving
+        left = await serving
     log.info("event=stopped node=%s", name)
+    return left
 
 
 async def _serve_for_ever(
     options: AgentOptions, name: str, node_dir: Path, find_master: Callable[[], Endpoint], network: Network
-) -> NoReturn:
+) -> list[agent_pb2.AttemptStatus]:
     listeners: list[Callable[[agent_pb2.AttemptStatus], None]] = []
 
     def changed(status: agent_pb2.AttemptStatus) -> None:
@@ -245,14 +257,42 @@ async def _serve_for_ever(
         facts = (name, os.getpid(), len(reader.gpus), reader.kind, node.cgroup or "none")
         held = (limits.cpus_are(), limits.memory_is())
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s cpus=%s mem=%s", *facts, *held)
-        await link.run()
+        if options.lent is not None:
+            return await _until_given_back(Pilot(options.lent, node_dir, telemetry, attempts.statuses), link)
+        return await link.run()
+
+
+async def _until_given_back(pilot: Pilot, link: MasterLink) -> list[agent_pb2.AttemptStatus]:
+    """Keep the node attached until it has left; return the statuses of what is left on it then.
+
+    The first signal asks it to leave, and a second Ctrl-C ends the agent at once.
+    """
+    loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+    assert serving is not None
+
+    def interrupted() -> None:
+        pilot.ask()
+        loop.add_signal_handler(signal.SIGINT, serving.cancel)
+
+    loop.add_signal_handler(signal.SIGTERM, pilot.ask)
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    attached = asyncio.create_task(link.run(), name="link to the master")
+    try:
+        return await pilot.run()
+    finally:
+        attached.cancel()
+        await asyncio.gather(attached, return_exceptions=True)
 
 
 def _offered(options: AgentOptions, backend: GpuBackend, fake_dir: Path | None, claims: AsyncExitStack) -> GpuBackend:
-    """Return `backend` with the GPUs that the options name, claimed for this agent. Raises ValueError."""
-    if not options.only_gpus:
+    """Return `backend` with the GPUs that the options or the lender name, claimed for this agent. Raises ValueError."""
+    step = None if options.lent is None else options.lent.step
+    if options.only_gpus:
+        uuids = chosen.choose(backend.gpus(), options.only_gpus)
+    elif step is not None:
+        uuids = frozenset(step.choose(backend.gpus()))
+    else:
         return backend
-    uuids = chosen.choose(backend.gpus(), options.only_gpus)
     claims.enter_context(chosen.claimed(uuids, fake_dir))
     return chosen.ChosenGpus(backend, uuids)
 

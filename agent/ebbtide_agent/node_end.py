@@ -5,6 +5,7 @@ The master asks each attempt to leave earlier than that. So where it is heard, t
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +22,12 @@ log = logging.getLogger(__name__)
 MARGIN_S = 5.0
 """Seconds before the end at which no attempt is left; the master asks for more, so that its word comes first."""
 NOTICE = "notice.json"
-"""File in the node's directory with what was announced on this machine: ``until`` (Unix seconds) and ``boot_id``."""
+"""File in the node's directory with what was announced on this machine.
+
+It has ``until`` (Unix seconds), ``boot_id``, and ``owner`` if the one who lends the node was not said at the start.
+"""
+HEARD_S = 2.0
+"""Seconds in which the master asks the attempts of a node that is to be left at once, if it is there."""
 _LONGEST_PAUSE_S = 5.0  # because the clock may be set, and an attempt may start
 
 
@@ -46,6 +52,7 @@ class NodeEnd:
         self._notice_file = notice_file
         self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
         self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
+        self._leave_at = math.inf  # in Unix seconds: the attempts need not stay until the end
         self._changed = asyncio.Event()
         self._asked = set[tuple[Leaving, float]]()
         self.look_for_notice()
@@ -55,9 +62,11 @@ class NodeEnd:
         content, own = None, self._said
         with suppress(OSError, ValueError):
             content = None if self._notice_file is None else read_json(self._notice_file)
-        until = None if content is None or content.get("boot_id") != boot_id() else content.get("until")
+        content = content if content is not None and content.get("boot_id") == boot_id() else {}
+        until = content.get("until")
         if isinstance(until, int | float):
-            own = agent_pb2.Loan(until=until, owner="" if self._said is None else self._said.owner)
+            owner = str(content.get("owner", "")) if self._said is None else self._said.owner
+            own = agent_pb2.Loan(until=until, owner=owner)
         if own != self.own:
             self.own = own
             self.hear(None)
@@ -73,6 +82,11 @@ class NodeEnd:
         self._changed.set()
         log.info("event=node-ends in_s=%s", "never" if until is None else f"{until - time.time():.0f}")
 
+    def leave_now(self) -> None:
+        """Have all attempts leave now; the master has a moment to ask them first."""
+        self._leave_at = min(self._leave_at, time.time() + HEARD_S)
+        self._changed.set()
+
     async def run(self, attempts: Callable[[], Iterable[Leaving]]) -> None:
         """Ask the `attempts` that are left to save and end when it is time, until cancelled."""
         while True:
@@ -85,8 +99,9 @@ class NodeEnd:
     def _ask(self, attempts: Iterable[Leaving], until: float) -> float:
         """Ask the attempts whose time has come. Return the seconds until the next look."""
         left_s, pause_s = until - time.time(), _LONGEST_PAUSE_S
+        to_leave_s = self._leave_at - time.time()
         for attempt in attempts:
-            early_s = left_s - attempt.grace_s - MARGIN_S
+            early_s = min(left_s - attempt.grace_s - MARGIN_S, to_leave_s)
             if attempt.is_over or (attempt, until) in self._asked:
                 continue
             if early_s > 0:

@@ -224,9 +224,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         for job_id in request.job_ids or list(self.jobs):
             yield self._find(job_id, context)
         for job_id in request.job_ids:
-            while self.changes[job_id]:
+            changes = self.changes[job_id]  # a watcher that has gone leaves those alone that a test sets next
+            while changes:
                 self._cut(context)
-                self.jobs[job_id] = self.changes[job_id].pop(0)
+                self.jobs[job_id] = changes.pop(0)
                 yield self.jobs[job_id]
         self.watched.set()
         while context.is_active() and not self._closed:

@@ -432,12 +432,15 @@ def test_the_timeline_shows_who_had_a_gpu_and_leads_to_the_job_by_keyboard(clust
     page.keyboard.press("Enter")
     page.wait_for_selector(".empty")
     page.go_back()
-    canvas = page.locator("#lanes canvas")
-    canvas.focus()
-    for _ in range(200):
-        page.keyboard.press("ArrowRight")
-    while f"job {job} on-the-timeline" not in page.inner_text("#words"):
+    page.wait_for_selector(f"#table tr:has-text('{job} on-the-timeline'):has-text('running')")
+    page.locator("#lanes canvas").focus()
+    page.keyboard.press("End")
+    page.wait_for_function("document.getElementById('words').textContent")
+    words = [page.inner_text("#words")]
+    while f"job {job} on-the-timeline" not in words[-1]:
         page.keyboard.press("ArrowLeft")
+        words.append(page.inner_text("#words"))
+        assert words[-1] != words[-2], words
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(f"/jobs/{job}$"))
 

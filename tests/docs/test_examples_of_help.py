@@ -43,8 +43,9 @@ def parts_of(line: str) -> Iterator[list[str]]:
     words: list[str] = []
     for word in [*shlex.split(line, comments=True), ";"]:
         if word in ("|", "&&", ";"):
-            if words and words[0] == "ebb":
-                yield words[1:]
+            command = words[1:] if words[:1] == ["srun"] else words
+            if command[:1] == ["ebb"]:
+                yield command[1:]
             words = []
         else:
             words.append(word)

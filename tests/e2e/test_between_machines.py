@@ -1,6 +1,7 @@
 """Two homes as two machines: everything between them goes over TLS, and each has to prove itself."""
 
 import json
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from ebbtide_protos.invitation import Invitation, decode
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority, put_server
 from tests.docs.test_examples_of_help import EXAMPLES
-from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.cluster import ANY_ACCOUNT, Cluster, wait_for
 from tests.e2e.stage import furnished
 from tests.e2e.test_examples_of_help import WITH_TLS, check
 
@@ -212,3 +213,24 @@ def test_a_master_with_an_authority_stops_and_starts_with_its_cluster():
         here.ebb("down")
         here.ebb("up")
         wait_for("both are back", lambda: here.nodes_up() == {"login", "ws2"})
+
+
+def test_a_pilot_joins_with_an_invitation_in_a_file_and_gives_its_node_back(tmp_path):
+    with two_machines() as (here, there):
+        file = tmp_path / "loan"
+        file.write_text(here.facts("node", "invite")["invitation"])
+        pilot = ("agent", "pilot", "--name", "ws2", "--gpus", "1xA100-40GB", *ANY_ACCOUNT, "--invitation", str(file))
+        file.chmod(0o644)
+        assert f"others may read it: chmod 600 {file}" in there.ebb(*pilot, code=2).err
+        file.chmod(0o600)
+        with there.start(*pilot, "--idle", "2s") as running:
+            wait_for("ws2 is up", lambda: "ws2" in here.nodes_up())
+            assert not file.exists()
+            said = running.communicate(timeout=60)
+            assert running.returncode == 0, said
+        wait_for("ws2 is down", lambda: "ws2" not in here.nodes_up())
+        with there.start(*pilot) as running:  # the node has joined, and needs no invitation
+            wait_for("ws2 is up again", lambda: "ws2" in here.nodes_up())
+            running.send_signal(signal.SIGINT)
+            said = running.communicate(timeout=60)
+            assert running.returncode == 0, said

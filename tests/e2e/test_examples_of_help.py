@@ -151,6 +151,8 @@ ABOUT_JOURNAL = SUBVERBS_OF_MASTER[:4]
 RELOAD = "ebb master reload"
 WITH_TLS = ("ebb master init", "ebb agent join", "ebb node invite", "ebb node revoke")
 """What test_between_machines.py runs, where there are two."""
+IN_SLURM = "srun "
+"""How the examples begin that test_pilot.py is about, where there is a Slurm."""
 ON_THE_CLUSTER = [name for name, _ in commands() if " " not in name and name not in LEFT_OUT and name not in OF_DAEMONS]
 CONFIG = """
 [pools.a100]
@@ -317,8 +319,8 @@ def test_the_examples_of_agent_join(idle_cluster: Cluster, tmp_path: Path) -> No
     stage = furnished(idle_cluster, tmp_path)
     (idle_cluster.home / "ebbtide.toml").write_text("[pools.a100]\n")
     idle_cluster.up("none", "--node", "first")
-    for line in of("agent"):
-        adapted = stage.adapted(line, stage.masters())
+    for line in (line for line in of("agent") if not line.startswith(IN_SLURM)):
+        adapted = stage.adapted(line, {**stage.masters(), "0,1": "0,1 --gpus 2xRTX4090"})
         stage.interrupt(adapted, lambda _: len(idle_cluster.nodes_up()) == 2, signal.SIGTERM)
         wait_for("it is gone", lambda: len(idle_cluster.nodes_up()) == 1)
 

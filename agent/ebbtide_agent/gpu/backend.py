@@ -22,6 +22,7 @@ class Gpu:
     numa_node: int | None = None
     compute_capability: str = ""  # such as "9.0"
     parent: str = ""  # UUID of the GPU that this MIG slice is cut from; empty: this is a whole GPU
+    minor: int | None = None  # number of its device, as in /dev/nvidia0; None: not available
 
 
 class DeviceLinkKind(IntEnum):

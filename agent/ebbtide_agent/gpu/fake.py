@@ -238,6 +238,10 @@ class FakeNvml:
     def nvmlDeviceGetPciInfo(self, handle: Device) -> PciInfo:
         return PciInfo(handle.pci_bus_id or _not_supported())
 
+    @_named("nvmlDeviceGetMinorNumber")
+    def nvmlDeviceGetMinorNumber(self, handle: Device) -> int:
+        return _not_supported() if handle.minor is None else handle.minor
+
     @_named("nvmlDeviceGetCudaComputeCapability")
     def nvmlDeviceGetCudaComputeCapability(self, handle: Device) -> tuple[int, int]:
         major, _, minor = (handle.compute_capability or _not_supported()).partition(".")

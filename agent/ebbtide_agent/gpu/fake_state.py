@@ -41,6 +41,7 @@ class Device:
     compute_mode: int | None = None
     mig: bool | None = None
     parent: str = ""
+    minor: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ def _describe(profile: Profile, names: list[str]) -> dict[str, Any]:
         }
         whole.append(next(rest))
         own = {"uuid": whole[-1], "model": gpu.model, "mem_bytes": gpu.mem_bytes, "idle_bytes": _IDLE_BYTES}
-        described.append({**own, **common, "persistence": True, "compute_mode": 0, "mig": bool(gpu.slices)})
+        settings = {"persistence": True, "compute_mode": 0, "mig": bool(gpu.slices)}
+        described.append({**own, **common, **settings, "minor": index})
         described += [
             {"uuid": next(rest), "model": part.model, "mem_bytes": part.mem_bytes, "idle_bytes": _IDLE_BYTES, **common}
             | {"parent": whole[-1]}

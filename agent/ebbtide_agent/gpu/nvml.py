@@ -191,6 +191,7 @@ class NvmlBackend:
             numa_node=self._numa_node(bus_id) if bus_id else None,
             compute_capability="" if capability is None else f"{capability[0]}.{capability[1]}",
             parent=parent,
+            minor=self._optional("nvmlDeviceGetMinorNumber", handles.whole),
         )
         self._gpus.append(gpu)
 

@@ -1,6 +1,8 @@
 """Report the node's GPUs to the master: memory, use, and whose processes are on them."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from ebbtide_protos.v1 import agent_pb2
@@ -51,6 +53,7 @@ class Telemetry:
         self.listeners: list[Listener] = []
         self.leaving = False  # whether the machine is about to go down
         self.end = end or NodeEnd()
+        self._news = asyncio.Event()  # what the master is to hear before it is time for a heartbeat
 
     @property
     def kind(self) -> Kind:
@@ -60,6 +63,21 @@ class Telemetry:
     def note_shutdown(self, going: bool) -> None:
         """Note that the machine is about to go down, at once or when a notice says; or that it is not, after all."""
         self.leaving = not self.end.look_for_notice() and going
+        self._news.set()
+
+    def note_leaving(self) -> None:
+        """Note that all attempts are to leave at once, and that a notice says until when they may."""
+        self.end.look_for_notice()
+        self.end.leave_now()
+        self.leaving = True
+        self._news.set()
+
+    async def pause(self, longest_s: float) -> None:
+        """Wait until the next heartbeat is due, or there is something that the master is to hear at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._news.wait()
+        self._news.clear()
 
     async def inventory(self) -> list[agent_pb2.GpuInfo]:
         """Return the node's GPUs, whether they are healthy, and the processes on them."""

@@ -122,7 +122,7 @@ class MasterStream:
             heartbeat = await self._telemetry.heartbeat()
             heartbeat.beat, self._beats[number] = number, boottime()
             self._outbox.put_heartbeat(heartbeat)
-            await asyncio.sleep(pause_s)
+            await self._telemetry.pause(pause_s)
 
     def _renew(self, beat: int) -> None:
         """Renew all leases, because the master has acknowledged this heartbeat."""

@@ -239,7 +239,11 @@ function wordsOf({ lane, span }) {
   return `${whose}: ${what}, ${clock(it.start)} to ${it.end === null ? "now" : clock(it.end)} (${duration(endOf(it) - it.start)})${it.why ? `, then ${it.why}` : ""}`;
 }
 
-function tell(where) { byId("words").textContent = where ? wordsOf(where) : ""; }
+/** Says what is under the pointer, else under the keyboard. */
+function tell(pointer) {
+  const where = pointer ?? (document.activeElement === canvas ? at : null);
+  byId("words").textContent = where ? wordsOf(where) : "";
+}
 
 /** Opens the job of a span, or looks closer at merged ones. */
 function open({ lane, span }) {

@@ -25,6 +25,7 @@ ASKED = {
 FOUND_BY = (
     "nvmlDeviceGetName",
     "nvmlDeviceGetPciInfo",
+    "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetCudaComputeCapability",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetSupportedEventTypes",

@@ -255,6 +255,14 @@ int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
   return sscanf(json_text(d->facts, "compute_capability"), "%d.%d", major, minor) == 2 ? OK : NOT_SUPPORTED;
 }
 
+int nvmlDeviceGetMinorNumber(device *d, unsigned *minor) {
+  CALL(d);
+  WHOLE(d);
+  double number = json_number(d->facts, "minor", -1);
+  *minor = (unsigned)(number < 0 ? 0 : number);
+  return number < 0 ? NOT_SUPPORTED : OK;
+}
+
 static int give_setting(const device *d, const char *name, unsigned *value) {
   double number = json_number(d->facts, name, -1); /* null: not told */
   *value = (unsigned)(number < 0 ? 0 : number);

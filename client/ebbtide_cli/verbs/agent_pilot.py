@@ -1,0 +1,106 @@
+"""``ebb agent pilot``: run the agent of a node that another scheduler lends."""
+
+import getpass
+import os
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ebbtide_cli import interrupts
+from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.sections import SectionedCommand, help_all_option
+from ebbtide_cli.verb import DURATION, examples
+from ebbtide_cli.verbs.agent_options import DAILY, SECTIONS, agent_options, with_options
+
+
+class _PilotCommand(SectionedCommand):
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        return {"Loan": ("--idle", "--invitation"), **SECTIONS}
+
+    def daily(self) -> Container[str]:
+        return {"--idle", "--invitation", *DAILY}
+
+
+@click.command(
+    "pilot",
+    cls=_PilotCommand,
+    epilog=examples(
+        "srun ebb agent pilot --pool hpc --idle 5m",
+        "srun ebb agent pilot --invitation ~/loan.txt --checkpoint-root /shared/ebbtide",
+        "ebb agent pilot --name spot7 --ends-in 8h --idle 10m",
+    ),
+)
+@click.option(
+    "--idle", metavar="TIME", type=DURATION, help="Give the node back when no job has been on it for this long."
+)
+@click.option(
+    "--invitation",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Join with the invitation in this file, which is removed then ('ebb node invite' prints one).",
+)
+@with_options
+@help_all_option
+def pilot(idle: float | None, invitation: Path | None, **given: Any) -> int:
+    """Run the agent of a node that another scheduler lends, until that scheduler wants it back.
+
+    In a step of a Slurm job, it offers the GPUs, CPUs and memory of that step until the job ends. On SIGTERM, as when
+    Slurm preempts the job, and before the end, its jobs save and go on elsewhere; then the agent ends.
+    """
+    from ebbtide_agent.main import run
+    from ebbtide_agent.pilot.pilot import Lent
+    from ebbtide_agent.pilot.slurm import end_of
+    from ebbtide_agent.pilot.slurm import step as slurm_step
+
+    options = agent_options(given)
+    try:
+        step = slurm_step(os.environ)
+    except ValueError as error:
+        raise Failure(f"agent pilot: {error}", USAGE) from None
+    if step is not None:
+        until = options.until or step.until or interrupts.run(end_of(step.job))
+        options = replace(
+            options,
+            name=options.name or step.node_name,
+            cpus=step.cpus if options.cpus is None else options.cpus,
+            mem_bytes=step.mem_bytes if options.mem_bytes is None else options.mem_bytes,
+            until=until,
+            owner=options.owner or step.user or getpass.getuser(),
+        )
+    if invitation is not None:
+        _join(invitation, options.name)
+    with interrupts.unhandled():
+        return run(replace(options, lent=Lent(options.owner, step, idle)))
+
+
+def _join(file: Path, name: str) -> None:
+    """Join with the invitation in ``file`` and remove it, unless the node has joined already. Raises Failure."""
+    from ebbtide_agent.link import joined
+    from ebbtide_agent.link.joining import JoinError
+    from ebbtide_agent.link.joining import join as join_cluster
+    from ebbtide_agent.node import node_name
+    from ebbtide_protos.invitation import decode
+    from ebbtide_protos.place import NotTrusted, check_file
+
+    from ebbtide_cli.home import Home
+
+    try:
+        node = node_name(name)
+        node_dir = Home.current().root / "nodes" / node
+        if joined.load(node_dir) is not None:
+            return
+        check_file(file)
+        if file.stat().st_mode & 0o077:
+            raise NotTrusted(f"others may read it: chmod 600 {file}")
+        wanted = decode(file.read_text())
+    except (NotTrusted, OSError, ValueError) as error:
+        raise Failure(f"agent pilot: --invitation {file}: {error}", USAGE) from None
+    node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        interrupts.run(join_cluster(wanted, node, node_dir))
+    except JoinError as error:
+        raise Failure(f"agent pilot: {error}", FAILED) from None
+    file.unlink(missing_ok=True)
