@@ -12,6 +12,7 @@ VERBS = {
         "agent": "Run a node's agent in the foreground",
         "fake": "Break fake GPUs on purpose",
         "nodes": "Show nodes and GPUs",
+        "supply": "Borrow nodes from another scheduler, as many as the jobs need",
         "deploy": "Make hosts nodes of the cluster over SSH, upgrade them, and take them back",
         "node": "Let nodes join, drain them, put them back into service, or declare them dead",
         "top": "Watch GPUs, memory, jobs and the queue",

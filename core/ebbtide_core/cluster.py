@@ -98,8 +98,8 @@ class Cluster:
         if self._look is not None:
             self._look(event, now)
 
-    def follow(self, look: Callable[[Event, float], None]) -> None:
-        """Call ``look`` with each durable event and its Unix time as soon as the event has taken effect."""
+    def follow(self, look: Callable[[Event, float], None] | None) -> None:
+        """Call ``look`` with each durable event and its Unix time as soon as it has taken effect; None: nobody."""
         self._look = look
 
     def reconfigure(self, settings: Settings, now: float) -> None:

@@ -28,7 +28,7 @@ def test_the_code_for_each_shell_asks_us_back(ebb, shell):
 
 
 def test_verbs_options_and_files_are_completed(complete):
-    assert complete("su") == ["plain,submit", "plain,suspend"]
+    assert complete("su") == ["plain,supply", "plain,submit", "plain,suspend"]
     assert complete("submit", "--gpu-m") == ["plain,--gpu-mem"]
     assert complete("submit", "--", "tr") == ["file,tr"]
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ebbtide_cli.home import Home
+from ebbtide_cli.supplying.settings import FIELDS, read
 from ebbtide_master.config.file import Config, read_config
 
 from scripts.reference import EVERY_TABLE, REFERENCE, configuration_keys
@@ -16,10 +18,18 @@ OF_FAKES = "gpu"
 """A block with this is about fake GPUs."""
 
 
+OF_SUPPLIES = "supply"
+"""A block with this is of supply.toml."""
+
+
+def blocks() -> list[str]:
+    """Every block in TOML."""
+    return [block for page in sorted(DOCS.rglob("*.md")) for block in fenced(page, "toml")]
+
+
 def shown() -> list[str]:
     """Every block that is part of the configuration file."""
-    blocks = (block for page in sorted(DOCS.rglob("*.md")) for block in fenced(page, "toml"))
-    return [block for block in blocks if OF_FAKES not in tomllib.loads(block)]
+    return [block for block in blocks() if not {OF_FAKES, OF_SUPPLIES} & tomllib.loads(block).keys()]
 
 
 @pytest.fixture
@@ -33,6 +43,14 @@ def path(tmp_path: Path) -> Path:
 def test_each_part_that_is_shown_can_stand_alone(path, block):
     path.write_text(block)
     read_config(path)
+
+
+def test_the_file_of_a_supply_is_understood_as_it_is_shown_and_its_page_has_every_field(tmp_path):
+    [block] = [block for block in blocks() if OF_SUPPLIES in tomllib.loads(block)]
+    (tmp_path / "supply.toml").write_text(block)
+    assert [read(Home(tmp_path), name).name for name in tomllib.loads(block)[OF_SUPPLIES]] == ["hpc"]
+    page = (DOCS / "how-to/supplies.md").read_text()
+    assert [field for field in FIELDS if f"`{field}`" not in page] == []
 
 
 def together() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.postgres import Server
 LEFT_OUT = {
     "demo": "test_demo.py runs it, with all that it claims",
     "deploy": "test_deploying.py runs it, with hosts to deploy to",
+    "supply": "tests/slurm/test_supply.py runs it, with a Slurm to borrow from",
 }
 """Verbs whose examples are not run here, and why."""
 

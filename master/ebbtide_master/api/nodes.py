@@ -14,16 +14,22 @@ from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.nodes.draining import drain_forecasts, forecast_drain
 from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.resources.books import Node
+from ebbtide_core.views.demand import copy_of, demand
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.copies import LONGEST_S, ForkedCopies
 from ebbtide_master.api.request_checks import MAX_USER_LENGTH, check_words
 from ebbtide_master.api.views import node_job_message, node_message, pool_messages
+from ebbtide_master.convert import registration_from_hello
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
 
 MAX_REASON_LENGTH: Final = 200
+MOST_NEW_NODES: Final = 256
+"""Nodes that do not exist yet, for which a demand is counted at a time."""
+MOST_NAMED: Final = 100
+"""Jobs that are named of those that would start there."""
 
 
 class NodeService:
@@ -106,6 +112,34 @@ class NodeService:
             raise SpecError("--ends-in", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g} s from now")
         node = NodeId(request.node)
         return await self._tell_node(node, e.LoanChanged(node, ends_in_s, request.user))
+
+    async def CountDemand(self, request: client_pb2.DemandRequest, context: Any) -> client_pb2.DemandReply:
+        """Count how many more nodes like one the waiting jobs have a use for, in a copy of this process."""
+        if not 1 <= request.nodes <= MOST_NEW_NODES:
+            raise SpecError("nodes", f"is not between 1 and {MOST_NEW_NODES}")
+        if not 0 <= request.after_s <= limits.MAX_TIME_LIMIT_S:
+            raise SpecError("after_s", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g}")
+        like = registration_from_hello(request.node)
+        async with self._copies.turn(caller().user):
+            found = await (await self._loop.ask(lambda cluster: self._count_in_a_copy(cluster, request, like)))
+        if found is None:
+            return client_pb2.DemandReply(why_not=f"not found out within {LONGEST_S:g} s")
+        return client_pb2.DemandReply.FromString(found)
+
+    def _count_in_a_copy(
+        self, cluster: Cluster, request: client_pb2.DemandRequest, like: e.NodeRegistered
+    ) -> asyncio.Future[bytes | None]:
+        if like.pool not in cluster.state.pools:
+            raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"pool {like.pool!r} does not exist"))
+        now = self._clock.now()
+
+        def work() -> bytes:
+            cluster.follow(None)
+            found = demand(cluster, [copy_of(like, number) for number in range(request.nodes)], now, request.after_s)
+            reply = client_pb2.DemandReply(nodes=len(found.nodes), job_ids=found.jobs[:MOST_NAMED], at=now)
+            return reply.SerializeToString()
+
+        return self._copies.compute(work)
 
     async def WatchNode(self, request: client_pb2.NodeRequest, context: Any) -> AsyncIterator[client_pb2.NodeReply]:
         """Send a node now, and whenever its jobs change, until it has none or is in service again."""

@@ -43,7 +43,7 @@ ACCESS: Final = {
             Access.HOLDER: ("CreateToken", "ListTokens", "RevokeToken"),
             Access.OPERATOR: (
                 "DrainNode", "ForecastDrain", "ResumeNode", "ListUsers", "ConfirmDead", "EndStray", "BelieveSilence",
-                "RemoveNode", "EndNode", "ShowSettings",
+                "RemoveNode", "EndNode", "ShowSettings", "CountDemand",
             ),
             Access.ADMIN: (
                 "Quiesce", "AddUser", "SetUser", "RemoveUser", "ImportUsers", "Reload", "InviteNode", "RevokeNode",
@@ -58,6 +58,7 @@ _IN_WORDS: Final = {
     "AddUser": "adding users",
     "BelieveSilence": "believing that silent nodes are dead",
     "ConfirmDead": "saying that a node is dead",
+    "CountDemand": "asking how many nodes the jobs need",
     "DrainNode": "draining a node",
     "EndNode": "saying when a node ends",
     "EndStray": "ending what runs without a job",

@@ -2710,6 +2710,69 @@ class RemoveNodeReply(_message.Message):
 Global___RemoveNodeReply: _TypeAlias = RemoveNodeReply  # noqa: Y015
 
 @_typing.final
+class DemandRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    AFTER_S_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    """so many there could be"""
+    after_s: _builtins.float
+    """jobs that have waited for less do not count"""
+    @_builtins.property
+    def node(self) -> _agent_pb2.Hello:
+        """as such a node would introduce itself; its loan says how long it would stay"""
+
+    def __init__(
+        self,
+        *,
+        node: _agent_pb2.Hello | None = ...,
+        nodes: _builtins.int = ...,
+        after_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "node", b"node", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DemandRequest: _TypeAlias = DemandRequest  # noqa: Y015
+
+@_typing.final
+class DemandReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    WHY_NOT_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    why_not: _builtins.str
+    """why it was not found out, in words; else empty"""
+    at: _builtins.float
+    """Unix seconds"""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that would start there"""
+
+    def __init__(
+        self,
+        *,
+        nodes: _builtins.int = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        why_not: _builtins.str = ...,
+        at: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "job_ids", b"job_ids", "nodes", b"nodes", "why_not", b"why_not"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DemandReply: _TypeAlias = DemandReply  # noqa: Y015
+
+@_typing.final
 class NodeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -225,6 +225,11 @@ class ClientServiceStub:
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.SerializeToString,
                 response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.FromString,
                 _registered_method=True)
+        self.CountDemand = channel.unary_unary(
+                '/ebbtide.v1.ClientService/CountDemand',
+                request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DemandRequest.SerializeToString,
+                response_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DemandReply.FromString,
+                _registered_method=True)
         self.WatchNode = channel.unary_stream(
                 '/ebbtide.v1.ClientService/WatchNode',
                 request_serializer=ebbtide__protos_dot_v1_dot_client__pb2.NodeRequest.SerializeToString,
@@ -580,6 +585,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountDemand(self, request, context):
+        """How many more nodes like one the waiting jobs of its pool have a use for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchNode(self, request, context):
         """A node now, and whenever who is there changes; ends when nobody is.
         """
@@ -897,6 +909,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.BelieveSilence,
                     request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.FromString,
                     response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.SerializeToString,
+            ),
+            'CountDemand': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountDemand,
+                    request_deserializer=ebbtide__protos_dot_v1_dot_client__pb2.DemandRequest.FromString,
+                    response_serializer=ebbtide__protos_dot_v1_dot_client__pb2.DemandReply.SerializeToString,
             ),
             'WatchNode': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchNode,
@@ -1998,6 +2015,33 @@ class ClientService:
             '/ebbtide.v1.ClientService/BelieveSilence',
             ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceRequest.SerializeToString,
             ebbtide__protos_dot_v1_dot_client__pb2.BelieveSilenceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountDemand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ebbtide.v1.ClientService/CountDemand',
+            ebbtide__protos_dot_v1_dot_client__pb2.DemandRequest.SerializeToString,
+            ebbtide__protos_dot_v1_dot_client__pb2.DemandReply.FromString,
             options,
             channel_credentials,
             insecure,

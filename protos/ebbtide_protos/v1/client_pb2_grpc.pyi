@@ -111,6 +111,8 @@ class ClientServiceStub:
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _grpc.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]
     """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
+    CountDemand: _grpc.UnaryUnaryMultiCallable[_client_pb2.DemandRequest, _client_pb2.DemandReply]
+    """How many more nodes like one the waiting jobs of its pool have a use for."""
     WatchNode: _grpc.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _grpc.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]
@@ -212,6 +214,8 @@ class ClientServiceAsyncStub(ClientServiceStub):
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _aio.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]  # type: ignore[assignment]
     """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
+    CountDemand: _aio.UnaryUnaryMultiCallable[_client_pb2.DemandRequest, _client_pb2.DemandReply]  # type: ignore[assignment]
+    """How many more nodes like one the waiting jobs of its pool have a use for."""
     WatchNode: _aio.UnaryStreamMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """A node now, and whenever who is there changes; ends when nobody is."""
     Connect: _aio.StreamStreamMultiCallable[_channel_pb2.ChannelInput, _channel_pb2.ChannelOutput]  # type: ignore[assignment]
@@ -532,6 +536,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.BelieveSilenceReply, _abc.Awaitable[_client_pb2.BelieveSilenceReply]]:
         """Say that nodes which fell silent together did so by themselves, and that it is not the master that is cut off."""
+
+    @_abc_1.abstractmethod
+    def CountDemand(
+        self,
+        request: _client_pb2.DemandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.DemandReply, _abc.Awaitable[_client_pb2.DemandReply]]:
+        """How many more nodes like one the waiting jobs of its pool have a use for."""
 
     @_abc_1.abstractmethod
     def WatchNode(

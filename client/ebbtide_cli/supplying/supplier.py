@@ -1,0 +1,243 @@
+"""Serve one supply: ask the lender and the master how things are, and the lender for what follows from it.
+
+What is to be asked for is on disk before it is asked for, so a supplier that was killed finds its loans again by their
+names. Loans go on without it.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from ebbtide_core.supply.supply import AskForLoan, BorrowedNode, CallOff, NodeSupply
+from ebbtide_protos.invitation import Invitation, encode
+from ebbtide_protos.v1 import agent_pb2, client_pb2
+
+from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.errors import Failure
+from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
+from ebbtide_cli.supplying.slurm import LenderAwayError, LenderRefusedError, Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
+
+LOOK_S: Final = 30.0
+"""Seconds between two questions to the lender about all loans."""
+ROUND_S: Final = 1.0
+DEMAND_S: Final = 5.0
+"""Seconds between two questions to the master about how many nodes are needed."""
+INVITED_S: Final = 7 * 86400.0
+"""Seconds for which an invitation is good: a loan may wait for long."""
+_GONE: Final = frozenset({"down", "ended"})
+
+
+@dataclass(slots=True)
+class Supplier:
+    """Serves one supply until `stop` is set. ``say`` gets a line for each thing that happens."""
+
+    borrowing: Borrowing
+    folder: SupplyFolder
+    lender: Slurm
+    master: str | None
+    say: Callable[[str], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+    supply: NodeSupply = field(init=False)
+    _looked_at: float = float("-inf")
+    _counted_at: float = float("-inf")
+    _counted_with: frozenset[str] = frozenset()
+    _demand: int | None = None
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Serve until asked to stop."""
+        self.folder.make()
+        with self.folder.locked(), _until_signalled(self.stop):
+            supply = self.supply = self.folder.load(self.borrowing.name, self.borrowing.settings)
+            for loan in supply.unfinished():
+                self._tell(loan)
+            while not self.stop.is_set():
+                self.round(time.time())
+                self.stop.wait(ROUND_S)
+
+    def round(self, now: float) -> None:
+        """Hear what is new, and do what follows."""
+        for wish in self.folder.take_wishes():
+            self._grant(wish)
+        nodes = self._nodes()
+        self._hear(nodes, now)
+        for action in list(self.supply.decide(self._needed(nodes, now), now)):
+            self.folder.save(self.supply)
+            match action:
+                case AskForLoan(id):
+                    self._ask(self.supply.loans[id], now)
+                case CallOff(id):
+                    with self._lender_may_be_away():
+                        self.lender.call_off(self.supply.loans[id].job)
+        for loan in self.supply.loans.values():
+            self._tell(loan)
+        self._note("supply", self._state(now))
+        self.folder.save(self.supply)
+
+    # --- hearing ---
+
+    def _nodes(self) -> dict[str, client_pb2.Node] | None:
+        """Return the nodes that the supply has borrowed, as the master knows them; None if it is away."""
+        try:
+            with connected(self.master) as stub:
+                found = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
+        except Failure as failure:
+            self._note("master", f"the master is away: {failure}")
+            return None
+        self._note("master", "")
+        return {node.name: node for node in found if node.labels.get(SUPPLY) == self.borrowing.name}
+
+    def _hear(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> None:
+        up = {name for name, node in (nodes or {}).items() if node.state not in _GONE}
+        self.supply.see_up(up, now)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            with self._lender_may_be_away():
+                self.supply.hear(self.lender.look(), up, now)
+                self._note("lender", "")
+        if nodes:
+            self._take_leave(nodes)
+
+    def _take_leave(self, nodes: dict[str, client_pb2.Node]) -> None:
+        """Tell the master which nodes are dead for certain, and forget those that have ended."""
+        for name, node in nodes.items():
+            loan = self.supply.loans.get(name)
+            if loan is None or not loan.is_over or node.state not in _GONE:
+                continue
+            request = client_pb2.NodeRequest(node=name, user=user_name())
+            with suppress(Failure), connected(self.master) as stub:  # it is not silent for long enough, or not empty
+                if loan.proved and node.state == "down" and not node.dead:
+                    ask(stub.ConfirmDead, request)
+                ask(stub.RemoveNode, request)
+                self.say(f"{name}: forgotten")
+
+    def _needed(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> int | None:
+        """Return how many more nodes are needed; None if that is not known."""
+        if nodes is None:
+            return None
+        coming = frozenset(loan.id for loan in self.supply.unfinished() if loan.comes)
+        if coming != self._counted_with or now - self._counted_at >= DEMAND_S:  # a node that came is no demand any more
+            self._counted_at, self._counted_with = now, coming
+            known = next((_hello(node) for node in nodes.values() if node.gpus), None)
+            request = client_pb2.DemandRequest(
+                node=self.borrowing.like(known, now),
+                nodes=self.borrowing.settings.max_nodes,
+                after_s=self.borrowing.after_s,
+            )
+            try:
+                with connected(self.master) as stub:
+                    reply = ask(stub.CountDemand, request)
+            except Failure as failure:
+                self._note("demand", str(failure))
+                self._demand = None
+            else:
+                self._note("demand", reply.why_not)
+                self._demand = None if reply.why_not else reply.nodes
+        return self._demand
+
+    # --- doing ---
+
+    def _ask(self, loan: BorrowedNode, now: float) -> None:
+        """Ask the lender for a loan."""
+        try:
+            with connected(self.master) as stub:
+                invitation = self._invitation(stub, loan.id)
+            script = self.folder.path / f"{loan.id}.sh"
+            script.write_text(self.lender.script(loan.id, invitation, loan.kept))
+            self.borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            job = self.lender.ask(script)
+        except (Failure, LenderRefusedError, LenderAwayError, OSError) as error:
+            self.supply.refused(loan.id, str(error), now)
+        else:
+            self.supply.heard_job(loan.id, job, now)
+
+    def _invitation(self, stub: "ClientServiceStub", id: str) -> Path:
+        reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=id, expires_s=INVITED_S))
+        return self.folder.write_secret(f"{id}.invitation", encode(Invitation(reply.address, reply.secret, reply.ca)))
+
+    def _grant(self, wish: dict[str, object]) -> None:
+        match wish:
+            case {"do": "pause"}:
+                self.supply.paused = True
+            case {"do": "resume"}:
+                self.supply.paused = False
+                self.supply.failures, self.supply.not_before, self.supply.trouble = 0, 0.0, ""
+            case {"do": "add", "nodes": int(nodes)}:
+                self.supply.wanted += nodes
+                self.supply.not_before = 0.0
+            case {"do": "release", "loan": str(id), "user": str(user)}:
+                with suppress(KeyError):
+                    self.supply.release(id, f"released by {user}")
+            case _:
+                self.say(f"an unknown wish: {wish}")
+
+    # --- saying ---
+
+    def _tell(self, loan: BorrowedNode) -> None:
+        job, why = (f" as job {loan.job}" if loan.job else ""), (f": {loan.reason}" if loan.reason else "")
+        self._note(loan.id, f"{loan.phase.value}{job}{why}")
+        if loan.is_over:
+            for left in (f"{loan.id}.invitation", f"{loan.id}.sh"):
+                (self.folder.path / left).unlink(missing_ok=True)
+
+    def _state(self, now: float) -> str:
+        if self.supply.paused:
+            return "paused"
+        if now < self.supply.not_before:
+            return f"backing off after {self.supply.failures} failures: {self.supply.trouble}"
+        return ""
+
+    def _note(self, about: str, words: str) -> None:
+        """Say what is new about something; nothing if it is what was said last."""
+        if self._said.get(about, "") != words:
+            self._said[about] = words
+            self.say(f"{about}: {words or 'well again'}")
+
+    @contextmanager
+    def _lender_may_be_away(self) -> "Iterator[None]":
+        try:
+            yield
+        except LenderAwayError as error:
+            self._note("lender", f"does not answer: {error}")
+
+
+def _hello(node: client_pb2.Node) -> agent_pb2.Hello:
+    """Return how a node like ``node`` would introduce itself."""
+    gpus = [
+        agent_pb2.GpuInfo(uuid=info.uuid, index=info.index, model=info.model, mem_bytes=info.mem_bytes, healthy=True)
+        for info in (gpu.info for gpu in node.gpus)
+    ]
+    return agent_pb2.Hello(
+        gpus=gpus,
+        cpus=node.cpus,
+        mem_bytes=node.mem_bytes,
+        checkpoint_root_id=node.checkpoint_root_id,
+        labels=node.labels,
+        taints=node.taints,
+    )
+
+
+@contextmanager
+def _until_signalled(stop: threading.Event) -> "Iterator[None]":
+    def asked(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

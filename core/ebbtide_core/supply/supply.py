@@ -1,0 +1,282 @@
+"""Decides how many nodes a supply borrows from another scheduler, and keeps what became of each loan.
+
+A loan is one job of the lender, in which a pilot runs: an agent that gives its node back by itself. So the supply only
+asks for loans and calls off those that wait in vain. What lender and master say comes in by `NodeSupply.hear`; what is
+to be asked of the lender comes out of `NodeSupply.decide`. Nothing here asks anybody.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ebbtide_core.model.frozen import frozen
+
+BETWEEN_LOANS_S: Final = 5.0
+"""Seconds between two requests for a loan."""
+KNOWN_S: Final = 90.0
+"""Seconds within which the lender knows of a loan that was asked for; it is asked every half a minute."""
+STARTS_S: Final = 300.0
+"""Seconds within which the agent of a loan that the lender has started is attached to the master."""
+NOT_NEEDED_S: Final = 60.0
+"""Seconds after which a loan that the lender has not started, and that nobody needs any more, is called off."""
+AGAIN_S: Final = 60.0
+"""Seconds after which the lender is asked again to end a loan that has not ended."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 1800.0
+REMEMBERED: Final = 50
+"""Ended loans that are kept to be shown."""
+
+
+class LoanPhase(Enum):
+    """How far a loan is."""
+
+    ASKED = "asked"  # it is to be asked for, or was; whether the lender has heard of it is not known
+    QUEUED = "queued"
+    STARTING = "starting"  # the lender has started it, and its agent is not attached yet
+    UP = "up"
+    ENDED = "ended"
+
+
+class LenderState(Enum):
+    """What the lender says of a loan."""
+
+    WAITS = "waits"
+    NEVER_STARTS = "never starts"  # it waits for something that cannot happen
+    RUNS = "runs"
+    OVER = "over"
+
+
+@frozen
+class LenderFacts:
+    """A loan as the lender sees it: its job there, and why it waits or how it ended, in words.
+
+    ``until`` is when it ends, in Unix seconds. With ``proves_death``, no process of it can be left.
+    """
+
+    state: LenderState
+    job: str
+    reason: str = ""
+    until: float | None = None
+    proves_death: bool = False
+
+
+@frozen
+class SupplySettings:
+    """How much is borrowed: up to ``max_nodes`` at a time, and ``min_nodes`` even if nobody waits.
+
+    ``backlog`` is how many loans may wait for the lender at a time.
+    """
+
+    max_nodes: int
+    min_nodes: int = 0
+    backlog: int = 2
+
+    def __post_init__(self) -> None:
+        if self.max_nodes < 1:
+            raise ValueError("max_nodes: is not at least 1")
+        if not 0 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(f"min_nodes: is not between 0 and max_nodes, {self.max_nodes}")
+        if self.backlog < 1:
+            raise ValueError("backlog: is not at least 1")
+
+
+@dataclass(slots=True)
+class BorrowedNode:
+    """One loan; ``id`` is its name with the lender, and that of its node.
+
+    It is in its phase since Unix time ``since``. ``job`` is the lender's name for it, empty until that is known;
+    ``reason`` says why it waits or how it ended. A ``kept`` one is not given back when it is idle; an ``added`` one was
+    asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
+    says that no process of it is left.
+    """
+
+    id: str
+    asked_at: float
+    since: float
+    kept: bool = False
+    added: bool = False
+    phase: LoanPhase = LoanPhase.ASKED
+    job: str = ""
+    reason: str = ""
+    until: float | None = None
+    was_up: bool = False
+    called_off: str = ""
+    called_at: float = 0.0
+    proved: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase is LoanPhase.ENDED
+
+    @property
+    def comes(self) -> bool:
+        """Whether its node is still to come."""
+        return self.phase in (LoanPhase.ASKED, LoanPhase.QUEUED, LoanPhase.STARTING) and not self.called_off
+
+    @property
+    def waits(self) -> bool:
+        """Whether the lender has not started it."""
+        return self.phase in (LoanPhase.ASKED, LoanPhase.QUEUED)
+
+    def enter(self, phase: LoanPhase, now: float, reason: str = "") -> None:
+        """Note that it is in ``phase`` from now on, and why."""
+        if phase is not self.phase:
+            self.phase, self.since = phase, now
+        self.reason = reason
+
+
+@frozen
+class AskForLoan:
+    """Ask the lender for this loan."""
+
+    id: str
+
+
+@frozen
+class CallOff:
+    """Ask the lender to end this loan."""
+
+    id: str
+
+
+Action = AskForLoan | CallOff
+
+
+@dataclass(slots=True)
+class NodeSupply:
+    """The loans of one supply, by id, and whether it asks for more.
+
+    After ``failures`` in a row it asks for none until Unix time ``not_before``, because of ``trouble``.
+    """
+
+    name: str
+    settings: SupplySettings
+    loans: dict[str, BorrowedNode] = field(default_factory=dict)
+    paused: bool = False
+    wanted: int = 0
+    """Nodes that a user asked for and that were not asked of the lender yet."""
+    number: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+    trouble: str = ""
+    asked_at: float = 0.0
+    needed_at: float = 0.0
+
+    def unfinished(self) -> list[BorrowedNode]:
+        """Return the loans that have not ended, the oldest first."""
+        return [loan for loan in self.loans.values() if not loan.is_over]
+
+    # --- what was heard ---
+
+    def hear(self, lender: Mapping[str, LenderFacts], up: Collection[str], now: float) -> None:
+        """Take in what the lender says of its loans, and which nodes are attached to the master."""
+        for loan in self.unfinished():
+            self._hear_of(loan, lender.get(loan.id), now)
+        self.see_up(up, now)
+        over = [loan.id for loan in self.loans.values() if loan.is_over]
+        for id in over[: max(0, len(over) - REMEMBERED)]:
+            del self.loans[id]
+
+    def see_up(self, up: Collection[str], now: float) -> None:
+        """Take in which nodes are attached to the master."""
+        for loan in self.unfinished():
+            if loan.id in up and loan.phase is not LoanPhase.UP:
+                loan.enter(LoanPhase.UP, now)
+                loan.was_up = True
+                self.failures, self.not_before, self.trouble = 0, 0.0, ""
+
+    def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, now: float) -> None:
+        if facts is None:
+            if loan.phase is not LoanPhase.ASKED:
+                self._end(loan, "the lender does not know it any more", now)
+            elif now - loan.since > KNOWN_S:
+                self._end(loan, "the lender never had it", now)
+            return
+        loan.job, loan.until = facts.job, facts.until
+        match facts.state:
+            case LenderState.WAITS:
+                loan.enter(LoanPhase.QUEUED, now, facts.reason)
+            case LenderState.NEVER_STARTS:
+                loan.enter(LoanPhase.QUEUED, now, facts.reason)
+                self._give_up(loan, f"it would never start: {facts.reason}", now)
+            case LenderState.RUNS if loan.phase is not LoanPhase.UP:
+                loan.enter(LoanPhase.STARTING, now, facts.reason)
+                if now - loan.since > STARTS_S:
+                    self._give_up(loan, f"no agent after {STARTS_S:g} s", now)
+            case LenderState.RUNS:
+                pass
+            case LenderState.OVER:
+                loan.proved = facts.proves_death
+                self._end(loan, facts.reason, now)
+
+    def heard_job(self, id: str, job: str, now: float) -> None:
+        """Take in that the lender has taken a loan, as its job ``job``."""
+        loan = self.loans[id]
+        loan.job = job
+        loan.enter(LoanPhase.QUEUED, now)
+
+    def refused(self, id: str, why: str, now: float) -> None:
+        """Take in that the lender has refused a loan."""
+        self._end(self.loans[id], why, now)
+
+    def _end(self, loan: BorrowedNode, why: str, now: float) -> None:
+        if not loan.was_up and not loan.called_off:
+            self._fail(why, now)
+        loan.enter(LoanPhase.ENDED, now, loan.called_off or why)
+
+    def _give_up(self, loan: BorrowedNode, why: str, now: float) -> None:
+        if not loan.called_off:
+            loan.called_off = why
+            self._fail(why, now)
+
+    def _fail(self, why: str, now: float) -> None:
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self.failures, 20), LONGEST_PAUSE_S)
+        self.failures += 1
+        self.not_before, self.trouble = now + pause_s, why
+
+    # --- what users want ---
+
+    def release(self, id: str, why: str) -> None:
+        """Call off a loan. Raises KeyError if there is none of that name that has not ended."""
+        loan = self.loans[id]
+        if loan.is_over:
+            raise KeyError(id)
+        loan.called_off = why
+
+    # --- what follows ---
+
+    def decide(self, demand: int | None, now: float) -> Iterator[Action]:
+        """Yield what is to be asked of the lender, if ``demand`` more nodes are needed; None: that is not known."""
+        coming = [loan for loan in self.unfinished() if loan.comes]
+        need = (demand or 0) + self.wanted
+        if demand is None or need >= len(coming):
+            self.needed_at = now
+        elif now - self.needed_at >= NOT_NEEDED_S:
+            idle = [loan for loan in coming if loan.waits and not loan.kept and not loan.added]
+            for loan in idle[::-1][: len(coming) - need]:
+                loan.called_off = "nobody needs it any more"
+        for loan in self.unfinished():
+            if loan.called_off and loan.job and now - loan.called_at >= AGAIN_S:
+                loan.called_at = now
+                yield CallOff(loan.id)
+        if (asked := self._next_loan(need - len(coming), now)) is not None:
+            yield AskForLoan(asked.id)
+
+    def _next_loan(self, missing: int, now: float) -> BorrowedNode | None:
+        """Return a new loan that is to be asked for; None if none is now."""
+        there = [loan for loan in self.unfinished() if not loan.called_off]
+        kept = sum(loan.kept for loan in there) < self.settings.min_nodes
+        waiting = sum(loan.waits for loan in there)
+        full = len(self.unfinished()) >= self.settings.max_nodes or waiting >= self.settings.backlog
+        if full or not (missing > 0 or kept):
+            return None
+        if (self.paused and not self.wanted) or now < max(self.not_before, self.asked_at + BETWEEN_LOANS_S):
+            return None
+        self.number += 1
+        self.asked_at = now
+        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=self.wanted > 0)
+        self.wanted = max(0, self.wanted - 1)
+        self.loans[loan.id] = loan
+        return loan

@@ -1,0 +1,217 @@
+"""What is borrowed, as its file says it, and what Slurm's answers mean."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.home import Home
+from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.settings import FIELDS, names, read
+from ebbtide_cli.supplying.slurm import LenderAwayError, LenderRefusedError, Slurm
+from ebbtide_core.supply.supply import LenderFacts, LenderState, LoanPhase, NodeSupply, SupplySettings
+from ebbtide_protos.v1 import agent_pb2
+
+LEAST = 'max_nodes = 4\ngpus_per_node = 2\ntime = "8h"\n'
+
+
+@pytest.fixture
+def home(tmp_path) -> Home:
+    return Home(tmp_path)
+
+
+def write(home: Home, body: str, name: str = "hpc") -> None:
+    (home.root / "supply.toml").write_text(f"[supply.{name}]\n{body}")
+
+
+def test_a_supply_needs_little(home: Home) -> None:
+    write(home, LEAST)
+    found = read(home, "hpc")
+    assert (found.settings, found.gpus, found.time_s) == (SupplySettings(4), 2, 28800.0)
+    assert (found.pool, found.after_s, found.idle_s, found.lender) == ("default", 30.0, 300.0, ())
+    assert names(home) == ["hpc"]
+
+
+def test_every_field_is_known(home: Home) -> None:
+    whole = LEAST + "\n".join(
+        [
+            'kind = "slurm"', 'pool = "hpc"', "min_nodes = 1", "backlog = 3", 'gpu_type = "A100"', 'gpu_mem = "40GiB"',
+            "cpus = 16", 'mem = "64GiB"', 'after = "1m"', 'idle = "10m"', 'home = "/tmp/x"', 'checkpoint_root = "/s"',
+            'sbatch = ["--partition=gpu"]', 'agent = ["--mps", "off"]',
+        ]
+    )  # fmt: skip
+    write(home, whole)
+    found = read(home, "hpc")
+    assert (found.cpus, found.mem_bytes, found.gpu_mem_bytes) == (16.0, 64 << 30, 40 << 30)
+    assert (found.checkpoint_root, found.home) == (Path("/s"), Path("/tmp/x"))
+    assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('gpus_per_node = 2\ntime = "8h"', "max_nodes: is missing"),
+        (LEAST + "min_nodes = 9", "min_nodes: is not between 0 and max_nodes, 4"),
+        (LEAST + "backlog = 0", "backlog: is not at least 1"),
+        (LEAST + "backlog = true", "backlog: True is not of type int"),
+        (LEAST + 'kind = "pbs"', "kind: 'pbs' is not slurm"),
+        (LEAST + 'idle = "soon"', "idle: 'soon' is not a duration"),
+        (LEAST + "sbatch = [1]", "sbatch: is not a list of texts"),
+        (LEAST + "idel = 1", "idel: there is no such field: did you mean 'idle'?"),
+        ('max_nodes = 1\ngpus_per_node = 99\ntime = "1h"', "gpus_per_node: is not between 0 and 64"),
+    ],
+)
+def test_a_mistake_names_the_file_and_the_field(home: Home, body: str, says: str) -> None:
+    write(home, body)
+    with pytest.raises(Failure) as failure:
+        read(home, "hpc")
+    assert f"{home.root}/supply.toml: [supply.hpc] {says}" in str(failure.value)
+    assert failure.value.code == USAGE
+
+
+def test_a_supply_that_is_not_there_and_a_name_that_cannot_be(home: Home) -> None:
+    with pytest.raises(Failure, match=r"there is no .*supply\.toml"):
+        read(home, "hpc")
+    write(home, LEAST)
+    with pytest.raises(Failure, match=r"has no \[supply.x\]; there are: hpc"):
+        read(home, "x")
+    write(home, LEAST, '"../x"')
+    with pytest.raises(Failure, match="a name has up to 32 letters"):
+        names(home)
+    (home.root / "supply.toml").write_text("supply = 1")
+    with pytest.raises(Failure, match="something else than tables"):
+        names(home)
+
+
+def test_a_borrowed_node_is_as_the_file_says_until_one_is_known(home: Home, tmp_path) -> None:
+    write(home, LEAST + f'gpu_type = "A100"\ncheckpoint_root = "{tmp_path}"\n')
+    (tmp_path / ".ebbtide-root").write_text("shared-1\n")
+    found = read(home, "hpc")
+    like = found.like(None, 1000.0)
+    assert ([gpu.model for gpu in like.gpus], like.checkpoint_root_id) == (["A100", "A100"], "shared-1")
+    assert (like.loan.until, like.labels["supply"]) == (1000.0 + 28800.0, "hpc")
+    known = agent_pb2.Hello(gpus=[agent_pb2.GpuInfo(uuid="G", model="H100")], cpus=7, checkpoint_root_id="r")
+    like = found.like(known, 1000.0)
+    assert ([gpu.model for gpu in like.gpus], like.cpus, like.checkpoint_root_id) == (["H100"], 7, "r")
+
+
+def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
+    folder = SupplyFolder.of(home, "hpc")
+    folder.make()
+    supply = folder.load("hpc", SupplySettings(4))
+    assert not supply.loans
+    list(supply.decide(1, 1000.0))
+    supply.loans["hpc-1"].enter(LoanPhase.UP, 1001.0)
+    supply.paused, supply.trouble = True, "no"
+    folder.save(supply)
+    assert folder.load("hpc", SupplySettings(4)) == NodeSupply(
+        "hpc", SupplySettings(4), supply.loans, True, 0, 1, 0, 0.0, "no", 1000.0
+    )
+
+
+def test_wishes_are_taken_once_and_in_order(home: Home) -> None:
+    folder = SupplyFolder.of(home, "hpc")
+    folder.wish(do="add", nodes=2)
+    time.sleep(0.01)
+    folder.wish(do="pause")
+    (folder.path / "wishes" / "broken.json").write_text("{")
+    assert [wish["do"] for wish in folder.take_wishes()] == ["add", "pause"]
+    assert folder.take_wishes() == []
+
+
+def test_only_one_supplier_serves_a_supply(home: Home) -> None:
+    folder = SupplyFolder.of(home, "hpc")
+    assert not folder.is_served()
+    folder.make()
+    with folder.locked():
+        assert folder.is_served()
+        with pytest.raises(Failure, match="another supplier of hpc runs"), folder.locked():
+            pass
+    assert not folder.is_served()
+
+
+# --- Slurm ---
+
+
+@pytest.fixture
+def slurm(home: Home, tmp_path, monkeypatch) -> Slurm:
+    write(home, LEAST + 'sbatch = ["--partition=gpu nodes"]\n')
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    monkeypatch.setenv("PATH", f"{bin}:/usr/bin:/bin")
+    folder = SupplyFolder.of(home, "hpc")
+    folder.make()
+    return Slurm(read(home, "hpc"), folder.path, ("/opt/ebb",))
+
+
+def program(tmp_path: Path, name: str, body: str) -> None:
+    path = tmp_path / "bin" / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_the_script_of_a_loan_is_a_script_and_has_no_secret(slurm: Slurm, tmp_path) -> None:
+    secret = tmp_path / "hpc-1.invitation"
+    secret.write_text("ebbi_secret")
+    script = slurm.script("hpc-1", secret, kept=False)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).returncode == 0
+    assert "ebbi_secret" not in script
+    assert "#SBATCH '--partition=gpu nodes'" in script
+    assert "#SBATCH --gres=gpu:2\n" in script
+    assert "#SBATCH --time=480\n" in script
+    last = script.splitlines()[-1]
+    assert last.startswith("exec srun --overlap --nodes=1 --ntasks=1 /opt/ebb agent pilot --name hpc-1 --pool default")
+    assert "--idle 300s" in last
+    assert "--idle" not in slurm.script("hpc-1", secret, kept=True)
+
+
+def test_what_slurm_says_of_loans(slurm: Slurm, tmp_path) -> None:
+    program(tmp_path, "scontrol", "echo 'ProctrackType           = proctrack/cgroup'")
+    lines = [
+        "ebb-hpc-1|11|PENDING|N/A|Priority",
+        "ebb-hpc-2|12|PENDING|N/A|PartitionTimeLimit",
+        "ebb-hpc-3|13|RUNNING|2030-01-01T00:00:00|None",
+        "ebb-hpc-4|14|COMPLETING|2030-01-01T00:00:00|None",
+        "ebb-hpc-5|15|PREEMPTED|2030-01-01T00:00:00|None",
+        "ebb-hpc-6|16|NODE_FAIL|2030-01-01T00:00:00|NodeDown",
+        "ebb-hpc-x|17|RUNNING|N/A|None",
+        "ebb-other-1|18|RUNNING|N/A|None",
+        "mine|19|RUNNING|N/A|None",
+    ]
+    program(tmp_path, "squeue", "cat <<'E'\n" + "\n".join(lines) + "\nE")
+    end = time.mktime((2030, 1, 1, 0, 0, 0, 0, 0, -1))
+    assert slurm.look() == {
+        "hpc-1": LenderFacts(LenderState.WAITS, "11", "Priority"),
+        "hpc-2": LenderFacts(LenderState.NEVER_STARTS, "12", "PartitionTimeLimit"),
+        "hpc-3": LenderFacts(LenderState.RUNS, "13", until=end),
+        "hpc-4": LenderFacts(LenderState.RUNS, "14", until=end),
+        "hpc-5": LenderFacts(LenderState.OVER, "15", "PREEMPTED", end, True),
+        "hpc-6": LenderFacts(LenderState.OVER, "16", "NODE_FAIL (NodeDown)", end, False),
+    }
+
+
+@pytest.mark.parametrize("tracking", ["proctrack/linuxproc", "proctrack/pgid", ""])
+def test_only_tracking_by_cgroup_proves_a_death(slurm: Slurm, tmp_path, tracking: str) -> None:
+    program(tmp_path, "scontrol", f"echo 'ProctrackType           = {tracking}'")
+    assert not slurm.proves_death()
+
+
+def test_a_slurm_that_does_not_answer_is_away(slurm: Slurm, tmp_path, monkeypatch) -> None:
+    with pytest.raises(LenderAwayError, match="squeue"):
+        slurm.look()
+    program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(LenderAwayError, match="Unable to contact"):
+        slurm.look()
+    monkeypatch.setattr("ebbtide_cli.supplying.slurm.ANSWER_S", 0.1)
+    program(tmp_path, "squeue", "exec sleep 60")
+    with pytest.raises(LenderAwayError, match="timed out"):
+        slurm.look()
+
+
+def test_a_loan_is_asked_for_or_refused(slurm: Slurm, tmp_path) -> None:
+    program(tmp_path, "sbatch", "echo '4711;cluster'")
+    assert slurm.ask(tmp_path / "x.sh") == "4711"
+    program(tmp_path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
+    with pytest.raises(LenderRefusedError, match=r"^Batch job submission failed: Invalid account$"):
+        slurm.ask(tmp_path / "x.sh")

@@ -1,0 +1,249 @@
+"""When nodes are borrowed, and what becomes of loans: tables, and a lender that does as it pleases."""
+
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from ebbtide_core.supply.supply import (
+    AGAIN_S,
+    BETWEEN_LOANS_S,
+    KNOWN_S,
+    LONGEST_PAUSE_S,
+    NOT_NEEDED_S,
+    REMEMBERED,
+    STARTS_S,
+    AskForLoan,
+    CallOff,
+    LenderFacts,
+    LenderState,
+    LoanPhase,
+    NodeSupply,
+    SupplySettings,
+)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+WAITS = LenderFacts(LenderState.WAITS, "11", "Priority")
+RUNS = LenderFacts(LenderState.RUNS, "11")
+OVER = LenderFacts(LenderState.OVER, "11", "COMPLETED", proves_death=True)
+
+
+class Lab:
+    """A supply, and its clock."""
+
+    def __init__(self, most: int = 4, least: int = 0, backlog: int = 9) -> None:
+        self.supply = NodeSupply("hpc", SupplySettings(most, least, backlog))
+        self.now = 1000.0
+
+    def asks(self, demand: int | None, after_s: float = BETWEEN_LOANS_S) -> list[str]:
+        self.now += after_s
+        return [action.id for action in self.supply.decide(demand, self.now) if isinstance(action, AskForLoan)]
+
+    def calls_off(self, demand: int | None = 0, after_s: float = 0.0) -> list[str]:
+        self.now += after_s
+        return [action.id for action in self.supply.decide(demand, self.now) if isinstance(action, CallOff)]
+
+    def hears(self, up: tuple[str, ...] = (), after_s: float = 1.0, **facts: LenderFacts) -> None:
+        self.now += after_s
+        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now)
+
+    def phase(self, number: int = 1) -> LoanPhase:
+        return self.supply.loans[f"hpc-{number}"].phase
+
+
+def test_as_many_loans_are_asked_for_as_there_is_demand_one_at_a_time() -> None:
+    lab = Lab()
+    assert lab.asks(2) == ["hpc-1"]
+    assert lab.asks(2, 1.0) == []
+    assert lab.asks(2) == ["hpc-2"]
+    assert lab.asks(2) == []
+    assert lab.asks(None) == lab.asks(0) == []
+
+
+def test_never_more_than_max_nodes_or_the_backlog() -> None:
+    lab = Lab(most=2)
+    assert [asked for _ in range(5) for asked in lab.asks(9)] == ["hpc-1", "hpc-2"]
+    lab = Lab(backlog=1)
+    assert [asked for _ in range(5) for asked in lab.asks(9)] == ["hpc-1"]
+    lab.hears(_1=RUNS)
+    assert lab.asks(9) == ["hpc-2"]
+
+
+def test_a_loan_goes_from_asked_to_ended() -> None:
+    lab = Lab()
+    lab.asks(1)
+    assert lab.phase() is LoanPhase.ASKED
+    lab.hears(_1=WAITS)
+    assert (lab.phase(), lab.supply.loans["hpc-1"].reason) == (LoanPhase.QUEUED, "Priority")
+    lab.hears(_1=RUNS)
+    assert lab.phase() is LoanPhase.STARTING
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    assert lab.phase() is LoanPhase.UP
+    lab.hears(_1=OVER)
+    ended = lab.supply.loans["hpc-1"]
+    assert (ended.phase, ended.reason, ended.proved) == (LoanPhase.ENDED, "COMPLETED", True)
+    assert (lab.supply.failures, lab.supply.trouble) == (0, "")
+    assert lab.asks(1) == ["hpc-2"]
+
+
+def test_a_loan_of_which_the_lender_knows_no_more_has_ended_and_proves_nothing() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears()
+    assert (lab.phase(), lab.supply.loans["hpc-1"].proved) == (LoanPhase.ENDED, False)
+
+
+def test_a_loan_that_the_lender_never_had_is_a_failure_after_a_while() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(after_s=KNOWN_S - 1)
+    assert lab.phase() is LoanPhase.ASKED
+    lab.hears(after_s=2.0)
+    assert (lab.phase(), lab.supply.trouble) == (LoanPhase.ENDED, "the lender never had it")
+
+
+def test_failures_back_off_and_a_node_that_comes_up_ends_that() -> None:
+    lab = Lab(most=99)
+    pauses = []
+    for _ in range(16):
+        [id] = lab.asks(1, LONGEST_PAUSE_S)
+        lab.supply.refused(id, "invalid account", lab.now)
+        pauses.append(lab.supply.not_before - lab.now)
+        assert lab.asks(1, 0.5) == []
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    assert lab.supply.trouble == "invalid account"
+    [id] = lab.asks(1, LONGEST_PAUSE_S)
+    lab.supply.see_up([id], lab.now)
+    assert (lab.supply.failures, lab.supply.not_before, lab.supply.trouble) == (0, 0.0, "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "seconds", "why"),
+    [
+        (LenderFacts(LenderState.NEVER_STARTS, "11", "PartitionTimeLimit"), 1.0, "it would never start: PartitionTim"),
+        (RUNS, STARTS_S + 2, "no agent after 300 s"),
+    ],
+)
+def test_a_loan_that_comes_to_nothing_is_called_off_and_counts_as_a_failure(facts, seconds, why) -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=facts)
+    lab.hears(_1=facts, after_s=seconds)
+    assert lab.supply.loans["hpc-1"].called_off.startswith(why)
+    assert lab.calls_off(1) == ["hpc-1"]
+    assert lab.calls_off(1, 1.0) == []
+    assert lab.calls_off(1, AGAIN_S) == ["hpc-1"]
+    lab.hears(_1=OVER)
+    assert lab.supply.loans["hpc-1"].reason.startswith(why)
+    assert lab.supply.failures == 1
+
+
+def test_a_loan_that_waits_and_that_nobody_needs_any_more_is_called_off_after_a_while() -> None:
+    lab = Lab()
+    lab.asks(2), lab.asks(2)
+    lab.hears(_1=WAITS, _2=WAITS)
+    assert lab.calls_off(1) == []
+    assert lab.calls_off(1, NOT_NEEDED_S - 5) == []
+    assert lab.calls_off(None, 9.0) == []  # not known: as if it were needed
+    assert lab.calls_off(1, NOT_NEEDED_S) == ["hpc-2"]
+
+
+def test_as_many_as_min_nodes_are_kept_even_if_nobody_waits() -> None:
+    lab = Lab(least=2)
+    assert [*lab.asks(0), *lab.asks(0), *lab.asks(0)] == ["hpc-1", "hpc-2"]
+    assert all(loan.kept for loan in lab.supply.loans.values())
+    lab.hears(_1=WAITS, _2=WAITS)
+    assert lab.calls_off(0, NOT_NEEDED_S) == lab.calls_off(0, NOT_NEEDED_S) == []
+
+
+def test_a_paused_supply_asks_for_nothing_but_what_a_user_adds() -> None:
+    lab = Lab()
+    lab.supply.paused = True
+    assert lab.asks(3) == []
+    lab.supply.wanted = 1
+    assert lab.asks(0) == ["hpc-1"]
+    assert lab.supply.loans["hpc-1"].added
+    assert lab.asks(3) == []
+
+
+def test_a_released_loan_is_called_off_and_is_no_failure() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.supply.release("hpc-1", "released by ann")
+    assert lab.calls_off() == ["hpc-1"]
+    lab.hears(_1=OVER)
+    assert (lab.supply.loans["hpc-1"].reason, lab.supply.failures) == ("released by ann", 0)
+    with pytest.raises(KeyError):
+        lab.supply.release("hpc-1", "")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [((0,), "max_nodes"), ((2, 3), "min_nodes"), ((2, -1), "min_nodes"), ((2, 0, 0), "backlog")],
+)
+def test_settings_that_make_no_sense_are_refused(values, says) -> None:
+    with pytest.raises(ValueError, match=f"^{says}: "):
+        SupplySettings(*values)
+
+
+class Lending(RuleBasedStateMachine):
+    """A lender that starts, ends and forgets loans as it pleases, and a demand that comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.supply, self.now = NodeSupply("hpc", SupplySettings(3, 1, 2)), 0.0
+        self.lender: dict[str, LenderFacts] = {}
+        self.asked_at: list[float] = []
+
+    @rule(
+        seconds=st.sampled_from([1.0, 5.0, 40.0, 400.0]), demand=st.sampled_from([None, 0, 1, 5]), takes=st.booleans()
+    )
+    def goes_on(self, seconds: float, demand: int | None, takes: bool) -> None:
+        self.now += seconds
+        for action in self.supply.decide(demand, self.now):
+            match action:
+                case AskForLoan(id) if takes:
+                    self.lender[id] = LenderFacts(LenderState.WAITS, id)
+                    self.supply.heard_job(id, id, self.now)
+                case AskForLoan(id):
+                    self.supply.refused(id, "no", self.now)
+                case CallOff(id):
+                    self.lender[id] = LenderFacts(LenderState.OVER, id, "called off")
+            if isinstance(action, AskForLoan):
+                self.asked_at.append(self.now)
+
+    @rule(choose=st.randoms(use_true_random=False), state=st.sampled_from([*LenderState, None]))
+    def becomes(self, choose, state: LenderState | None) -> None:
+        there = [id for id, facts in self.lender.items() if facts.state is not LenderState.OVER]
+        if there:
+            id = choose.choice(there)
+            if state is None:
+                del self.lender[id]
+            else:
+                self.lender[id] = LenderFacts(state, id, "as it pleases")
+
+    @rule(up=st.booleans())
+    def is_heard(self, up: bool) -> None:
+        runs = [id for id, facts in self.lender.items() if facts.state is LenderState.RUNS]
+        self.supply.hear(self.lender, runs if up else [], self.now)
+
+    @invariant()
+    def no_more_than_it_may(self) -> None:
+        unfinished = self.supply.unfinished()
+        assert len(unfinished) <= 3
+        assert sum(loan.waits and not loan.called_off for loan in unfinished) <= 3
+        assert len(self.supply.loans) - len(unfinished) <= REMEMBERED + 3
+
+    @invariant()
+    def not_more_often_than_it_may(self) -> None:
+        assert all(later - earlier >= BETWEEN_LOANS_S for earlier, later in pairwise(self.asked_at))
+
+    @invariant()
+    def ended_loans_stay_ended(self) -> None:
+        for loan in self.supply.loans.values():
+            assert loan.is_over or loan.phase is not LoanPhase.ENDED
+
+
+TestLending = Lending.TestCase
