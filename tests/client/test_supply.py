@@ -8,8 +8,9 @@ import pytest
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.files import SupplyFolder
-from ebbtide_cli.supplying.settings import FIELDS, names, read
-from ebbtide_cli.supplying.slurm import LenderAwayError, LenderRefusedError, Slurm
+from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
+from ebbtide_cli.supplying.settings import FIELDS, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_core.supply.supply import LenderFacts, LenderState, LoanPhase, NodeSupply, SupplySettings
 from ebbtide_protos.v1 import agent_pb2
 
@@ -29,7 +30,7 @@ def test_a_supply_needs_little(home: Home) -> None:
     write(home, LEAST)
     found = read(home, "hpc")
     assert (found.settings, found.gpus, found.time_s) == (SupplySettings(4), 2, 28800.0)
-    assert (found.pool, found.after_s, found.idle_s, found.lender) == ("default", 30.0, 300.0, ())
+    assert (found.pool, found.after_s, found.idle_s, found.lender) == ("default", 30.0, 300.0, SlurmOptions(()))
     assert names(home) == ["hpc"]
 
 
@@ -45,7 +46,10 @@ def test_every_field_is_known(home: Home) -> None:
     found = read(home, "hpc")
     assert (found.cpus, found.mem_bytes, found.gpu_mem_bytes) == (16.0, 64 << 30, 40 << 30)
     assert (found.checkpoint_root, found.home) == (Path("/s"), Path("/tmp/x"))
-    assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS}
+    of_hooks = {"grow", "shrink", "list"}
+    assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS} - of_hooks
+    write(home, LEAST + 'kind = "hook"\ngrow = ["g", "1"]\nshrink = ["s"]\nlist = ["l"]\n')
+    assert read(home, "hpc").lender == HookCommands(("g", "1"), ("s",), ("l",))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,10 @@ def test_every_field_is_known(home: Home) -> None:
         (LEAST + "min_nodes = 9", "min_nodes: is not between 0 and max_nodes, 4"),
         (LEAST + "backlog = 0", "backlog: is not at least 1"),
         (LEAST + "backlog = true", "backlog: True is not of type int"),
-        (LEAST + 'kind = "pbs"', "kind: 'pbs' is not slurm"),
+        (LEAST + 'kind = "pbs"', "kind: 'pbs' is neither slurm nor hook"),
+        (LEAST + 'kind = "hook"', "grow: is missing"),
+        (LEAST + 'kind = "hook"\ngrow = []', "grow: is empty"),
+        (LEAST + 'grow = ["x"]', "grow: there is no such field"),
         (LEAST + 'idle = "soon"', "idle: 'soon' is not a duration"),
         (LEAST + "sbatch = [1]", "sbatch: is not a list of texts"),
         (LEAST + "idel = 1", "idel: there is no such field: did you mean 'idle'?"),
@@ -142,7 +149,8 @@ def slurm(home: Home, tmp_path, monkeypatch) -> Slurm:
     monkeypatch.setenv("PATH", f"{bin}:/usr/bin:/bin")
     folder = SupplyFolder.of(home, "hpc")
     folder.make()
-    return Slurm(read(home, "hpc"), folder.path, ("/opt/ebb",))
+    borrowing = read(home, "hpc")
+    return Slurm(borrowing, borrowing.lender, folder.path)
 
 
 def program(tmp_path: Path, name: str, body: str) -> None:
@@ -161,7 +169,8 @@ def test_the_script_of_a_loan_is_a_script_and_has_no_secret(slurm: Slurm, tmp_pa
     assert "#SBATCH --gres=gpu:2\n" in script
     assert "#SBATCH --time=480\n" in script
     last = script.splitlines()[-1]
-    assert last.startswith("exec srun --overlap --nodes=1 --ntasks=1 /opt/ebb agent pilot --name hpc-1 --pool default")
+    assert last.startswith("exec srun --overlap --nodes=1 --ntasks=1 ")
+    assert " agent pilot --name hpc-1 --pool default " in last
     assert "--idle 300s" in last
     assert "--idle" not in slurm.script("hpc-1", secret, kept=True)
 
@@ -211,7 +220,7 @@ def test_a_slurm_that_does_not_answer_is_away(slurm: Slurm, tmp_path, monkeypatc
 
 def test_a_loan_is_asked_for_or_refused(slurm: Slurm, tmp_path) -> None:
     program(tmp_path, "sbatch", "echo '4711;cluster'")
-    assert slurm.ask(tmp_path / "x.sh") == "4711"
+    assert slurm.ask("hpc-1", tmp_path / "invitation", kept=False) == "4711"
     program(tmp_path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(LenderRefusedError, match=r"^Batch job submission failed: Invalid account$"):
-        slurm.ask(tmp_path / "x.sh")
+        slurm.ask("hpc-1", tmp_path / "invitation", kept=False)

@@ -24,12 +24,27 @@ _ROOT_MARKER: Final = ".ebbtide-root"
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """Nodes are borrowed from Slurm, with further options of ``sbatch``."""
+
+    sbatch: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HookCommands:
+    """Nodes are borrowed with commands."""
+
+    grow: tuple[str, ...]
+    shrink: tuple[str, ...]
+    list: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Borrowing:
     """One supply: how much is borrowed, and what each node is like.
 
     ``after_s`` is how long a job has waited before a node is asked for it; a node that was idle for ``idle_s`` is given
-    back. ``lender`` has further options for the lender's command, ``agent`` those for the agent. The agents keep their
-    files in ``home``.
+    back. ``agent`` has further options for the agents, which keep their files in ``home``.
     """
 
     name: str
@@ -45,7 +60,7 @@ class Borrowing:
     idle_s: float
     home: Path
     checkpoint_root: Path | None
-    lender: tuple[str, ...]
+    lender: SlurmOptions | HookCommands
     agent: tuple[str, ...]
 
     def like(self, known: agent_pb2.Hello | None, now: float) -> agent_pb2.Hello:
@@ -89,8 +104,6 @@ def read(home: Home, name: str) -> Borrowing:
         there = ", ".join(sorted(tables)) or "none"
         raise Failure(f"supply: {home.root / FILE} has no [supply.{name}]; there are: {there}", USAGE)
     table = _Table(dict(tables[name]), f"{home.root / FILE}: [supply.{name}]")
-    if (kind := table.take("kind", str, "slurm")) != "slurm":
-        raise Failure(f"supply: {table.where} kind: {kind!r} is not slurm", USAGE)
     try:
         settings = SupplySettings(
             table.take("max_nodes", int), table.take("min_nodes", int, 0), table.take("backlog", int, 2)
@@ -115,11 +128,21 @@ def read(home: Home, name: str) -> Borrowing:
         idle_s=table.read("idle", parse_duration, "5m"),
         home=Path(table.take("home", str, str(home.root / "supplies" / name / "home"))).expanduser().absolute(),
         checkpoint_root=Path(root).expanduser().absolute() if root else None,
-        lender=table.words("sbatch"),
+        lender=_lender(table),
         agent=table.words("agent"),
     )
     table.check_empty()
     return found
+
+
+def _lender(table: "_Table") -> SlurmOptions | HookCommands:
+    match table.take("kind", str, "slurm"):
+        case "slurm":
+            return SlurmOptions(table.words("sbatch"))
+        case "hook":
+            return HookCommands(*(table.words(field, least=1) for field in ("grow", "shrink", "list")))
+        case kind:
+            raise Failure(f"supply: {table.where} kind: {kind!r} is neither slurm nor hook", USAGE)
 
 
 def _tables(home: Home) -> Mapping[str, Any]:
@@ -167,9 +190,11 @@ class _Table:
         except ValueError as error:
             raise Failure(f"supply: {self.where} {field}: {error}", USAGE) from None
 
-    def words(self, field: str) -> tuple[str, ...]:
-        """Return a list of texts; empty if there is none."""
-        value: list[Any] = self.take(field, list, [])
+    def words(self, field: str, least: int = 0) -> tuple[str, ...]:
+        """Return a list of at least so many texts; empty if there is none."""
+        value: list[Any] = self.take(field, list, None if least else [])
+        if len(value) < least:
+            raise Failure(f"supply: {self.where} {field}: is empty", USAGE)
         if not all(isinstance(word, str) and word for word in value):
             raise Failure(f"supply: {self.where} {field}: is not a list of texts", USAGE)
         return tuple(value)
@@ -185,5 +210,6 @@ class _Table:
 
 FIELDS: Final = (
     *("kind", "pool", "max_nodes", "min_nodes", "backlog", "gpus_per_node", "gpu_type", "gpu_mem", "cpus", "mem"),
-    *("time", "after", "idle", "home", "checkpoint_root", "sbatch", "agent"),
+    *("time", "after", "idle", "home", "checkpoint_root", "agent"),
+    *("sbatch", "grow", "shrink", "list"),
 )

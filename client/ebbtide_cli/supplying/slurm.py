@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Final
 
 from ebbtide_core.supply.supply import LenderFacts, LenderState
 
-from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
+from ebbtide_cli.supplying.lender import ANSWER_S, LenderAwayError, LenderRefusedError, last_line, log_of, pilot_command
+from ebbtide_cli.supplying.settings import Borrowing, SlurmOptions
 
-ANSWER_S: Final = 30.0
-"""Seconds within which Slurm answers, or counts as away."""
 _PREFIX: Final = "ebb-"
 """What the names of our jobs begin with there."""
 _WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"})
@@ -31,63 +29,46 @@ _NEVER: Final = frozenset(
 """Reasons for waiting that time does not end."""
 
 
-class LenderAwayError(Exception):
-    """Slurm does not answer: nothing is known."""
-
-
-class LenderRefusedError(Exception):
-    """Slurm refuses a loan; the message says why, in one line."""
-
-
 class Slurm:
     """Asks Slurm for the loans of one supply; ``folder`` has their scripts and logs."""
 
-    def __init__(self, borrowing: Borrowing, folder: Path, pilot: tuple[str, ...] = ()) -> None:
-        """`pilot` is the command that runs ``ebb``."""
+    def __init__(self, borrowing: Borrowing, options: SlurmOptions, folder: Path) -> None:
         self._borrowing = borrowing
+        self._options = options
         self._folder = folder
-        self._ebb = pilot or (sys.executable, "-P", "-m", "ebbtide_cli.main")
         self._proves: bool | None = None
 
-    def log(self, id: str) -> Path:
-        """Return the file with what a loan's pilot printed."""
-        return self._folder / f"{id}.log"
-
     def script(self, id: str, invitation: Path, kept: bool) -> str:
-        """Return the batch script of a loan. No secret is in it: it names the file that the invitation is in."""
+        """Return the batch script of a loan."""
         wanted, seconds = self._borrowing, int(self._borrowing.time_s)
         options = [
             f"--job-name={_PREFIX}{id}",
             "--nodes=1",
             "--no-requeue",
             f"--time={max(1, -(-seconds // 60))}",
-            f"--output={self.log(id)}",
+            f"--output={log_of(self._folder, id)}",
             "--open-mode=append",
             *([f"--gres=gpu:{wanted.gpus}"] if wanted.gpus else []),
-            *wanted.lender,
+            *self._options.sbatch,
         ]
-        command = [
-            *self._ebb, "agent", "pilot", "--name", id, "--pool", wanted.pool, "--label", f"{SUPPLY}={wanted.name}",
-            "--invitation", str(invitation), *([] if kept else ["--idle", f"{wanted.idle_s:.0f}s"]),
-            *(["--checkpoint-root", str(wanted.checkpoint_root)] if wanted.checkpoint_root else []), *wanted.agent,
-        ]  # fmt: skip
         lines = [f"#SBATCH {shlex.quote(option)}" for option in options]
         home = f"export EBB_HOME={shlex.quote(str(wanted.home))}"
-        return "\n".join(
-            ["#!/bin/bash", *lines, home, f"exec srun --overlap --nodes=1 --ntasks=1 {shlex.join(command)}", ""]
-        )
+        pilot = shlex.join(pilot_command(wanted, id, invitation, kept))
+        return "\n".join(["#!/bin/bash", *lines, home, f"exec srun --overlap --nodes=1 --ntasks=1 {pilot}", ""])
 
-    def ask(self, script: Path) -> str:
-        """Ask for a loan; return the job's id. Raises LenderRefusedError, LenderAwayError."""
+    def ask(self, id: str, invitation: Path, kept: bool) -> str:
+        """Ask for a loan; return the job's id. Raises LenderRefusedError, LenderAwayError, OSError."""
+        script = self._folder / f"{id}.sh"
+        script.write_text(self.script(id, invitation, kept))
         done = self._run("sbatch", "--parsable", str(script))
         if done.returncode:
-            raise LenderRefusedError(_last_line(done.stderr) or f"sbatch ended with exit code {done.returncode}")
+            raise LenderRefusedError(_said(done.stderr) or f"sbatch ended with exit code {done.returncode}")
         return done.stdout.strip().partition(";")[0]
 
     def test(self, script: Path) -> str:
         """Return what Slurm would do with a loan, in its words. Raises LenderRefusedError, LenderAwayError."""
         done = self._run("sbatch", "--test-only", str(script))
-        said = _last_line(done.stderr)
+        said = _said(done.stderr)
         if done.returncode:
             raise LenderRefusedError(said)
         return said
@@ -96,7 +77,7 @@ class Slurm:
         """Return all loans that Slurm knows, by their ids; one call, however many there are. Raises LenderAwayError."""
         done = self._run("squeue", "--me", "--noheader", "--states=all", "--format=%j|%i|%T|%e|%r")
         if done.returncode:
-            raise LenderAwayError(_last_line(done.stderr))
+            raise LenderAwayError(_said(done.stderr))
         prefix, found = f"{_PREFIX}{self._borrowing.name}-", dict[str, LenderFacts]()
         for line in done.stdout.splitlines():
             name, _, rest = line.strip().partition("|")
@@ -116,7 +97,7 @@ class Slurm:
         why = state if reason in ("None", "") else f"{state} ({reason})"
         return LenderFacts(LenderState.OVER, job, why, until, state not in _UNPROVED and self.proves_death())
 
-    def call_off(self, job: str) -> None:
+    def call_off(self, id: str, job: str) -> None:
         """End a loan. Raises LenderAwayError."""
         self._run("scancel", job)
 
@@ -125,7 +106,7 @@ class Slurm:
         if self._proves is None:
             done = self._run("scontrol", "show", "config")
             if done.returncode:
-                raise LenderAwayError(_last_line(done.stderr))
+                raise LenderAwayError(_said(done.stderr))
             lines = (line.partition("=") for line in done.stdout.splitlines())
             self._proves = any(
                 name.strip() == "ProctrackType" and value.strip() == "proctrack/cgroup" for name, _, value in lines
@@ -141,6 +122,5 @@ class Slurm:
             raise LenderAwayError(f"{command[0]}: {error}") from None
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("sbatch: error: ").removeprefix("sbatch: ") if lines else ""
+def _said(text: str) -> str:
+    return last_line(text).removeprefix("sbatch: error: ").removeprefix("sbatch: ")

@@ -22,8 +22,8 @@ from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
-from ebbtide_cli.supplying.slurm import LenderAwayError, LenderRefusedError, Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Supplier:
 
     borrowing: Borrowing
     folder: SupplyFolder
-    lender: Slurm
+    lender: Lender
     master: str | None
     say: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +81,7 @@ class Supplier:
                     self._ask(self.supply.loans[id], now)
                 case CallOff(id):
                     with self._lender_may_be_away():
-                        self.lender.call_off(self.supply.loans[id].job)
+                        self.lender.call_off(id, self.supply.loans[id].job)
         for loan in self.supply.loans.values():
             self._tell(loan)
         self._note("supply", self._state(now))
@@ -155,10 +155,8 @@ class Supplier:
         try:
             with connected(self.master) as stub:
                 invitation = self._invitation(stub, loan.id)
-            script = self.folder.path / f"{loan.id}.sh"
-            script.write_text(self.lender.script(loan.id, invitation, loan.kept))
             self.borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            job = self.lender.ask(script)
+            job = self.lender.ask(loan.id, invitation, loan.kept)
         except (Failure, LenderRefusedError, LenderAwayError, OSError) as error:
             self.supply.refused(loan.id, str(error), now)
         else:

@@ -8,13 +8,15 @@ import click
 from ebbtide_core.supply.supply import BorrowedNode, NodeSupply
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.errors import FAILED, Failure
+from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import print_json
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
-from ebbtide_cli.supplying.settings import Borrowing, names, read
-from ebbtide_cli.supplying.slurm import LenderAwayError, LenderRefusedError, Slurm
+from ebbtide_cli.supplying.hook import Hook
+from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError, log_of
+from ebbtide_cli.supplying.settings import Borrowing, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.text import one_line, plural, printable
 from ebbtide_cli.values import format_duration
 from ebbtide_cli.verb import Verbs, examples, json_option, master_option
@@ -51,7 +53,7 @@ def run(name: str, master: str | None) -> None:
 
     borrowing, folder = _found(name)
     with interrupts.unhandled():
-        Supplier(borrowing, folder, Slurm(borrowing, folder.path), master, _say).run()
+        Supplier(borrowing, folder, _lender(borrowing, folder), master, _say).run()
 
 
 @command.command("try", epilog=examples("ebb supply try hpc"))
@@ -59,7 +61,9 @@ def run(name: str, master: str | None) -> None:
 def try_(name: str) -> None:
     """Show the script of a loan, and what Slurm would do with it; nothing is borrowed."""
     borrowing, folder = _found(name)
-    lender = Slurm(borrowing, folder.path)
+    lender = _lender(borrowing, folder)
+    if not isinstance(lender, Slurm):
+        raise Failure(f"supply: {name} is not of kind slurm: run its commands by hand", USAGE)
     folder.make()
     script = folder.path / "try.sh"
     script.write_text(lender.script(f"{name}-0", folder.path / f"{name}-0.invitation", kept=False))
@@ -138,8 +142,8 @@ def resume(name: str) -> None:
 @click.argument("loan", metavar="LOAN")
 def logs(loan: str) -> None:
     """Print what the pilot of a loan has printed."""
-    borrowing, folder = _found(_supply_of(loan))
-    path = Slurm(borrowing, folder.path).log(loan)
+    _, folder = _found(_supply_of(loan))
+    path = log_of(folder.path, loan)
     try:
         with path.open(errors="replace") as lines:
             for line in lines:
@@ -151,6 +155,14 @@ def logs(loan: str) -> None:
 def _found(name: str) -> tuple[Borrowing, SupplyFolder]:
     home = Home.current()
     return read(home, name), SupplyFolder.of(home, name)
+
+
+def _lender(borrowing: Borrowing, folder: SupplyFolder) -> Slurm | Hook:
+    match borrowing.lender:
+        case SlurmOptions() as options:
+            return Slurm(borrowing, options, folder.path)
+        case HookCommands() as commands:
+            return Hook(borrowing, commands, folder.path)
 
 
 def _supply_of(loan: str) -> str:
