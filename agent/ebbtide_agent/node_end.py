@@ -52,7 +52,7 @@ class NodeEnd:
         self._notice_file = notice_file
         self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
         self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
-        self._leave_at = math.inf  # in Unix seconds: the attempts need not stay until the end
+        self._leave_at = math.inf  # on the monotonic clock: the attempts need not stay until the end
         self._changed = asyncio.Event()
         self._asked = set[tuple[Leaving, float]]()
         self.look_for_notice()
@@ -84,7 +84,7 @@ class NodeEnd:
 
     def leave_now(self) -> None:
         """Have all attempts leave now; the master has a moment to ask them first."""
-        self._leave_at = min(self._leave_at, time.time() + HEARD_S)
+        self._leave_at = min(self._leave_at, time.monotonic() + HEARD_S)
         self._changed.set()
 
     async def run(self, attempts: Callable[[], Iterable[Leaving]]) -> None:
@@ -99,7 +99,7 @@ class NodeEnd:
     def _ask(self, attempts: Iterable[Leaving], until: float) -> float:
         """Ask the attempts whose time has come. Return the seconds until the next look."""
         left_s, pause_s = until - time.time(), _LONGEST_PAUSE_S
-        to_leave_s = self._leave_at - time.time()
+        to_leave_s = self._leave_at - time.monotonic()
         for attempt in attempts:
             early_s = min(left_s - attempt.grace_s - MARGIN_S, to_leave_s)
             if attempt.is_over or (attempt, until) in self._asked:

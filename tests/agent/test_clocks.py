@@ -18,6 +18,7 @@ TOLD = {
     "agent/ebbtide_agent/supervisor/log_times.py": {"__init__"},
     # When the node ends, which clouds and batch systems say in the time of the wall.
     "agent/ebbtide_agent/node_end.py": {"_set", "_ask"},
+    "agent/ebbtide_agent/pilot/pilot.py": {"run", "_reason_to_leave", "_left_s", "_emptied"},
     # Whether it is right.
     "agent/ebbtide_agent/doctor/machine.py": {"clock"},
     # How long a certificate is valid, which is said in dates.

@@ -30,6 +30,7 @@ POLL_S: Final = 0.1
         "ebb node leave --stay",
         "ebb node leave --ends-in 110s",
         "ebb node leave spot7 --ends-in 110s",
+        "ebb node leave spot7 --ends-in 110s --json",
         "ebb node leave spot7 --stay",
     ),
 )

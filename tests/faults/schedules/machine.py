@@ -154,6 +154,10 @@ class Machine:
             for index, uuid in enumerate(self.gpus)
         ]
 
+    async def pause(self, longest_s: float) -> None:
+        """Wait for the next heartbeat; this machine never has news before."""
+        await asyncio.sleep(longest_s)
+
     async def heartbeat(self) -> agent_pb2.Heartbeat:
         return agent_pb2.Heartbeat(gpus=[self._reading(uuid) for uuid in self.gpus])
 
