@@ -1,5 +1,6 @@
 """What is borrowed, as its file says it, and what Slurm's answers mean."""
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import FIELDS, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
@@ -224,3 +226,62 @@ def test_a_loan_is_asked_for_or_refused(slurm: Slurm, tmp_path) -> None:
     program(tmp_path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(LenderRefusedError, match=r"^Batch job submission failed: Invalid account$"):
         slurm.ask("hpc-1", tmp_path / "invitation", kept=False)
+
+
+# --- commands of an administrator ---
+
+
+@pytest.fixture
+def hook(home: Home, tmp_path) -> Hook:
+    (tmp_path / "bin").mkdir()
+    commands = "\n".join(f'{name} = ["{tmp_path}/bin/{name}", "--zone", "a"]' for name in ("grow", "shrink", "list"))
+    write(home, LEAST + f'kind = "hook"\n{commands}\n')
+    folder = SupplyFolder.of(home, "hpc")
+    folder.make()
+    borrowing = read(home, "hpc")
+    return Hook(borrowing, borrowing.lender, folder.path)
+
+
+def test_a_command_starts_a_node_or_says_why_not(hook: Hook, tmp_path) -> None:
+    program(tmp_path, "grow", f'[ "$*" = "--zone a" ] && cat > {tmp_path}/seen && echo starting && echo i-0abc')
+    assert hook.ask("hpc-1", tmp_path / "invitation", kept=False) == "i-0abc"
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert (seen["id"], seen["time_s"], seen["invitation"]) == ("hpc-1", 28800.0, f"{tmp_path}/invitation")
+    assert seen["pilot"][-2:] == ["--idle", "300s"]
+    assert seen["environment"] == {"EBB_HOME": f"{tmp_path}/supplies/hpc/home"}
+    program(tmp_path, "grow", "cat > /dev/null; echo 'quota is used up' >&2; exit 3")
+    with pytest.raises(LenderRefusedError, match=r"^quota is used up$"):
+        hook.ask("hpc-1", tmp_path / "invitation", kept=False)
+    program(tmp_path, "grow", "exit 3")  # it does not even read
+    with pytest.raises(LenderRefusedError, match=r"grow ended with exit code 3$"):
+        hook.ask("hpc-1", tmp_path / "invitation", kept=False)
+
+
+def test_a_command_lists_loans(hook: Hook, tmp_path) -> None:
+    loans = [
+        {"id": "hpc-1", "state": "waiting", "reason": "no capacity"},
+        {"id": "hpc-2", "state": "running", "job": "i-0abc", "until": 5},
+        {"id": "hpc-3", "state": "over", "dead": True},
+    ]
+    program(tmp_path, "list", f"cat > /dev/null; echo '{json.dumps(loans)}'")
+    assert hook.look() == {
+        "hpc-1": LenderFacts(LenderState.WAITS, "hpc-1", "no capacity"),
+        "hpc-2": LenderFacts(LenderState.RUNS, "i-0abc", until=5.0),
+        "hpc-3": LenderFacts(LenderState.OVER, "hpc-3", proves_death=True),
+    }
+
+
+@pytest.mark.parametrize("said", ["", "{}x", '[{"state": "over"}]', '[{"id": "a", "state": "gone"}]', "[1]", "3"])
+def test_a_list_that_makes_no_sense_tells_nothing(hook: Hook, tmp_path, said: str) -> None:
+    program(tmp_path, "list", f"cat > /dev/null; echo '{said}'")
+    with pytest.raises(LenderAwayError, match="does not list loans"):
+        hook.look()
+
+
+def test_a_command_ends_a_node_and_one_that_is_missing_is_away(hook: Hook, tmp_path) -> None:
+    program(tmp_path, "shrink", f"cat > {tmp_path}/seen")
+    hook.call_off("hpc-1", "i-0abc")
+    assert json.loads((tmp_path / "seen").read_text()) == {"id": "hpc-1", "job": "i-0abc"}
+    (tmp_path / "bin" / "shrink").unlink()
+    with pytest.raises(LenderAwayError, match="shrink"):
+        hook.call_off("hpc-1", "i-0abc")
