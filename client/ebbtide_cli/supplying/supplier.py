@@ -133,7 +133,7 @@ class Supplier:
             self._counted_at, self._counted_with = now, coming
             known = next((_hello(node) for node in nodes.values() if node.gpus), None)
             request = client_pb2.DemandRequest(
-                node=self.borrowing.like(known, now),
+                like=self.borrowing.like(known, now),
                 nodes=self.borrowing.settings.max_nodes,
                 after_s=self.borrowing.after_s,
             )

@@ -119,7 +119,7 @@ class NodeService:
             raise SpecError("nodes", f"is not between 1 and {MOST_NEW_NODES}")
         if not 0 <= request.after_s <= limits.MAX_TIME_LIMIT_S:
             raise SpecError("after_s", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g}")
-        like = registration_from_hello(request.node)
+        like = registration_from_hello(request.like)
         async with self._copies.turn(caller().user):
             found = await (await self._loop.ask(lambda cluster: self._count_in_a_copy(cluster, request, like)))
         if found is None:

@@ -2713,7 +2713,7 @@ Global___RemoveNodeReply: _TypeAlias = RemoveNodeReply  # noqa: Y015
 class DemandRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NODE_FIELD_NUMBER: _builtins.int
+    LIKE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     AFTER_S_FIELD_NUMBER: _builtins.int
     nodes: _builtins.int
@@ -2721,19 +2721,19 @@ class DemandRequest(_message.Message):
     after_s: _builtins.float
     """jobs that have waited for less do not count"""
     @_builtins.property
-    def node(self) -> _agent_pb2.Hello:
+    def like(self) -> _agent_pb2.Hello:
         """as such a node would introduce itself; its loan says how long it would stay"""
 
     def __init__(
         self,
         *,
-        node: _agent_pb2.Hello | None = ...,
+        like: _agent_pb2.Hello | None = ...,
         nodes: _builtins.int = ...,
         after_s: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["like", b"like"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "node", b"node", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "like", b"like", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

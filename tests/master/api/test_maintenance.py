@@ -144,15 +144,15 @@ async def test_how_many_more_nodes_the_jobs_need_is_counted_and_nothing_changes(
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
         like = make_hello("new")
-        none = await master.ask.CountDemand(client_pb2.DemandRequest(node=like, nodes=3))
+        none = await master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=3))
         assert (none.nodes, none.why_not) == (0, "")
         size = len(like.gpus)
         await master.running(agent, size)
         jobs = [await master.submit(size) for _ in range(2)]
         for nodes, wanted in ((1, 1), (3, 2), (256, 2)):
-            reply = await master.ask.CountDemand(client_pb2.DemandRequest(node=like, nodes=nodes))
+            reply = await master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=nodes))
             assert (reply.nodes, [*reply.job_ids]) == (wanted, jobs[:wanted])
-        reply = await master.ask.CountDemand(client_pb2.DemandRequest(node=like, nodes=3, after_s=3600.0))
+        reply = await master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=3, after_s=3600.0))
         assert (reply.nodes, reply.why_not) == (0, "")
         assert [(await master.show(job)).state for job in jobs] == [job_pb2.JOB_STATE_PENDING] * 2
         assert [node.name for node in (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes] == ["n1"]
@@ -172,5 +172,5 @@ async def test_a_demand_that_makes_no_sense_is_refused_in_a_line(tmp_path: Path,
         like = make_hello("new")
         for name, value in changes.items():
             setattr(like, name, value)
-        _, said = await refused(master.ask.CountDemand(client_pb2.DemandRequest(node=like, nodes=nodes)))
+        _, said = await refused(master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=nodes)))
         assert said.startswith(words)
