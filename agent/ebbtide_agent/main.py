@@ -86,9 +86,7 @@ class AgentOptions:
     until: float | None = None  # when the node is gone, in Unix seconds; None: it stays
     owner: str = ""  # who lends the node until then
     on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
-    lent: Lent | None = (
-        None  # how the node is lent by another scheduler; None: it is not, and attempts outlive the agent
-    )
+    lent: Lent | None = None  # how another scheduler lends the node; None: it does not, and attempts outlive the agent
 
 
 class CannotRun(Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import FIELDS, HookCommands, SlurmOptions, names, read
@@ -113,16 +113,18 @@ def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
     list(supply.decide(1, 1000.0))
     supply.loans["hpc-1"].enter(LoanPhase.UP, 1001.0)
     supply.paused, supply.trouble = True, "no"
-    folder.save(supply)
+    folder.save(facts_of(supply))
     assert folder.load("hpc", SupplySettings(4)) == NodeSupply(
         "hpc", SupplySettings(4), supply.loans, True, 0, 1, 0, 0.0, "no", 1000.0
     )
+    (folder.path / "loans.json").write_text("{")
+    with pytest.raises(Failure, match=r"loans\.json is not JSON"):
+        folder.load("hpc", SupplySettings(4))
 
 
 def test_wishes_are_taken_once_and_in_order(home: Home) -> None:
     folder = SupplyFolder.of(home, "hpc")
     folder.wish(do="add", nodes=2)
-    time.sleep(0.01)
     folder.wish(do="pause")
     (folder.path / "wishes" / "broken.json").write_text("{")
     assert [wish["do"] for wish in folder.take_wishes()] == ["add", "pause"]

@@ -5,19 +5,28 @@ import fcntl
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_core.supply.supply import BorrowedNode, LoanPhase, NodeSupply, SupplySettings
 
 from ebbtide_cli.errors import FAILED, Failure
-from ebbtide_cli.home import Home, read_record, write_record
+from ebbtide_cli.home import Home, write_record
 
 _STATE: Final = "loans.json"
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(BorrowedNode))
+_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at")
+
+
+def facts_of(supply: NodeSupply) -> dict[str, Any]:
+    """Return what has to outlive the supplier."""
+    loans = [dataclasses.asdict(loan) | {"phase": loan.phase.value} for loan in supply.loans.values()]
+    return {"loans": loans, **{field: getattr(supply, field) for field in _KEPT}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +69,22 @@ class SupplyFolder:
     def load(self, name: str, settings: SupplySettings) -> NodeSupply:
         """Return the loans as they were saved last; none if there are none."""
         supply = NodeSupply(name, settings)
-        record = read_record(self.path / _STATE)
+        try:
+            record = read_json(self.path / _STATE)
+        except ValueError as error:  # with new numbers, loans would have the names of old ones
+            raise Failure(f"supply: {error}", FAILED) from None
         if record is None:
             return supply
         for facts in record["loans"]:
             known = {field: value for field, value in facts.items() if field in _FIELDS}
             supply.loans[facts["id"]] = BorrowedNode(**known | {"phase": LoanPhase(facts["phase"])})
-        for field in ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at"):
+        for field in _KEPT:
             setattr(supply, field, record[field])
         return supply
 
-    def save(self, supply: NodeSupply) -> None:
-        """Save the loans durably."""
-        path = self.path / _STATE
-        loans = [dataclasses.asdict(loan) | {"phase": loan.phase.value} for loan in supply.loans.values()]
-        facts = {name: getattr(supply, name) for name in ("paused", "wanted", "number", "failures", "not_before")}
-        write_record(path, {"loans": loans, **facts, "trouble": supply.trouble, "asked_at": supply.asked_at})
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def save(self, facts: dict[str, Any]) -> None:
+        """Save the `facts_of` a supply durably."""
+        write_json(self.path / _STATE, facts)
 
     def write_secret(self, name: str, text: str) -> Path:
         """Write a file that only this account can read."""
@@ -95,13 +99,13 @@ class SupplyFolder:
     def wish(self, **wish: Any) -> None:
         """Leave a wish for the supplier."""
         self.make()
-        write_record(self.path / "wishes" / f"{secrets.token_hex(8)}.json", wish)
+        write_record(self.path / "wishes" / f"{time.time_ns():020}-{secrets.token_hex(4)}.json", wish)
 
     def take_wishes(self) -> list[dict[str, Any]]:
         """Return the wishes that wait, the oldest first, and remove them."""
         found = []
         with suppress(FileNotFoundError):
-            for path in sorted((self.path / "wishes").glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            for path in sorted((self.path / "wishes").glob("*.json")):
                 with suppress(ValueError):
                     found.append(json.loads(path.read_text()))
                 path.unlink()

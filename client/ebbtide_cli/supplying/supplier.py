@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_core.supply.supply import AskForLoan, BorrowedNode, CallOff, NodeSupply
 from ebbtide_protos.invitation import Invitation, encode
@@ -21,7 +21,7 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.supplying.files import SupplyFolder
+from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
 
@@ -34,7 +34,7 @@ LOOK_S: Final = 30.0
 """Seconds between two questions to the lender about all loans."""
 ROUND_S: Final = 1.0
 DEMAND_S: Final = 5.0
-"""Seconds between two questions to the master about how many nodes are needed."""
+"""Seconds between two questions to the master about how many nodes are needed, and about those that have ended."""
 INVITED_S: Final = 7 * 86400.0
 """Seconds for which an invitation is good: a loan may wait for long."""
 _GONE: Final = frozenset({"down", "ended"})
@@ -55,7 +55,9 @@ class Supplier:
     _counted_at: float = float("-inf")
     _counted_with: frozenset[str] = frozenset()
     _demand: int | None = None
+    _left_at: float = float("-inf")
     _said: dict[str, str] = field(default_factory=dict)
+    _saved: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> None:
         """Serve until asked to stop."""
@@ -75,7 +77,7 @@ class Supplier:
         nodes = self._nodes()
         self._hear(nodes, now)
         for action in list(self.supply.decide(self._needed(nodes, now), now)):
-            self.folder.save(self.supply)
+            self._save()
             match action:
                 case AskForLoan(id):
                     self._ask(self.supply.loans[id], now)
@@ -85,7 +87,12 @@ class Supplier:
         for loan in self.supply.loans.values():
             self._tell(loan)
         self._note("supply", self._state(now))
-        self.folder.save(self.supply)
+        self._save()
+
+    def _save(self) -> None:
+        if (facts := facts_of(self.supply)) != self._saved:
+            self.folder.save(facts)
+            self._saved = facts
 
     # --- hearing ---
 
@@ -108,7 +115,8 @@ class Supplier:
             with self._lender_may_be_away():
                 self.supply.hear(self.lender.look(), up, now)
                 self._note("lender", "")
-        if nodes:
+        if nodes and now - self._left_at >= DEMAND_S:
+            self._left_at = now
             self._take_leave(nodes)
 
     def _take_leave(self, nodes: dict[str, client_pb2.Node]) -> None:
@@ -186,8 +194,7 @@ class Supplier:
 
     def _tell(self, loan: BorrowedNode) -> None:
         job, why = (f" as job {loan.job}" if loan.job else ""), (f": {loan.reason}" if loan.reason else "")
-        self._note(loan.id, f"{loan.phase.value}{job}{why}")
-        if loan.is_over:
+        if self._note(loan.id, f"{loan.phase.value}{job}{why}") and loan.is_over:
             for left in (f"{loan.id}.invitation", f"{loan.id}.sh"):
                 (self.folder.path / left).unlink(missing_ok=True)
 
@@ -198,11 +205,13 @@ class Supplier:
             return f"backing off after {self.supply.failures} failures: {self.supply.trouble}"
         return ""
 
-    def _note(self, about: str, words: str) -> None:
-        """Say what is new about something; nothing if it is what was said last."""
-        if self._said.get(about, "") != words:
-            self._said[about] = words
-            self.say(f"{about}: {words or 'well again'}")
+    def _note(self, about: str, words: str) -> bool:
+        """Say what is new about something, and return whether it is; nothing is said twice."""
+        if self._said.get(about, "") == words:
+            return False
+        self._said[about] = words
+        self.say(f"{about}: {words or 'well again'}")
+        return True
 
     @contextmanager
     def _lender_may_be_away(self) -> "Iterator[None]":
