@@ -15,7 +15,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
 from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError, log_of
-from ebbtide_cli.supplying.settings import Borrowing, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.settings import FILE, Borrowing, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.text import one_line, plural, printable
 from ebbtide_cli.values import format_duration
@@ -154,7 +154,7 @@ def logs(loan: str) -> None:
 
 def _found(name: str) -> tuple[Borrowing, SupplyFolder]:
     home = Home.current()
-    return read(home, name), SupplyFolder.of(home, name)
+    return read(home.root / FILE, name), SupplyFolder.of(home, name)
 
 
 def _lender(borrowing: Borrowing, folder: SupplyFolder) -> Slurm | Hook:
