@@ -1,7 +1,8 @@
 """Simulates a supply: nodes that are borrowed from another scheduler while jobs wait for them, and what they cost.
 
 The supply itself is the live one, `ebbtide_core.supply`, and so is the count of the nodes that waiting jobs have a use
-for. Simulated are the lender, which lets loans wait, preempts and ends them, and the pilots, which give idle nodes back.
+for. The lender is simulated, which lets loans wait, preempts and ends them, and so are the pilots, which give idle
+nodes back.
 """
 
 import heapq
@@ -21,6 +22,7 @@ from ebbtide_core.model.types import WHOLE, JobId, Loan, NodeId, StopCause
 from ebbtide_core.supply.supply import (
     BETWEEN_LOANS_S,
     NOT_NEEDED_S,
+    SUPPLY_LABEL,
     AskForLoan,
     BorrowedNode,
     CallOff,
@@ -49,8 +51,8 @@ class LenderAssumptions:
     """What is assumed of a lender.
 
     A loan waits for one of ``queue_s`` seconds, each as likely as another. The lender preempts it after an
-    exponentially distributed time with the mean ``preempted_after_s``, None for never; its jobs have ``notice_s`` seconds to
-    leave then. A GPU costs ``price`` for an hour.
+    exponentially distributed time with the mean ``preempted_after_s``, None for never; its jobs have ``notice_s``
+    seconds to leave then. A GPU costs ``price`` for an hour.
     """
 
     queue_s: tuple[float, ...] = (0.0,)
@@ -288,7 +290,8 @@ class Borrower:
         heapq.heappush(self._due, (time, self._order, what, lent.loan.id))
 
     def _registration(self, id: str, until: float) -> e.NodeRegistered:
-        return replace(registration(replace(self._of.node, name=id)), loan=Loan(until, self._of.name))
+        loan, labels = Loan(until, self._of.name), {SUPPLY_LABEL: self._of.name}
+        return replace(registration(replace(self._of.node, name=id)), loan=loan, labels=labels)
 
     def _random(self, what: str, id: str) -> Random:
         """Return the source of one draw, so that loans of the same name fare alike under other settings."""
@@ -310,7 +313,9 @@ class Borrower:
                 case AskForLoan(id):
                     loan = self._supply.loans[id]
                     self._supply.heard_job(id, id, now)
-                    lent = self._lent[id] = _Lent(loan, now, now + self._random("queue", id).choice(self._of.lender.queue_s))
+                    lent = self._lent[id] = _Lent(
+                        loan, now, now + self._random("queue", id).choice(self._of.lender.queue_s)
+                    )
                     self._later(lent.starts, _Next.STARTS, lent)
                 case CallOff(id):
                     self._settle(self._lent[id], now)
@@ -357,7 +362,9 @@ class Borrower:
         self._counted_until = now + min((left_s for left_s in short if left_s > 0), default=math.inf)
         self._demand = 0
         if len(self._counted_nodes()) and any(left_s <= 0 for left_s in short):
-            nodes = [copy_of(self._registration(self._of.name, now + self._of.time_s), n) for n in self._counted_nodes()]
+            nodes = [
+                copy_of(self._registration(self._of.name, now + self._of.time_s), n) for n in self._counted_nodes()
+            ]
             self._demand = len(demand(fork(cluster), nodes, now, self._of.after_s).nodes)
 
     def _counted_nodes(self) -> range:

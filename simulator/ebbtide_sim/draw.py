@@ -59,7 +59,7 @@ def draw_sweep(results: Sequence[tuple[Mapping[str, str], Report]], metric: str,
 
 
 def draw_borrowing(results: Sequence[tuple[Mapping[str, str], Report]], metric: str, path: Path) -> None:
-    """Draw a point for each combination: ``metric`` by what the borrowed nodes cost, or their GPU hours without a price."""
+    """Draw a point for each combination: ``metric`` by the cost of the borrowed nodes, or their GPU hours if free."""
     cost = "supply.cost" if any(value_of(report, "supply.cost") for _, report in results) else "supply.gpu_hours"
     with drawn(path, 9, 5) as figure:
         axes = figure.subplots()

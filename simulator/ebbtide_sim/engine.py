@@ -34,7 +34,7 @@ from ebbtide_core.resources.infeasible import infeasible_refusal
 
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, SimulatedAttempt
-from ebbtide_sim.sources import JobSource, NodesStay, NodeSource
+from ebbtide_sim.sources import JobSource, NodeSource, NodesStay
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
 

@@ -71,7 +71,9 @@ class Setup:
             requested=_requested(self.times),
         )
         if self.supply is not None and not self.resumable:
-            raise WorkloadError("--not-resumable: with --supply, jobs that lose their work when a node ends may never end")
+            raise WorkloadError(
+                "--not-resumable: with --supply, jobs that lose their work when a node ends may never end"
+            )
         return Scenario(
             workload=workload,
             nodes=self._nodes(),

@@ -242,7 +242,10 @@ def test_settings_of_a_supply_are_compared_by_what_they_cost(ebb, jobs, supply, 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('[supply.other]\nmax_nodes = 1\ngpus_per_node = 1\ntime = "1h"', "has hpc, other: name one of them, as FILE:NAME"),
+        (
+            '[supply.other]\nmax_nodes = 1\ngpus_per_node = 1\ntime = "1h"',
+            "has hpc, other: name one of them, as FILE:NAME",
+        ),
         ("qeue = '1m'", "[supply.hpc.assumed] qeue: there is no such field: did you mean 'queue'?"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
 from ebbtide_core.model.types import WHOLE
+from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.supply.supply import SupplySettings
 from ebbtide_sim.borrowing import SETTINGS, Borrower, LenderAssumptions, SimulatedSupply
 from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation
@@ -17,7 +18,6 @@ from ebbtide_sim.sources import Recorded
 from ebbtide_sim.sweep import combine
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.nodes import SimNode
-from ebbtide_core.policies.registry import PolicyError, create_policy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,15 @@ def job(id: str, submit_s: float, runtime_s: float, gpus: int = 1, **more: Any) 
 
 
 def supply(
-    max_nodes: int = 4, min_nodes: int = 0, backlog: int = 4, *, time_s=HOUR_S, after_s=30.0, idle_s=300.0, gpus=4, **lender
+    max_nodes: int = 4,
+    min_nodes: int = 0,
+    backlog: int = 4,
+    *,
+    time_s=HOUR_S,
+    after_s=30.0,
+    idle_s=300.0,
+    gpus=4,
+    **lender,
 ) -> SimulatedSupply:
     return SimulatedSupply(
         name="hpc",
@@ -46,7 +54,11 @@ def run(jobs: list[SimJob], borrowed: SimulatedSupply, own: int = 0, world: Simu
     nodes = tuple(SimNode(name=f"n{i}", gpus=4, cpus=32.0, mem_bytes=2**38) for i in range(own))
     return simulate(
         Scenario(
-            workload=Workload("test", jobs), nodes=nodes, policy="fifo", supply=borrowed, world=world or SimulatedWorld()
+            workload=Workload("test", jobs),
+            nodes=nodes,
+            policy="fifo",
+            supply=borrowed,
+            world=world or SimulatedWorld(),
         )
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ebbtide_core.model import limits
-from ebbtide_core.supply.supply import SupplySettings
+from ebbtide_core.supply.supply import SUPPLY_LABEL, SupplySettings
 from ebbtide_protos.quantities import parse_duration, parse_size
 from ebbtide_protos.v1 import agent_pb2
 
@@ -16,8 +16,6 @@ Value = TypeVar("Value")
 
 FILE: Final = "supply.toml"
 """Name of the file in ``EBB_HOME``."""
-SUPPLY: Final = "supply"
-"""Label of each node that a supply has borrowed; its value is the supply's name."""
 LONGEST_NAME: Final = 32
 MOST_GPUS: Final = 64
 _ROOT_MARKER: Final = ".ebbtide-root"
@@ -80,7 +78,7 @@ class Borrowing:
             hello.checkpoint_root_id = self._root_id()
         hello.node, hello.hostname, hello.boot_id, hello.gpu_backend = self.name, self.name, self.name, "nvml"
         hello.pool = self.pool
-        hello.labels[SUPPLY] = self.name
+        hello.labels[SUPPLY_LABEL] = self.name
         hello.loan.until = now + self.time_s
         return hello
 

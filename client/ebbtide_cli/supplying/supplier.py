@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbtide_core.supply.supply import AskForLoan, BorrowedNode, CallOff, NodeSupply
+from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, CallOff, NodeSupply
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
@@ -23,7 +23,7 @@ from ebbtide_cli.errors import Failure
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
-from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
+from ebbtide_cli.supplying.settings import Borrowing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ class Supplier:
             self._note("master", f"the master is away: {failure}")
             return None
         self._note("master", "")
-        return {node.name: node for node in found if node.labels.get(SUPPLY) == self.borrowing.name}
+        return {node.name: node for node in found if node.labels.get(SUPPLY_LABEL) == self.borrowing.name}
 
     def _hear(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> None:
         up = {name for name, node in (nodes or {}).items() if node.state not in _GONE}

@@ -129,7 +129,9 @@ class _SimulateCommand(SectionedCommand):
     "--sweep", "axes", metavar="NAME=V,V", type=AXIS, multiple=True, help="Run every combination of these values."
 )
 @click.option(
-    "--metric", default="slowdown.all.p95", show_default=True,
+    "--metric",
+    default="slowdown.all.p95",
+    show_default=True,
     help="Figure of the report that a sweep's plot shows; with --supply, by what was borrowed.",
 )
 @click.option(
@@ -388,7 +390,7 @@ def _print_borrowed(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
 
     names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
     titles = [*(name.upper() for name in names), "LOANS", "PREEMPTED", "MOVES", "QUEUE MEAN", "WAIT MEAN", "WAIT P95",
-              "GPU HOURS", "IDLE", "COST"]  # fmt: skip
+              "GPU HOURS", "IDLE HOURS", "COST"]  # fmt: skip
     rows = []
     for parameters, report in results:
         supply = report.supply or {}

@@ -12,6 +12,8 @@ from typing import Final
 
 from ebbtide_core.model.frozen import frozen
 
+SUPPLY_LABEL: Final = "supply"
+"""Label of each node that a supply has borrowed; its value is the supply's name."""
 BETWEEN_LOANS_S: Final = 5.0
 """Seconds between two requests for a loan."""
 KNOWN_S: Final = 90.0
