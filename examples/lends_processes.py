@@ -8,8 +8,8 @@ It stands for whatever starts machines where you are, and shows what the command
     shrink = ["python", "lends_processes.py", "shrink"]
     list = ["python", "lends_processes.py", "list"]
 
-Each loan has a file in ~/.local/state/lent (or $LENT), which its keeper writes: a process that outlives this one, starts
-the pilot and waits for its end.
+Each loan has a file in ~/.local/state/lent (or $LENT), which its keeper writes: a process that outlives this one,
+starts the pilot and waits for its end.
 """
 
 import json

@@ -79,6 +79,15 @@ def test_a_node_comes_as_a_process_and_goes_when_nobody_needs_it(lent: Lent) -> 
     wait_for("it is forgotten", lambda: "here-1" not in {node["name"] for node in lent.cluster.facts("nodes", "--all")})
 
 
+def test_who_asks_why_a_job_waits_is_told_that_the_supply_is_paused(lent: Lent) -> None:
+    lent.cluster.ebb("supply", "pause", "here")
+    job = lent.submit()
+    words = "Supply here asks for no node: paused.\n"
+    wait_for("it is said", lambda: words in lent.cluster.ebb("explain", job).out)
+    lent.cluster.ebb("supply", "resume", "here")
+    lent.cluster.wait_for_state(job, "RUNNING", seconds=60)
+
+
 def test_a_node_that_is_released_leaves_its_job_to_the_next_one(lent: Lent) -> None:
     job = lent.submit()
     lent.cluster.wait_for_state(job, "RUNNING", seconds=60)

@@ -24,6 +24,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import Borrowing
+from ebbtide_cli.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,7 @@ DEMAND_S: Final = 5.0
 """Seconds between two questions to the master about how many nodes are needed, and about those that have ended."""
 INVITED_S: Final = 7 * 86400.0
 """Seconds for which an invitation is good: a loan may wait for long."""
+LONGEST_WORDS: Final = 200
 _GONE: Final = frozenset({"down", "ended"})
 
 
@@ -144,6 +146,7 @@ class Supplier:
                 like=self.borrowing.like(known, now),
                 nodes=self.borrowing.settings.max_nodes,
                 after_s=self.borrowing.after_s,
+                supply=self._status(now),
             )
             try:
                 with connected(self.master) as stub:
@@ -197,6 +200,17 @@ class Supplier:
         if self._note(loan.id, f"{loan.phase.value}{job}{why}") and loan.is_over:
             for left in (f"{loan.id}.invitation", f"{loan.id}.sh"):
                 (self.folder.path / left).unlink(missing_ok=True)
+
+    def _status(self, now: float) -> client_pb2.SupplyStatus:
+        """Return what those see who ask why a job waits."""
+        coming = [loan for loan in self.supply.unfinished() if loan.comes]
+        status = client_pb2.SupplyStatus(name=self.borrowing.name, coming=len(coming))
+        status.not_asking = one_line(self._state(now))[:LONGEST_WORDS]
+        if not coming and len(self.supply.unfinished()) >= self.borrowing.settings.max_nodes:
+            status.not_asking = f"all {self.borrowing.settings.max_nodes} nodes are borrowed"
+        if coming:
+            status.since, status.reason = coming[0].asked_at, one_line(coming[0].reason)[:LONGEST_WORDS]
+        return status
 
     def _state(self, now: float) -> str:
         if self.supply.paused:
