@@ -91,8 +91,10 @@ class SimulatedSupply:
         """Return it with another value of one of `SETTINGS`. Raises `WorkloadError`."""
         try:
             match setting:
-                case "after" | "idle":
-                    return replace(self, **{f"{setting}_s": value})
+                case "after":
+                    return replace(self, after_s=value)
+                case "idle":
+                    return replace(self, idle_s=value)
                 case _:
                     name = setting.replace("-", "_")
                     return replace(self, settings=replace(self.settings, **{name: int(value)}))

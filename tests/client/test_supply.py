@@ -1,7 +1,9 @@
 """What is borrowed, as its file says it, and what Slurm's answers mean."""
 
+import fcntl
 import json
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -140,6 +142,16 @@ def test_only_one_supplier_serves_a_supply(home: Home) -> None:
         with pytest.raises(Failure, match="another supplier of hpc runs"), folder.locked():
             pass
     assert not folder.is_served()
+
+
+def test_a_supplier_starts_though_somebody_looks_just_then_whether_one_runs(home: Home) -> None:
+    folder = SupplyFolder.of(home, "hpc")
+    folder.make()
+    looks = (folder.path / "lock").open("a")
+    fcntl.flock(looks, fcntl.LOCK_SH)
+    threading.Timer(0.1, looks.close).start()
+    with folder.locked():
+        assert folder.is_served()
 
 
 # --- Slurm ---

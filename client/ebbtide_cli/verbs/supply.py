@@ -86,7 +86,7 @@ def try_(name: str) -> None:
 def ls(as_json: bool) -> None:
     """List the supplies, and the loans of each."""
     now, found = time.time(), []
-    for name in names(Home.current()):
+    for name in names(Home.current().root / FILE):
         borrowing, folder = _found(name)
         found.append(_facts(borrowing, folder.load(name, borrowing.settings), folder.is_served(), now))
     if as_json:
@@ -117,8 +117,8 @@ def release(loan: str) -> None:
     For their whole grace periods, drain the node first ('ebb node drain LOAN --now --wait').
     """
     name = _supply_of(loan)
-    _, folder = _found(name)
-    there = folder.load(name, read(Home.current(), name).settings).loans.get(loan)
+    borrowing, folder = _found(name)
+    there = folder.load(name, borrowing.settings).loans.get(loan)
     if there is None or there.is_over:
         raise Failure(f"supply: {name} has no loan {loan} that has not ended: 'ebb supply ls' lists them", FAILED)
     _wish(name, f"{loan} will be given back", do="release", loan=loan, user=user_name())

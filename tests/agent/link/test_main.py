@@ -1,15 +1,18 @@
 """The agent as a process: it starts once, ends when asked, and leaves its attempts alone."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from ebbtide_agent.main import _only_agent
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
@@ -116,6 +119,14 @@ def test_a_second_agent_on_the_same_node_is_refused_and_told_who_runs(node):
     assert f"pid {first.pid}" in log.strip().splitlines()[-1]
     assert first.poll() is None
     assert node.serving(first)["pid"] == first.pid
+
+
+def test_an_agent_starts_though_somebody_looks_just_then_whether_one_runs(tmp_path):
+    looks = os.open(tmp_path / "agent.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looks, fcntl.LOCK_EX)
+    threading.Timer(0.1, os.close, (looks,)).start()
+    with _only_agent(tmp_path):
+        assert (tmp_path / "agent.lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_an_agent_starts_where_another_was_killed(node):

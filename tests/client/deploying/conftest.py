@@ -41,7 +41,7 @@ case "$1 $2" in
         ;;
     "agent "*)
         exec 8>> "$own/agent.lock"
-        flock -n 8 || { echo "an agent already runs" >&2; exit 1; }
+        flock -w 1 8 || { echo "an agent already runs" >&2; exit 1; }
         [ ! -e "$HOME/refuses" ] || { cat "$HOME/refuses" >&2; exit 2; }
         echo $$ > "$own/agent.lock"
         trap 'kill $child; rm "$own/agent.json"; exit 0' TERM

@@ -5,7 +5,7 @@ launcher_is_wanted || {
     mv "$launcher.new" "$launcher"
 }
 units_are_wanted || write_units
-serves() { agent_is_of_launcher && [ -e "$own/agent.json" ]; }
+serves() { [ -e "$own/agent.json" ] && agent_is_of_launcher; }
 serves_or_ended() { serves || ! kill -0 "$started" 2> /dev/null; }
 if ! serves; then
     stop_agent
