@@ -185,6 +185,8 @@ class Borrower:
         self._look_at: float | None = 0.0
         self._looked = -math.inf
         self._more_come = True
+        self._is_over = False
+        """Whether all jobs have ended, and only nodes that are kept are there."""
         self._stirred = 0.0
         """When a job was submitted, placed or stopped last."""
         self._demand = 0
@@ -197,15 +199,16 @@ class Borrower:
         """Return when something may happen to nodes."""
         self._more_come = more_come
         needed = more_come or unfinished
+        self._is_over = not needed and all(loan.kept for loan in self._supply.unfinished())
         times = [self._due[0][0]] if self._due else []
         if needed and self._look_at is not None:
             times.append(self._look_at)
-        if not needed and all(loan.kept for loan in self._supply.unfinished()):
-            return None
-        return min(times, default=None)
+        return None if self._is_over else min(times, default=None)
 
     def take(self, cluster: Cluster, now: float) -> Iterator[Event]:
         """Yield what happens to nodes now."""
+        if self._is_over:
+            return
         while self._due and self._due[0][0] <= now:
             _, _, what, id = heapq.heappop(self._due)
             if (lent := self._lent.get(id)) is not None:

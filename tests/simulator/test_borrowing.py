@@ -210,30 +210,29 @@ class Books(RunObserver):
                         self.used_s += (now - since) * sum(gpu.share for gpu in piece.gpus) / WHOLE
 
 
-times = st.floats(1, 5 * HOUR_S, allow_nan=False)
 some_jobs = st.lists(
     st.builds(
         job,
         st.uuids().map(str),
         st.floats(0, 4 * HOUR_S),
-        st.floats(1, 3 * HOUR_S),
+        st.floats(1, 2 * HOUR_S),
         st.integers(1, 4),
         grace_s=st.floats(0, 120),
         preemptible=st.booleans(),
         time_limit_s=st.one_of(st.none(), st.floats(60, HOUR_S)),
     ),
-    max_size=12,
+    max_size=6,
 ).map(lambda jobs: sorted(jobs, key=lambda job: job.submit_s))
 some_supplies = st.builds(
     supply,
     st.integers(1, 4),
     st.integers(0, 1),
     st.integers(1, 3),
-    time_s=st.floats(600, 8 * HOUR_S),
+    time_s=st.floats(1800, 8 * HOUR_S),
     after_s=st.floats(0, 600),
     idle_s=st.floats(0, 1800),
     queue_s=st.lists(st.floats(0, HOUR_S), min_size=1, max_size=3).map(tuple),
-    preempted_after_s=st.one_of(st.none(), st.floats(600, 8 * HOUR_S)),
+    preempted_after_s=st.one_of(st.none(), st.floats(1800, 8 * HOUR_S)),
     notice_s=st.floats(120, 300),
 )
 

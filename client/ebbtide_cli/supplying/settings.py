@@ -103,7 +103,7 @@ def read(path: Path, name: str) -> Borrowing:
     if name not in tables:
         there = ", ".join(sorted(tables)) or "none"
         raise Failure(f"supply: {path} has no [supply.{name}]; there are: {there}", USAGE)
-    table = Table(dict(tables[name]), f"supply: {path}: [supply.{name}]")
+    table = SupplyTable(dict(tables[name]), f"supply: {path}: [supply.{name}]")
     try:
         settings = SupplySettings(
             table.take("max_nodes", int), table.take("min_nodes", int, 0), table.take("backlog", int, 2)
@@ -136,7 +136,7 @@ def read(path: Path, name: str) -> Borrowing:
     return found
 
 
-def _lender(table: "Table") -> SlurmOptions | HookCommands:
+def _lender(table: "SupplyTable") -> SlurmOptions | HookCommands:
     match table.take("kind", str, "slurm"):
         case "slurm":
             return SlurmOptions(table.words("sbatch"))
@@ -167,7 +167,7 @@ def _tables(path: Path) -> Mapping[str, Any]:
     return tables
 
 
-class Table:
+class SupplyTable:
     """A table of the file, from which each known field is taken once; errors name the field."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:

@@ -8,7 +8,7 @@ from ebbtide_sim.borrowing import LenderAssumptions, SimulatedSupply
 from ebbtide_sim.workloads.nodes import SimNode
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.supplying.settings import Table, names, read
+from ebbtide_cli.supplying.settings import SupplyTable, names, read
 
 ASSUMED = ("queue", "preempted_after", "notice", "price")
 """The fields of ``[supply.NAME.assumed]``."""
@@ -26,7 +26,7 @@ def read_supply(where: str) -> SimulatedSupply:
         mem_bytes=found.mem_bytes,
         model=found.gpu_type,
     )
-    table = Table(dict(found.assumed), f"supply: {path}: [supply.{name}.assumed]")
+    table = SupplyTable(dict(found.assumed), f"supply: {path}: [supply.{name}.assumed]")
     after = table.take("preempted_after", str, "")
     try:
         lender = LenderAssumptions(
@@ -64,7 +64,7 @@ def _named(where: str) -> tuple[Path, str]:
     return path, there[0]
 
 
-def _times(table: Table, field: str) -> tuple[float, ...]:
+def _times(table: SupplyTable, field: str) -> tuple[float, ...]:
     """Return a field that is a duration or a list of them, in seconds."""
     value: Any = table.take(field, object, "0s")
     times = value if isinstance(value, list) else [value]
@@ -76,7 +76,7 @@ def _times(table: Table, field: str) -> tuple[float, ...]:
         raise ValueError(f"{field}: {error}") from None
 
 
-def _number(table: Table, field: str) -> float:
+def _number(table: SupplyTable, field: str) -> float:
     value: Any = table.take(field, object, 0.0)
     if not isinstance(value, int | float):
         raise ValueError(f"{field}: {value!r} is not a number")
