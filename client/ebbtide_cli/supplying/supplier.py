@@ -168,7 +168,9 @@ class Supplier:
                 invitation = self._invitation(stub, loan.id)
             self.borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             job = self.lender.ask(loan.id, invitation, loan.kept)
-        except (Failure, LenderRefusedError, LenderAwayError, OSError) as error:
+        except LenderAwayError as error:
+            self.supply.unanswered(str(error), now)
+        except (Failure, LenderRefusedError, OSError) as error:
             self.supply.refused(loan.id, str(error), now)
         else:
             self.supply.heard_job(loan.id, job, now)
