@@ -58,6 +58,24 @@ def draw_sweep(results: Sequence[tuple[Mapping[str, str], Report]], metric: str,
         axes.set_xlabel(metric)
 
 
+def draw_borrowing(results: Sequence[tuple[Mapping[str, str], Report]], metric: str, path: Path) -> None:
+    """Draw a point for each combination: ``metric`` by the cost of the borrowed nodes, or their GPU hours if free."""
+    cost = "supply.cost" if any(value_of(report, "supply.cost") for _, report in results) else "supply.gpu_hours"
+    with drawn(path, 10, 5) as figure:
+        axes = figure.subplots()
+        for number, (parameters, report) in enumerate(results):
+            point = value_of(report, cost) or 0.0, value_of(report, metric) or 0.0
+            label = ", ".join(f"{name}={value}" for name, value in parameters.items())
+            axes.plot(*point, "o", color=COLORS[number % len(COLORS)], label=f"{number + 1}: {label}")
+            axes.annotate(str(number + 1), point, xytext=(4, 4), textcoords="offset points", fontsize=8)
+        axes.margins(0.08)
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside right upper", fontsize=8)
+        axes.set_xlabel("cost" if cost == "supply.cost" else "borrowed GPU hours")
+        axes.set_ylabel(metric)
+        axes.grid(alpha=0.3)
+
+
 def value_of(report: Report, metric: str) -> float | None:
     """Return the number at ``metric`` in the report; raise ``KeyError`` if there is none."""
     value: Any = report.to_json()

@@ -34,7 +34,7 @@ from ebbtide_core.resources.infeasible import infeasible_refusal
 
 from ebbtide_sim.garbage import rarely_collected
 from ebbtide_sim.physics import Dedicated, Physics, SimulatedAttempt
-from ebbtide_sim.sources import JobSource
+from ebbtide_sim.sources import JobSource, NodeSource, NodesStay
 from ebbtide_sim.workload import SimJob
 from ebbtide_sim.workloads.nodes import SimNode
 
@@ -44,6 +44,9 @@ COMPLETED: Final = ExitFacts()
 SAVED_NOTHING: Final = ExitFacts(
     signal=15, stop_requested=True, delivered=True, checkpointed=Checkpointed.NO
 )  # the job does not catch the signal
+CUT_OFF: Final = ExitFacts(
+    signal=9, stop_requested=True, delivered=True, caught=True, killed=True, checkpointed=Checkpointed.NO
+)  # the job has not saved by the end of its grace period
 
 _PASS: Final = e.SchedulingDue()
 MOST_PASSES: Final = 1000
@@ -90,6 +93,21 @@ class RunObserver(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class _Leaving:
+    """An attempt that was asked to stop, and has left at ``at``; ``cut_off`` before it has saved.
+
+    It computed for ``computed_s`` and did ``work``, in seconds on one GPU; a ``run`` of None had not begun to.
+    """
+
+    attempt: int
+    run: SimulatedAttempt | None
+    computed_s: float
+    work: float
+    at: float
+    cut_off: bool
+
+
+@dataclass(slots=True, eq=False)
 class _Job:
     """What the simulated world knows of a job and the cluster does not; ``left`` is work, in seconds on one GPU."""
 
@@ -98,6 +116,7 @@ class _Job:
     run: SimulatedAttempt | None = None
     starting: int = 0
     """The number of the attempt that was launched and does not compute yet; 0 if none."""
+    leaving: _Leaving | None = None
 
 
 class Simulation:
@@ -111,6 +130,7 @@ class Simulation:
         observers: Iterable[RunObserver] = (),
         world: SimulatedWorld | None = None,
         physics: Physics | None = None,
+        borrowed: NodeSource | None = None,
         *,
         keep_jobs: bool = False,
     ) -> None:
@@ -123,6 +143,7 @@ class Simulation:
         self._source = source
         self._observers = tuple(observers)
         self._physics = physics or Dedicated(self.world.speedup)
+        self._borrowed = borrowed or NodesStay()
         self._keep_jobs = keep_jobs
         self._heap: list[tuple[float, int, int, JobId, int, SimulatedAttempt | None]] = []
         self._order = 0
@@ -147,19 +168,25 @@ class Simulation:
                 if progress is not None and self.events >= due:
                     progress(self.now, self.events)
                     due = self.events + every
+        self._borrowed.finish()
 
     def _next_time(self) -> float | None:
         arrival = self._source.next_time()
-        if not self._heap:
-            return arrival
-        time = self._heap[0][0]
-        return time if arrival is None or time < arrival else arrival
+        change = self._borrowed.next_time(arrival is not None, bool(self.cluster.state.unfinished))
+        time = self._heap[0][0] if self._heap else None
+        for other in (arrival, change):
+            if other is not None and (time is None or other <= time):
+                time = other
+        return time
 
     def _moment(self) -> None:
         """Handle all events of this moment, then run one pass; repeat until the passes change nothing."""
         self._passes = 0
         while True:
             woken = self._due()
+            for event in self._borrowed.take(self.cluster, self.now):
+                self._changed, self._passes = True, 0
+                self._tell(event)
             for job in self._source.take(self.now):
                 self._submit(job)
             if not (self._changed or woken):
@@ -285,38 +312,58 @@ class Simulation:
         return job is not None and job.run is run
 
     def _complete(self, run: SimulatedAttempt) -> None:
-        self._halt(self._jobs[run.job], kept=True)
+        job = self._jobs[run.job]
+        self._count(job, run, self.now - run.started, self._halt(job, run), kept=True)
         self._report_end(run.job, run.attempt, COMPLETED)
 
     def _stop(self, order: Stop) -> None:
-        """Stop an attempt's computing, and let it exit once it has saved, within its grace period."""
+        """Stop an attempt's computing, and let it exit once it has saved, or at the end of its grace period."""
         job = self._jobs[order.job]
-        saves = self.world.resumable and job.run is not None
-        if job.run is not None:
-            if job.run.attempt != order.attempt:
+        if (leaving := job.leaving) is not None:
+            if leaving.attempt == order.attempt and self.now + order.grace_s < leaving.at:
+                leaving.at, leaving.cut_off = self.now + order.grace_s, True
+                self._later(leaving.at, _ENDED, order.job, order.attempt)
+            return
+        run, computed_s, done, needs_s = job.run, 0.0, 0.0, 0.0
+        if run is not None:
+            if run.attempt != order.attempt:
                 return
-            self._halt(job, kept=self.world.resumable)
+            computed_s, done = self.now - run.started, self._halt(job, run)
+            needs_s = job.sim.steps_aside_s if self.world.resumable else 0.0
         elif job.starting == order.attempt:
             job.starting = 0
         else:
-            return  # the stop was requested before
-        delay = min(job.sim.steps_aside_s, order.grace_s) if saves else 0.0
-        self._later(self.now + delay, _ENDED, order.job, order.attempt)
+            return
+        at = self.now + min(needs_s, order.grace_s)
+        job.leaving = _Leaving(order.attempt, run, computed_s, done, at, needs_s > order.grace_s)
+        self._later(at, _ENDED, order.job, order.attempt)
 
-    def _halt(self, job: _Job, kept: bool) -> None:
-        run = job.run
-        assert run is not None
+    def _halt(self, job: _Job, run: SimulatedAttempt) -> float:
+        """End the computing of ``run``, and return the work that it did."""
         done, affected = self._physics.stop(run, self.now)
-        if kept:
-            job.left = max(0.0, job.left - done)
         job.run = None
-        for observer in self._observers:
-            observer.computed(run.job, run.attempt, self.now - run.started, done, kept)
         self._expect(affected)
+        return done
+
+    def _count(self, job: _Job, run: SimulatedAttempt, computed_s: float, work: float, kept: bool) -> None:
+        if kept:
+            job.left = max(0.0, job.left - work)
+        for observer in self._observers:
+            observer.computed(run.job, run.attempt, computed_s, work, kept)
 
     def _step_aside(self, id: JobId, attempt: int) -> None:
         job = self._jobs[id]
-        self._report_end(id, attempt, _saved(job.sim.steps_aside_s) if self.world.resumable else SAVED_NOTHING)
+        leaving = job.leaving
+        if leaving is None or leaving.attempt != attempt or self.now < leaving.at:
+            return  # its grace period was cut short after this time was noted
+        job.leaving = None
+        saved = self.world.resumable and not leaving.cut_off
+        if leaving.run is not None:
+            self._count(job, leaving.run, leaving.computed_s, leaving.work, kept=saved)
+        if saved:
+            self._report_end(id, attempt, _saved(job.sim.steps_aside_s))
+        else:
+            self._report_end(id, attempt, CUT_OFF if leaving.cut_off else SAVED_NOTHING)
 
     def _report_end(self, id: JobId, attempt: int, exit: ExitFacts) -> None:
         self._changed = True

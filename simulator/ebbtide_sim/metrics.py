@@ -94,6 +94,7 @@ class Report:
     utilisation: float
     busy: float
     flow_time_s: Summary
+    waiting_s: Summary
     stretch: Summary
     slowdown: dict[str, Summary]
     by_class: dict[str, dict[str, Any]]
@@ -109,9 +110,14 @@ class Report:
     events: int
     per_job: dict[str, Summary] | None = None
     per_class: dict[str, dict[str, Any]] | None = None
+    supply: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints; ``per_job`` only for bags of tasks, ``per_class`` for several priorities."""
+        """Return what ``--json`` prints.
+
+        ``per_job`` is there only for bags of tasks, ``per_class`` for several priorities, ``supply`` for borrowed
+        nodes.
+        """
         names = (name for name in self.__slots__ if getattr(self, name) is not None)
         return {name: dict(value) if isinstance(value := getattr(self, name), Mapping) else value for name in names}
 
@@ -173,14 +179,27 @@ class Metrics:
 
     # --- the report ---
 
-    def report(self, policy: str, gpus: int, skipped: Mapping[str, int], wall_s: float, events: int) -> Report:
-        """Sum up the tallies; ``gpus`` is the cluster's GPU count, ``wall_s`` the real time of the run in seconds."""
+    def report(
+        self,
+        policy: str,
+        gpus: int,
+        skipped: Mapping[str, int],
+        wall_s: float,
+        events: int,
+        lent_gpu_s: float = 0.0,
+        supply: dict[str, Any] | None = None,
+    ) -> Report:
+        """Sum up the tallies.
+
+        ``gpus`` is the cluster's own GPU count, ``lent_gpu_s`` the GPU-seconds that it borrowed, and ``wall_s`` the
+        real time of the run in seconds. ``supply`` is what was borrowed.
+        """
         tallies = list(self.tallies.values())
         done = [tally for tally in tallies if tally.ended is not None]
         first = min((tally.job.submit_s for tally in tallies), default=0.0)
         makespan = max((tally.ended for tally in done if tally.ended is not None), default=first) - first
         held = sum(tally.held_gpu_s for tally in tallies)
-        room = gpus * makespan
+        room = gpus * makespan + lent_gpu_s
         return Report(
             policy=policy,
             jobs=len(tallies),
@@ -189,6 +208,7 @@ class Metrics:
             utilisation=sum(tally.work for tally in done if tally.job.gpus_max) / room if room else 0.0,
             busy=held / room if room else 0.0,
             flow_time_s=summarise((tally.flow_s for tally in done), FULL),
+            waiting_s=summarise((tally.waiting_s for tally in done), FULL),
             stretch=summarise((tally.stretch for tally in done), FULL),
             slowdown=_slowdowns(done),
             by_class=by_class(done),
@@ -204,6 +224,7 @@ class Metrics:
             events=events,
             per_job=per_bag(done) if any(tally.job.bag for tally in tallies) else None,
             per_class=per_class(done) if len({tally.job.priority for tally in tallies}) > 1 else None,
+            supply=supply,
         )
 
 

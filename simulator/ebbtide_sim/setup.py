@@ -11,6 +11,7 @@ from ebbtide_core.model.limits import MAX_GPUS_PER_NODE
 from ebbtide_core.model.types import parts
 from ebbtide_core.policies.registry import POLICIES, create_policy
 
+from ebbtide_sim.borrowing import SimulatedSupply
 from ebbtide_sim.engine import SimulatedWorld
 from ebbtide_sim.simulate import Scenario
 from ebbtide_sim.workload import Workload, WorkloadError, elastic, offline
@@ -26,6 +27,8 @@ RIGID: Final = frozenset(name for name, kind in POLICIES.items() if kind.rigid)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """One simulation as plain values. ``nodes`` is ``NODESxGPUS``; ``elastic`` is ``MIN-MAX`` GPUs, or empty.
+
+    With a ``supply``, nodes are borrowed beside them, and ``nodes`` may be ``0``.
 
     ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` apply to each node and GPU; a ``cluster`` file replaces all
     of these. ``limit`` is how many of the workload's first jobs are kept. ``times`` says whether policies know
@@ -49,6 +52,7 @@ class Setup:
     limit: int | None = None
     arrival: str = "submit"
     seed: int = 0
+    supply: SimulatedSupply | None = None
 
     def scenario(self) -> Scenario:
         """Build the scenario; raise `WorkloadError` or `PolicyError`, in one line, if a value is invalid."""
@@ -66,11 +70,25 @@ class Setup:
             resumable=self.resumable,
             requested=_requested(self.times),
         )
-        return Scenario(workload=workload, nodes=self._nodes(), policy=self.policy, options=self.options, world=world)
+        if self.supply is not None and not self.resumable:
+            raise WorkloadError(
+                "--not-resumable: with --supply, jobs that lose their work when a node ends may never end"
+            )
+        return Scenario(
+            workload=workload,
+            nodes=self._nodes(),
+            policy=self.policy,
+            options=self.options,
+            world=world,
+            supply=self.supply,
+            seed=self.seed,
+        )
 
     def _nodes(self) -> tuple[SimNode, ...]:
         if self.cluster:
             return tuple(read_cluster(Path(self.cluster)))
+        if self.nodes == "0" and self.supply is not None:
+            return ()
         count, gpus = parse_nodes(self.nodes)
         node = SimNode(
             name="node0",

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from ebbtide_core.policies.registry import create_policy
 
+from ebbtide_sim.borrowing import Borrower, SimulatedSupply
 from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
@@ -20,13 +21,18 @@ Progress = Callable[[float, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A workload on a cluster under a policy; ``options`` are the policy's, as text."""
+    """A workload on a cluster under a policy; ``options`` are the policy's, as text.
+
+    With a ``supply``, further nodes are borrowed; ``seed`` decides how long each loan waits and lasts.
+    """
 
     workload: Workload
     nodes: tuple[SimNode, ...]
     policy: str
     options: Mapping[str, str] = field(default_factory=dict)
     world: SimulatedWorld = field(default_factory=SimulatedWorld)
+    supply: SimulatedSupply | None = None
+    seed: int = 0
 
 
 def simulate(
@@ -44,10 +50,17 @@ def simulate(
     observers: list[RunObserver] = [metrics]
     if events is not None:
         observers.append(EventLog(events))
+    borrower = None if scenario.supply is None else Borrower(scenario.supply, scenario.seed)
+    if borrower is not None:
+        observers.append(borrower)
     policy = create_policy(scenario.policy, scenario.options)
     began = time.perf_counter()
-    world = Simulation(scenario.nodes, Recorded(scenario.workload.jobs), policy, observers, scenario.world)
+    source = Recorded(scenario.workload.jobs)
+    world = Simulation(scenario.nodes, source, policy, observers, scenario.world, borrowed=borrower)
     world.run(progress)
     wall_s = time.perf_counter() - began
-    gpus = sum(node.gpus for node in scenario.nodes)
-    return metrics.report(scenario.policy, gpus, scenario.workload.skipped, wall_s, world.events)
+    gpus, skipped = sum(node.gpus for node in scenario.nodes), scenario.workload.skipped
+    if borrower is None or scenario.supply is None:
+        return metrics.report(scenario.policy, gpus, skipped, wall_s, world.events)
+    lent, facts = borrower.totals.lent_gpu_s, borrower.totals.facts(scenario.supply.lender.price)
+    return metrics.report(scenario.policy, gpus, skipped, wall_s, world.events, lent, facts)

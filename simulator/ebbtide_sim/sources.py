@@ -1,9 +1,15 @@
-"""Sources of simulated jobs: a recorded list, or users who keep the cluster at a certain load."""
+"""Sources of what comes and goes in a simulation.
+
+Jobs come from a recorded list, or from users who keep the cluster at a certain load. Nodes stay, or are borrowed (see
+`ebbtide_sim.borrowing`).
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import Event
 from ebbtide_core.model.types import WHOLE
 
 from ebbtide_sim.workload import SimJob
@@ -95,3 +101,34 @@ class ClosedLoop:
         self._demand[0] += sign * job.gpus_max
         self._demand[1] += sign * job.cpus
         self._demand[2] += sign * job.mem_bytes
+
+
+class NodeSource(Protocol):
+    """A source of nodes that come and go during a simulation."""
+
+    def next_time(self, more_come: bool, unfinished: bool) -> float | None:
+        """Return when something may happen to nodes, if ``more_come``, or some jobs are ``unfinished``."""
+        ...
+
+    def take(self, cluster: Cluster, now: float) -> Iterable[Event]:
+        """Yield what happens to nodes at ``now``; each event has been handled before the next one is asked for."""
+        ...
+
+    def finish(self) -> None:
+        """Note that the simulation is over."""
+        ...
+
+
+class NodesStay:
+    """No node comes or goes."""
+
+    def next_time(self, more_come: bool, unfinished: bool) -> float | None:
+        """Return None."""
+        return None
+
+    def take(self, cluster: Cluster, now: float) -> Iterable[Event]:
+        """Return nothing."""
+        return ()
+
+    def finish(self) -> None:
+        """Do nothing."""

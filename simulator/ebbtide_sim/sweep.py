@@ -8,14 +8,16 @@ from typing import Any, Final
 
 from ebbtide_core.model.spelling import none_of
 from ebbtide_core.policies.registry import POLICIES, PolicyError, option_names
+from ebbtide_protos.quantities import parse_duration
 
+from ebbtide_sim.borrowing import SETTINGS, SimulatedSupply
 from ebbtide_sim.experiments.running import run_each
 from ebbtide_sim.metrics import Report
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.simulate import simulate
 from ebbtide_sim.workload import WorkloadError
 
-PARAMETERS: Final = ("policy", "nodes", "seed", "restart-cost", "elastic")
+PARAMETERS: Final = ("policy", "nodes", "seed", "restart-cost", "elastic", *SETTINGS)
 """The parameters that can be varied beside the options of policies."""
 Engine = Callable[[Sequence[Setup]], Iterable[tuple[int, Report]]]
 """Runs simulations and yields each report with the index of its setup, in any order."""
@@ -75,11 +77,24 @@ def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
                 setup = replace(setup, restart_cost_s=_number(name, value, float))
             case "elastic":
                 setup = replace(setup, elastic=value)
+            case _ if name in SETTINGS:
+                setup = replace(setup, supply=_supply(setup, name, value))
             case _ if name in option_names(setup.policy):
                 setup = replace(setup, options={**setup.options, name: value})
             case _:
                 dropped.append(name)
     return setup, dropped
+
+
+def _supply(setup: Setup, name: str, value: str) -> SimulatedSupply:
+    if setup.supply is None:
+        raise WorkloadError(f"--sweep: {name} is a setting of a supply: name one with --supply")
+    if name not in ("after", "idle"):
+        return setup.supply.changed(name, _number(name, value, int))
+    try:
+        return setup.supply.changed(name, parse_duration(value))
+    except ValueError as error:
+        raise WorkloadError(f"--sweep: {name}: {error}") from None
 
 
 def _own(base: Setup, policy: str) -> dict[str, str]:

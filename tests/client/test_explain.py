@@ -95,3 +95,24 @@ def test_a_wrong_what_if_is_named(ebb, master):
         "--what-if color: is none of priority, weight, pool, gpus" in ebb("explain", "17", "--what-if", "color=red").err
     )
     assert ebb("explain", "17", "--what-if", "priority=high").code == 2
+
+
+def test_what_a_supply_has_asked_for_is_told(ebb, master):
+    supplies = [
+        client_pb2.SupplyStatus(name="hpc", coming=2, since=time.time() - 240, reason="Priority"),
+        client_pb2.SupplyStatus(name="spot", coming=1, since=time.time() - 60, not_asking="paused"),
+        client_pb2.SupplyStatus(name="lab", not_asking="all 4 nodes are borrowed"),
+        client_pb2.SupplyStatus(name="new"),
+    ]
+    master.explanation = client_pb2.Explanation(**WAITING, supplies=supplies)
+    out = ebb("explain", "17").out
+    assert "Supply hpc has asked for 2 nodes, for the first one 4m ago (Priority).\n" in out
+    assert "Supply spot has asked for 1 node, for the first one 1m ago; it asks for no more: paused.\n" in out
+    assert "Supply lab asks for no node: all 4 nodes are borrowed.\n" in out
+    assert "Supply new has asked for no node.\n" in out
+    facts = json.loads(ebb("explain", "--json", "17").out)["supplies"]
+    assert [(one["supply"], one["coming"], one["not_asking"]) for one in facts] == [
+        ("hpc", 2, None), ("spot", 1, "paused"), ("lab", 0, "all 4 nodes are borrowed"), ("new", 0, None),
+    ]  # fmt: skip
+    assert facts[0]["since"] == supplies[0].since
+    assert facts[2]["since"] is None

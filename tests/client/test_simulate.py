@@ -194,3 +194,87 @@ def test_all_tables_of_an_experiment_are_printed_under_their_titles(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert lines[:5] == [["STRATEGY", "COST"], ["wait", "1.235"], ["With", "luck:"], ["SEED", "COST"], ["7", "-"]]
     assert lines[5] == ["✗", "holds:", "1", "of", "2"]
+
+
+# --- borrowed nodes ---
+
+SUPPLY = """
+[supply.hpc]
+max_nodes = 2
+gpus_per_node = 4
+time = "1h"
+[supply.hpc.assumed]
+queue = ["1m", "10m"]
+preempted_after = "6h"
+notice = "20s"
+price = 2.5
+"""
+
+
+@pytest.fixture
+def supply(tmp_path: Path) -> str:
+    path = tmp_path / "supply.toml"
+    path.write_text(SUPPLY)
+    return str(path)
+
+
+def test_what_is_borrowed_is_in_the_report_with_its_cost(ebb, jobs, supply):
+    result = ebb("simulate", "--workload", jobs, "--nodes", "0", "--supply", supply, "--json")
+    report = json.loads(result.out)
+    assert report["finished"] == 3
+    borrowed = report["supply"]
+    assert set(borrowed) == {"loans", "preempted", "moves", "queue_s", "gpu_hours", "idle_gpu_hours", "cost"}
+    assert borrowed["cost"] == pytest.approx(2.5 * borrowed["gpu_hours"])
+    assert borrowed["loans"] > 0
+    assert ebb("simulate", "--workload", jobs, "--nodes", "2x4", "--json").json.get("supply") is None
+
+
+def test_settings_of_a_supply_are_compared_by_what_they_cost(ebb, jobs, supply, tmp_path):
+    options = ("--workload", jobs, "--nodes", "1x4", "--supply", f"{supply}:hpc", "--metric", "waiting_s.p95")
+    picture = tmp_path / "cost.png"
+    result = ebb("simulate", *options, "--sweep", "idle=1m,10m", "--sweep", "after=0s,5m", "--plot", str(picture))
+    assert result.code == 0
+    assert "GPU HOURS" in result.out
+    assert "COST" in result.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            '[supply.other]\nmax_nodes = 1\ngpus_per_node = 1\ntime = "1h"',
+            "has hpc, other: name one of them, as FILE:NAME",
+        ),
+        ("qeue = '1m'", "[supply.hpc.assumed] qeue: there is no such field: did you mean 'queue'?"),
+    ],
+)
+def test_a_supply_that_is_not_clear_is_refused(ebb, jobs, supply, more, words):
+    Path(supply).write_text(SUPPLY + more)
+    result = ebb("simulate", "--workload", jobs, "--supply", supply)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("queue = 5", 'queue: 5 is neither a duration, such as "10m", nor a list of them'),
+        ("queue = ['5']", "queue: '5' is not a duration with units"),
+        ("queue = []", "queue: is not one time or more"),
+        ("price = '2'", "price: '2' is not a number"),
+        ("price = -2", "price: is not at least 0"),
+        ("notice = '0s'", "notice: is not at least 1s"),
+        ("preempted_after = '0s'", "preempted_after: is not above 0s"),
+    ],
+)
+def test_what_is_assumed_of_a_lender_is_checked(ebb, jobs, supply, line, words):
+    Path(supply).write_text(SUPPLY.partition("queue")[0] + line)
+    result = ebb("simulate", "--workload", jobs, "--supply", supply)
+    assert (result.code, result.out) == (2, "")
+    assert f"[supply.hpc.assumed] {words}" in result.err
+
+
+def test_a_file_that_is_not_there_is_named(ebb, jobs):
+    result = ebb("simulate", "--workload", jobs, "--supply", "nowhere.toml")
+    assert (result.code, "nowhere.toml" in result.err) == (2, True)

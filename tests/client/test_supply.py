@@ -13,7 +13,7 @@ from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
-from ebbtide_cli.supplying.settings import FIELDS, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.settings import FIELDS, FILE, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_core.supply.supply import LenderFacts, LenderState, LoanPhase, NodeSupply, SupplySettings
 from ebbtide_protos.v1 import agent_pb2
@@ -32,10 +32,10 @@ def write(home: Home, body: str, name: str = "hpc") -> None:
 
 def test_a_supply_needs_little(home: Home) -> None:
     write(home, LEAST)
-    found = read(home, "hpc")
+    found = read(home.root / FILE, "hpc")
     assert (found.settings, found.gpus, found.time_s) == (SupplySettings(4), 2, 28800.0)
     assert (found.pool, found.after_s, found.idle_s, found.lender) == ("default", 30.0, 300.0, SlurmOptions(()))
-    assert names(home) == ["hpc"]
+    assert names(home.root / FILE) == ["hpc"]
 
 
 def test_every_field_is_known(home: Home) -> None:
@@ -43,17 +43,17 @@ def test_every_field_is_known(home: Home) -> None:
         [
             'kind = "slurm"', 'pool = "hpc"', "min_nodes = 1", "backlog = 3", 'gpu_type = "A100"', 'gpu_mem = "40GiB"',
             "cpus = 16", 'mem = "64GiB"', 'after = "1m"', 'idle = "10m"', 'home = "/tmp/x"', 'checkpoint_root = "/s"',
-            'sbatch = ["--partition=gpu"]', 'agent = ["--mps", "off"]',
+            'sbatch = ["--partition=gpu"]', 'agent = ["--mps", "off"]', "assumed = { price = 2 }",
         ]
     )  # fmt: skip
     write(home, whole)
-    found = read(home, "hpc")
+    found = read(home.root / FILE, "hpc")
     assert (found.cpus, found.mem_bytes, found.gpu_mem_bytes) == (16.0, 64 << 30, 40 << 30)
     assert (found.checkpoint_root, found.home) == (Path("/s"), Path("/tmp/x"))
     of_hooks = {"grow", "shrink", "list"}
     assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS} - of_hooks
     write(home, LEAST + 'kind = "hook"\ngrow = ["g", "1"]\nshrink = ["s"]\nlist = ["l"]\n')
-    assert read(home, "hpc").lender == HookCommands(("g", "1"), ("s",), ("l",))
+    assert read(home.root / FILE, "hpc").lender == HookCommands(("g", "1"), ("s",), ("l",))
 
 
 @pytest.mark.parametrize(
@@ -76,29 +76,29 @@ def test_every_field_is_known(home: Home) -> None:
 def test_a_mistake_names_the_file_and_the_field(home: Home, body: str, says: str) -> None:
     write(home, body)
     with pytest.raises(Failure) as failure:
-        read(home, "hpc")
+        read(home.root / FILE, "hpc")
     assert f"{home.root}/supply.toml: [supply.hpc] {says}" in str(failure.value)
     assert failure.value.code == USAGE
 
 
 def test_a_supply_that_is_not_there_and_a_name_that_cannot_be(home: Home) -> None:
     with pytest.raises(Failure, match=r"there is no .*supply\.toml"):
-        read(home, "hpc")
+        read(home.root / FILE, "hpc")
     write(home, LEAST)
     with pytest.raises(Failure, match=r"has no \[supply.x\]; there are: hpc"):
-        read(home, "x")
+        read(home.root / FILE, "x")
     write(home, LEAST, '"../x"')
     with pytest.raises(Failure, match="a name has up to 32 letters"):
-        names(home)
+        names(home.root / FILE)
     (home.root / "supply.toml").write_text("supply = 1")
     with pytest.raises(Failure, match="something else than tables"):
-        names(home)
+        names(home.root / FILE)
 
 
 def test_a_borrowed_node_is_as_the_file_says_until_one_is_known(home: Home, tmp_path) -> None:
     write(home, LEAST + f'gpu_type = "A100"\ncheckpoint_root = "{tmp_path}"\n')
     (tmp_path / ".ebbtide-root").write_text("shared-1\n")
-    found = read(home, "hpc")
+    found = read(home.root / FILE, "hpc")
     like = found.like(None, 1000.0)
     assert ([gpu.model for gpu in like.gpus], like.checkpoint_root_id) == (["A100", "A100"], "shared-1")
     assert (like.loan.until, like.labels["supply"]) == (1000.0 + 28800.0, "hpc")
@@ -165,7 +165,7 @@ def slurm(home: Home, tmp_path, monkeypatch) -> Slurm:
     monkeypatch.setenv("PATH", f"{bin}:/usr/bin:/bin")
     folder = SupplyFolder.of(home, "hpc")
     folder.make()
-    borrowing = read(home, "hpc")
+    borrowing = read(home.root / FILE, "hpc")
     return Slurm(borrowing, borrowing.lender, folder.path)
 
 
@@ -252,7 +252,7 @@ def hook(home: Home, tmp_path) -> Hook:
     write(home, LEAST + f'kind = "hook"\n{commands}\n')
     folder = SupplyFolder.of(home, "hpc")
     folder.make()
-    borrowing = read(home, "hpc")
+    borrowing = read(home.root / FILE, "hpc")
     return Hook(borrowing, borrowing.lender, folder.path)
 
 

@@ -179,6 +179,39 @@ def test_a_released_loan_is_called_off_and_is_no_failure() -> None:
         lab.supply.release("hpc-1", "")
 
 
+def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.supply.unanswered("sbatch: timed out", lab.now)
+    assert (lab.phase(), lab.supply.trouble) == (LoanPhase.ASKED, "sbatch: timed out")
+    assert lab.asks(1, KNOWN_S - 9) == []
+    lab.hears(_1=WAITS)
+    assert (lab.phase(), lab.asks(1)) == (LoanPhase.QUEUED, [])
+
+
+def test_a_loan_that_the_lender_has_though_it_is_over_here_is_taken_back() -> None:
+    lab = Lab()
+    [id] = lab.asks(1)
+    lab.supply.refused(id, "a network error", lab.now)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    assert (lab.phase(), lab.asks(1, LONGEST_PAUSE_S)) == (LoanPhase.UP, ["hpc-2"])
+
+
+def test_a_loan_that_is_taken_back_beside_as_many_as_there_may_be_is_called_off() -> None:
+    lab = Lab(most=1)
+    [id] = lab.asks(1)
+    lab.supply.refused(id, "a network error", lab.now)
+    assert lab.asks(1, LONGEST_PAUSE_S) == ["hpc-2"]
+    lab.hears(_1=RUNS, _2=RUNS)
+    assert lab.calls_off(1) == ["hpc-1"]
+
+
+def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:
+    lab = Lab()
+    lab.hears(_1=RUNS)
+    assert lab.supply.loans == {}
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [((0,), "max_nodes"), ((2, 3), "min_nodes"), ((2, -1), "min_nodes"), ((2, 0, 0), "backlog")],
@@ -198,17 +231,24 @@ class Lending(RuleBasedStateMachine):
         self.asked_at: list[float] = []
 
     @rule(
-        seconds=st.sampled_from([1.0, 5.0, 40.0, 400.0]), demand=st.sampled_from([None, 0, 1, 5]), takes=st.booleans()
+        seconds=st.sampled_from([1.0, 5.0, 40.0, 400.0]),
+        demand=st.sampled_from([None, 0, 1, 5]),
+        takes=st.booleans(),
+        says=st.sampled_from(["what it did", "nothing", "that it refuses"]),
     )
-    def goes_on(self, seconds: float, demand: int | None, takes: bool) -> None:
+    def goes_on(self, seconds: float, demand: int | None, takes: bool, says: str) -> None:
         self.now += seconds
-        for action in self.supply.decide(demand, self.now):
+        for action in list(self.supply.decide(demand, self.now)):
             match action:
-                case AskForLoan(id) if takes:
-                    self.lender[id] = LenderFacts(LenderState.WAITS, id)
-                    self.supply.heard_job(id, id, self.now)
                 case AskForLoan(id):
-                    self.supply.refused(id, "no", self.now)
+                    if takes:
+                        self.lender[id] = LenderFacts(LenderState.WAITS, id)
+                    if says == "nothing":
+                        self.supply.unanswered("no answer", self.now)
+                    elif takes and says == "what it did":
+                        self.supply.heard_job(id, id, self.now)
+                    else:
+                        self.supply.refused(id, "no", self.now)
                 case CallOff(id):
                     self.lender[id] = LenderFacts(LenderState.OVER, id, "called off")
             if isinstance(action, AskForLoan):
@@ -228,12 +268,13 @@ class Lending(RuleBasedStateMachine):
     def is_heard(self, up: bool) -> None:
         runs = [id for id, facts in self.lender.items() if facts.state is LenderState.RUNS]
         self.supply.hear(self.lender, runs if up else [], self.now)
+        there = {id for id, facts in self.lender.items() if facts.state is not LenderState.OVER}
+        assert there <= {loan.id for loan in self.supply.unfinished()}
 
     @invariant()
     def no_more_than_it_may(self) -> None:
         unfinished = self.supply.unfinished()
-        assert len(unfinished) <= 3
-        assert sum(loan.waits and not loan.called_off for loan in unfinished) <= 3
+        assert sum(not loan.called_off for loan in unfinished) <= 3
         assert len(self.supply.loans) - len(unfinished) <= REMEMBERED + 3
 
     @invariant()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.settings import FIELDS, read
+from ebbtide_cli.supplying.simulated import read_supply
 from ebbtide_master.config.file import Config, read_config
 
 from scripts.reference import EVERY_TABLE, REFERENCE, configuration_keys
@@ -45,10 +45,14 @@ def test_each_part_that_is_shown_can_stand_alone(path, block):
     read_config(path)
 
 
-def test_the_file_of_a_supply_is_understood_as_it_is_shown_and_its_page_has_every_field(tmp_path):
-    [block] = [block for block in blocks() if OF_SUPPLIES in tomllib.loads(block)]
-    (tmp_path / "supply.toml").write_text(block)
-    assert [read(Home(tmp_path), name).name for name in tomllib.loads(block)[OF_SUPPLIES]] == ["hpc"]
+def test_the_files_of_supplies_are_understood_as_they_are_shown_and_their_page_has_every_field(tmp_path):
+    path, shown = tmp_path / "supply.toml", [block for block in blocks() if OF_SUPPLIES in tomllib.loads(block)]
+    prices = set()
+    for block in shown:
+        path.write_text(block)
+        assert [read(path, name).name for name in tomllib.loads(block)[OF_SUPPLIES]] == ["hpc"]
+        prices.add(read_supply(str(path)).lender.price)
+    assert prices == {0.0, 2.0}  # one has what is assumed of the lender
     page = (DOCS / "how-to/supplies.md").read_text()
     assert [field for field in FIELDS if f"`{field}`" not in page] == []
 

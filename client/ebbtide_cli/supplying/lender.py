@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
-from ebbtide_core.supply.supply import LenderFacts
+from ebbtide_core.supply.supply import SUPPLY_LABEL, LenderFacts
 
-from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
+from ebbtide_cli.supplying.settings import Borrowing
 
 ANSWER_S: Final = 30.0
 """Seconds within which a lender answers, or counts as away."""
@@ -43,7 +43,7 @@ def pilot_command(borrowing: Borrowing, id: str, invitation: Path, kept: bool) -
     root = borrowing.checkpoint_root
     return [
         *EBB,
-        *("agent", "pilot", "--name", id, "--pool", borrowing.pool, "--label", f"{SUPPLY}={borrowing.name}"),
+        *("agent", "pilot", "--name", id, "--pool", borrowing.pool, "--label", f"{SUPPLY_LABEL}={borrowing.name}"),
         *("--invitation", str(invitation)),
         *([] if kept else ["--idle", f"{borrowing.idle_s:.0f}s"]),
         *(["--checkpoint-root", str(root)] if root else []),

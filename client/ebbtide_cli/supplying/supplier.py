@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbtide_core.supply.supply import AskForLoan, BorrowedNode, CallOff, NodeSupply
+from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, CallOff, NodeSupply
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
@@ -23,7 +23,8 @@ from ebbtide_cli.errors import Failure
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
-from ebbtide_cli.supplying.settings import SUPPLY, Borrowing
+from ebbtide_cli.supplying.settings import Borrowing
+from ebbtide_cli.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,7 @@ DEMAND_S: Final = 5.0
 """Seconds between two questions to the master about how many nodes are needed, and about those that have ended."""
 INVITED_S: Final = 7 * 86400.0
 """Seconds for which an invitation is good: a loan may wait for long."""
+LONGEST_WORDS: Final = 200
 _GONE: Final = frozenset({"down", "ended"})
 
 
@@ -105,7 +107,7 @@ class Supplier:
             self._note("master", f"the master is away: {failure}")
             return None
         self._note("master", "")
-        return {node.name: node for node in found if node.labels.get(SUPPLY) == self.borrowing.name}
+        return {node.name: node for node in found if node.labels.get(SUPPLY_LABEL) == self.borrowing.name}
 
     def _hear(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> None:
         up = {name for name, node in (nodes or {}).items() if node.state not in _GONE}
@@ -144,6 +146,7 @@ class Supplier:
                 like=self.borrowing.like(known, now),
                 nodes=self.borrowing.settings.max_nodes,
                 after_s=self.borrowing.after_s,
+                supply=self._status(now),
             )
             try:
                 with connected(self.master) as stub:
@@ -165,7 +168,9 @@ class Supplier:
                 invitation = self._invitation(stub, loan.id)
             self.borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             job = self.lender.ask(loan.id, invitation, loan.kept)
-        except (Failure, LenderRefusedError, LenderAwayError, OSError) as error:
+        except LenderAwayError as error:
+            self.supply.unanswered(str(error), now)
+        except (Failure, LenderRefusedError, OSError) as error:
             self.supply.refused(loan.id, str(error), now)
         else:
             self.supply.heard_job(loan.id, job, now)
@@ -197,6 +202,17 @@ class Supplier:
         if self._note(loan.id, f"{loan.phase.value}{job}{why}") and loan.is_over:
             for left in (f"{loan.id}.invitation", f"{loan.id}.sh"):
                 (self.folder.path / left).unlink(missing_ok=True)
+
+    def _status(self, now: float) -> client_pb2.SupplyStatus:
+        """Return what those see who ask why a job waits."""
+        coming = [loan for loan in self.supply.unfinished() if loan.comes]
+        status = client_pb2.SupplyStatus(name=self.borrowing.name, coming=len(coming))
+        status.not_asking = one_line(self._state(now))[:LONGEST_WORDS]
+        if not coming and len(self.supply.unfinished()) >= self.borrowing.settings.max_nodes:
+            status.not_asking = f"all {self.borrowing.settings.max_nodes} nodes are borrowed"
+        if coming:
+            status.since, status.reason = coming[0].asked_at, one_line(coming[0].reason)[:LONGEST_WORDS]
+        return status
 
     def _state(self, now: float) -> str:
         if self.supply.paused:

@@ -10,7 +10,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, printable
+from ebbtide_cli.text import format_time, plural, printable
 from ebbtide_cli.values import format_duration, parse_gpus
 from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
 
@@ -101,6 +101,16 @@ def _facts(explanation: client_pb2.Explanation) -> dict[str, Any]:
             }
             for stays in explanation.stays
         ],
+        "supplies": [
+            {
+                "supply": supply.name,
+                "coming": supply.coming,
+                "since": supply.since or None,
+                "reason": supply.reason or None,
+                "not_asking": supply.not_asking or None,
+            }
+            for supply in explanation.supplies
+        ],
         "forecast": _forecast(explanation.forecast) if explanation.HasField("forecast") else None,
         "what_if": _forecast(explanation.what_if) if explanation.HasField("what_if") else None,
         "no_effect": explanation.no_effect or None,
@@ -130,6 +140,8 @@ def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
         print(printable(f"Room for it: {_in_about(explanation, 'room_at')}{explanation.basis}."))
     for stays in explanation.stays:
         print(printable(_stays_in_words(stays)))
+    for supply in explanation.supplies:
+        print(printable(_supply_in_words(supply)))
     if explanation.HasField("forecast"):
         print(printable(f"It starts: {_in_words(explanation.forecast)}."))
     if explanation.HasField("what_if"):
@@ -150,6 +162,17 @@ def _stays_in_words(stays: client_pb2.Stays) -> str:
     if stays.HasField("until"):
         return f"{who} {verb} spared until {format_time(stays.until)} ({stays.reason})."
     return f"{who} {verb} not asked to step aside: {stays.reason}."
+
+
+def _supply_in_words(supply: client_pb2.SupplyStatus) -> str:
+    said = []
+    if supply.coming:
+        ago = format_duration(max(0.0, time.time() - supply.since))
+        why = f" ({supply.reason})" if supply.reason else ""
+        said.append(f"has asked for {plural(supply.coming, 'node')}, for the first one {ago} ago{why}")
+    if supply.not_asking:
+        said.append(f"asks for no {'more' if supply.coming else 'node'}: {supply.not_asking}")
+    return f"Supply {supply.name} {'; it '.join(said) or 'has asked for no node'}."
 
 
 def _in_about(message: client_pb2.Explanation | client_pb2.Forecast, field: str) -> str:

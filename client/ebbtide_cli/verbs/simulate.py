@@ -27,7 +27,7 @@ EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations"
 MAX_JOBS = 2**24
 _SECTIONS: Final = {
     "Workload": ("--workload", "--jobs-limit", "--elastic", "--offline", "--arrival"),
-    "Cluster": ("--nodes", "--cluster", "--gpu-mem", "--node-cpus", "--node-mem"),
+    "Cluster": ("--nodes", "--cluster", "--gpu-mem", "--node-cpus", "--node-mem", "--supply"),
     "Policy": ("--policy", "--policy-option", "--times"),
     "How jobs run": ("--speedup", "--restart-cost", "--not-resumable", "--seed"),
     "Sweeps": ("--sweep", "--jobs", "--metric", "--engine", "--scheduler"),
@@ -67,6 +67,7 @@ class _SimulateCommand(SectionedCommand):
         "ebb simulate --workload bags --nodes 2x8 --policy fitgpp",
         "ebb simulate --workload jobs.csv --nodes 84x8 --policy fifo --events out.jsonl --json",
         "ebb simulate --workload bags --jobs-limit 500 --sweep policy=fitgpp,fifo --sweep s=0,4 --jobs 2",
+        "ebb simulate --workload bags --nodes 1x4 --supply supply.toml --sweep idle=1m,30m --metric waiting_s.p95",
         "ebb simulate determined --plot determined.png",
     ),
 )
@@ -100,6 +101,11 @@ class _SimulateCommand(SectionedCommand):
 @click.option(
     "--cluster", metavar="FILE", default="", help="CSV file with the nodes, instead of --nodes, if they differ."
 )
+@click.option(
+    "--supply",
+    metavar="FILE[:NAME]",
+    help="Borrow nodes as jobs wait, by the table [supply.NAME] of this file; --nodes 0 then means none of its own.",
+)
 @click.option("--policy", metavar="NAME", default="fitgpp", show_default=True, help="Scheduling policy.")
 @click.option("--policy-option", "options", metavar="K=V", type=SETTING, multiple=True, help="Option of the policy.")
 @click.option(
@@ -123,7 +129,10 @@ class _SimulateCommand(SectionedCommand):
     "--sweep", "axes", metavar="NAME=V,V", type=AXIS, multiple=True, help="Run every combination of these values."
 )
 @click.option(
-    "--metric", default="slowdown.all.p95", show_default=True, help="Figure of the report that a sweep's plot shows."
+    "--metric",
+    default="slowdown.all.p95",
+    show_default=True,
+    help="Figure of the report that a sweep's plot shows; with --supply, by what was borrowed.",
 )
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of processes."
@@ -194,7 +203,13 @@ def _missing(error: ModuleNotFoundError) -> Failure:
 def _setup(setting: dict[str, Any]) -> "Setup":
     from ebbtide_sim.setup import Setup
 
+    supply = setting.pop("supply")
+    if supply is not None:
+        from ebbtide_cli.supplying.simulated import read_supply
+
+        supply = read_supply(supply)
     return Setup(
+        supply=supply,
         node_mem_bytes=setting.pop("node_mem"),
         gpu_mem_bytes=setting.pop("gpu_mem"),
         restart_cost_s=setting.pop("restart_cost"),
@@ -300,11 +315,12 @@ def _check(sweep: "SimulationSweep") -> None:
 
 
 def _plot_sweep(results: Sequence[tuple[dict[str, str], "Report"]], metric: str, plot: str) -> None:
-    from ebbtide_sim.draw import draw_sweep
+    from ebbtide_sim.draw import draw_borrowing, draw_sweep
 
+    draw = draw_sweep if any(report.supply is None for _, report in results) else draw_borrowing
     with replaced(plot) as path:
         try:
-            draw_sweep(results, metric, path)
+            draw(results, metric, path)
         except (KeyError, TypeError):
             raise Failure(f"--metric: {metric!r} is no number of the report, such as slowdown.te.p95", USAGE) from None
 
@@ -363,6 +379,30 @@ def print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
     print_table(
         titles, [[parameters.get(name, "-") for name in names] + _row(report) for parameters, report in results]
     )
+    if any(report.supply is not None for _, report in results):
+        print()
+        _print_borrowed(results)
+
+
+def _print_borrowed(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
+    """Print a line for each simulation with what it borrowed, and how long jobs waited."""
+    from ebbtide_cli.drawing import print_table
+
+    names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
+    titles = [*(name.upper() for name in names), "LOANS", "PREEMPTED", "MOVES", "QUEUE MEAN", "WAIT MEAN", "WAIT P95",
+              "GPU HOURS", "IDLE HOURS", "COST"]  # fmt: skip
+    rows = []
+    for parameters, report in results:
+        supply = report.supply or {}
+        row = [
+            *(str(supply[name]) for name in ("loans", "preempted", "moves")),
+            _time(supply["queue_s"]["mean"]),
+            _time(report.waiting_s["mean"]),
+            _time(report.waiting_s["p95"]),
+            *(_cell(supply[name]) for name in ("gpu_hours", "idle_gpu_hours", "cost")),
+        ]
+        rows.append([parameters.get(name, "-") for name in names] + row)
+    print_table(titles, rows)
 
 
 def _row(report: "Report") -> list[str]:

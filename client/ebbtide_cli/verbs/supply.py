@@ -15,7 +15,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
 from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError, log_of
-from ebbtide_cli.supplying.settings import Borrowing, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.settings import FILE, Borrowing, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.text import one_line, plural, printable
 from ebbtide_cli.values import format_duration
@@ -86,7 +86,7 @@ def try_(name: str) -> None:
 def ls(as_json: bool) -> None:
     """List the supplies, and the loans of each."""
     now, found = time.time(), []
-    for name in names(Home.current()):
+    for name in names(Home.current().root / FILE):
         borrowing, folder = _found(name)
         found.append(_facts(borrowing, folder.load(name, borrowing.settings), folder.is_served(), now))
     if as_json:
@@ -117,8 +117,8 @@ def release(loan: str) -> None:
     For their whole grace periods, drain the node first ('ebb node drain LOAN --now --wait').
     """
     name = _supply_of(loan)
-    _, folder = _found(name)
-    there = folder.load(name, read(Home.current(), name).settings).loans.get(loan)
+    borrowing, folder = _found(name)
+    there = folder.load(name, borrowing.settings).loans.get(loan)
     if there is None or there.is_over:
         raise Failure(f"supply: {name} has no loan {loan} that has not ended: 'ebb supply ls' lists them", FAILED)
     _wish(name, f"{loan} will be given back", do="release", loan=loan, user=user_name())
@@ -154,7 +154,7 @@ def logs(loan: str) -> None:
 
 def _found(name: str) -> tuple[Borrowing, SupplyFolder]:
     home = Home.current()
-    return read(home, name), SupplyFolder.of(home, name)
+    return read(home.root / FILE, name), SupplyFolder.of(home, name)
 
 
 def _lender(borrowing: Borrowing, folder: SupplyFolder) -> Slurm | Hook:

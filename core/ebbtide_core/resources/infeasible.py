@@ -7,22 +7,39 @@ from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector, suits, why
 from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.sizes import compared, size_text
 from ebbtide_core.model.spec.resources import ResourceSpec
-from ebbtide_core.model.types import WHOLE, GpuFacts, NodeId, gpus
+from ebbtide_core.model.types import WHOLE, GpuFacts, gpus
 from ebbtide_core.resources.books import Books, Node
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.resources.topology import together
+from ebbtide_core.supply.supply import SUPPLY_LABEL
 
 NAMED: Final = 6
 """Names that a refusal lists."""
 
 
 def infeasible_refusal(pool: PoolState, spec: ResourceSpec, gpus_min: int | None = None) -> Refusal | None:
-    """Return a refusal if no registered node of ``pool``, however idle, can run the job; without any node, it waits."""
+    """Return a refusal if no registered node of ``pool``, however idle, can run the job; without any node, it waits.
+
+    So it does if it could run on more nodes like those that a supply has borrowed.
+    """
     share = spec.gpus_min if gpus_min is None else gpus_min
-    books, most = pool.books, pool.books.most
-    if not most.gpus:
+    message = _why_not(pool.books, spec, share)
+    if not message or _could_be_borrowed(pool.books, spec, share):
         return None
-    message = ""
+    return Refusal(RefusalKind.INVALID, message + pool.where)
+
+
+def _could_be_borrowed(books: Books, spec: ResourceSpec, share: int) -> bool:
+    nodes = list(books.nodes.values())
+    borrowed = [node for node in nodes if SUPPLY_LABEL in node.facts.labels]
+    return bool(borrowed) and not why_infeasible(spec, share, nodes + borrowed * spec.most_nodes)
+
+
+def _why_not(books: Books, spec: ResourceSpec, share: int) -> str:
+    """Return in a line why no node of the pool can run the job; empty if one can, or there is no node."""
+    most, message = books.most, ""
+    if not most.gpus:
+        return ""
     if spec.nodes > 1 and (fitting := most.nodes_with(each := share // spec.nodes)) < spec.nodes:
         what = f" with {gpus(each)} GPU{'s' if each > WHOLE else ''} each" if each else ""
         message = f"--nodes: {spec.nodes} nodes{what} are more than the {fitting} there are"
@@ -43,7 +60,7 @@ def infeasible_refusal(pool: PoolState, spec: ResourceSpec, gpus_min: int | None
         message = f"--mem: {asked} is more than any node's {largest}"
     elif not (most.alike and (spec.needs is NO_NEEDS or spec.needs == NO_NEEDS)):
         message = _why_infeasible_cached(books, spec, share)
-    return Refusal(RefusalKind.INVALID, message + pool.where) if message else None
+    return message
 
 
 def _why_infeasible_cached(books: Books, spec: ResourceSpec, share: int) -> str:
@@ -143,12 +160,12 @@ def _kind(spec: ResourceSpec) -> str:
 
 def _counts(spec: ResourceSpec, nodes: list[Node]) -> list[list[int]]:
     """Return how many GPUs the job could have of each of ``nodes``, grouped by model unless it takes mixed models."""
-    found: dict[str, dict[NodeId, list[GpuFacts]]] = {}
-    for node in nodes:
+    found: dict[str, dict[int, list[GpuFacts]]] = {}
+    for number, node in enumerate(nodes):  # one that could be borrowed again is there several times
         for facts in node.gpus.values():
             if suits(spec.needs, facts) and facts.mem_bytes >= spec.gpu_mem_bytes:
                 kind = "" if spec.needs.mixed_gpus else facts.model
-                found.setdefault(kind, {}).setdefault(node.id, []).append(facts)
+                found.setdefault(kind, {}).setdefault(number, []).append(facts)
     return [[together(each) for each in by_node.values()] for by_node in found.values()]
 
 

@@ -12,6 +12,8 @@ from typing import Final
 
 from ebbtide_core.model.frozen import frozen
 
+SUPPLY_LABEL: Final = "supply"
+"""Label of each node that a supply has borrowed; its value is the supply's name."""
 BETWEEN_LOANS_S: Final = 5.0
 """Seconds between two requests for a loan."""
 KNOWN_S: Final = 90.0
@@ -172,12 +174,23 @@ class NodeSupply:
 
     def hear(self, lender: Mapping[str, LenderFacts], up: Collection[str], now: float) -> None:
         """Take in what the lender says of its loans, and which nodes are attached to the master."""
+        for id, facts in lender.items():
+            if facts.state is not LenderState.OVER:
+                self._find(id, now)
         for loan in self.unfinished():
             self._hear_of(loan, lender.get(loan.id), now)
         self.see_up(up, now)
         over = [loan.id for loan in self.loans.values() if loan.is_over]
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
+
+    def _find(self, id: str, now: float) -> None:
+        """Take a loan back that the lender has, and that was taken for ended."""
+        loan = self.loans.get(id)
+        if loan is not None and loan.is_over:
+            full = len(self.unfinished()) >= self.settings.max_nodes
+            excess = f"there are {self.settings.max_nodes} others" if full else ""
+            self.loans[id] = BorrowedNode(id, loan.asked_at, now, was_up=loan.was_up, called_off=excess)
 
     def see_up(self, up: Collection[str], now: float) -> None:
         """Take in which nodes are attached to the master."""
@@ -216,6 +229,10 @@ class NodeSupply:
         loan = self.loans[id]
         loan.job = job
         loan.enter(LoanPhase.QUEUED, now)
+
+    def unanswered(self, why: str, now: float) -> None:
+        """Take in that the lender has not answered a request for a loan, which it has perhaps taken."""
+        self._fail(why, now)
 
     def refused(self, id: str, why: str, now: float) -> None:
         """Take in that the lender has refused a loan."""

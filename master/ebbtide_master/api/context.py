@@ -1,11 +1,12 @@
 """Holds the parts of a master that its services for clients share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_master.api.supplies import HeardSupplies
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import UserBounds
@@ -44,3 +45,4 @@ class Context:
     throttle: Throttle
     front: "PublicEndpoint | None"
     """Where other machines reach the master; None without an authority, when it serves its own machine only."""
+    supplies: HeardSupplies = field(default_factory=HeardSupplies)

@@ -9,6 +9,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.change_effect import in_short, missing_effects
 from ebbtide_core.views.explain import Explanation, explain
@@ -42,6 +43,7 @@ class ExplanationService:
         self._loop = master.loop
         self._clock = master.clock
         self._copies = ForkedCopies()
+        self._supplies = master.supplies
         self._looks: dict[str, tuple[float, asyncio.Task[client_pb2.ForecastQueueReply]]] = {}
 
     async def Explain(self, request: client_pb2.ExplainRequest, context: Any) -> client_pb2.Explanation:
@@ -49,6 +51,8 @@ class ExplanationService:
         now = self._clock.now()
         async with self._copies.turn(caller().user):
             message, seen = await self._loop.ask(lambda cluster: _explained(cluster, request, now, self._copies))
+            if message.HasField("ahead"):
+                message.supplies.extend(self._supplies.of_pool(message.pool or DEFAULT_POOL, now))
             if seen is None:
                 return message
             found = await seen

@@ -42,6 +42,7 @@ class NodeService:
         self._sessions = master.sessions
         self._front = master.front
         self._copies = ForkedCopies()
+        self._supplies = master.supplies
 
     async def ListNodes(self, request: client_pb2.ListNodesRequest, context: Any) -> client_pb2.ListNodesReply:
         """List all nodes that ever registered and were not removed."""
@@ -120,6 +121,8 @@ class NodeService:
         if not 0 <= request.after_s <= limits.MAX_TIME_LIMIT_S:
             raise SpecError("after_s", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g}")
         like = registration_from_hello(request.like)
+        if request.supply.name:
+            self._supplies.note(like.pool, request.supply, self._clock.now())
         async with self._copies.turn(caller().user):
             found = await (await self._loop.ask(lambda cluster: self._count_in_a_copy(cluster, request, like)))
         if found is None:

@@ -5,7 +5,8 @@ Nothing but a page for people depends on this file, so its errors are no `StoreE
 
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,6 +78,18 @@ class Reached:
     known_since: float = 0.0
 
 
+def reached_in(db: sqlite3.Connection) -> Reached:
+    """Return how far the history goes that ``db`` has; it goes nowhere before its first writer has begun.
+
+    Raises ValueError if what is noted of that makes no sense.
+    """
+    meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta"))
+    try:
+        return Reached(int(meta["line"]), float(meta["time"]), float(meta["known_since"])) if meta else Reached()
+    except KeyError as error:
+        raise ValueError(f"there is no {error}") from None
+
+
 class HistoryFile:
     """The file at ``path``, open for writing; it is emptied if it was made from another journal than ``origin``.
 
@@ -106,34 +119,42 @@ class HistoryFile:
 
     def write(self, changes: Iterable[Began | Ended], reached: Reached) -> None:
         """Take in ``changes``, and note how far the history goes, in one transaction."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             for change in changes:
                 if isinstance(change, Began):
                     self._begin_span(change)
                 else:
                     self._end_span(change)
             self._note(reached)
+        self.reached = reached
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of the block, or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # after some errors, SQLite has rolled back already
                 self._db.execute("ROLLBACK")
             raise
-        self.reached = reached
 
     # --- how far it goes ---
 
     def _begin(self, origin: SourceJournal, last_line: int) -> Reached:
-        meta: dict[str, str] = dict(self._db.execute("SELECT key, value FROM meta"))
-        try:
-            reached = Reached(int(meta["line"]), float(meta["time"]), float(meta["known_since"])) if meta else Reached()
-        except (KeyError, ValueError) as error:
-            raise HistoryError(f"{self._path} is damaged ({error}): {REMEDY}") from None
-        if meta and (meta["origin"] != origin.text or reached.line > last_line):
-            reached = Reached()
-            self._db.executescript(";".join(f"DELETE FROM {table}" for table in _TABLES))
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('origin', ?)", (origin.text,))
-        self._note(reached)
+        with self._transaction():
+            try:
+                reached = reached_in(self._db)
+            except ValueError as error:
+                raise HistoryError(f"{self._path} is damaged ({error}): {REMEDY}") from None
+            before = self._db.execute("SELECT value FROM meta WHERE key = 'origin'").fetchone()
+            if before not in (None, (origin.text,)) or reached.line > last_line:
+                reached = Reached()
+                for table in _TABLES:
+                    self._db.execute(f"DELETE FROM {table}")
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('origin', ?)", (origin.text,))
+            self._note(reached)
         return reached
 
     def _note(self, reached: Reached) -> None:

@@ -12,7 +12,7 @@ from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE
 from ebbtide_protos.v1 import timeline_pb2
 
-from ebbtide_master.history.file import DAY_S, GOES_ON
+from ebbtide_master.history.file import DAY_S, GOES_ON, reached_in
 from ebbtide_master.store.sqlite_file import reading
 
 MOST_LANES: Final = 200
@@ -116,9 +116,12 @@ class _Window:
     def __init__(self, db: sqlite3.Connection, request: timeline_pb2.QueryTimelineRequest, edge: DrawnUpTo) -> None:
         self._db = db
         self._request = request
-        meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta"))
-        self._edge = float(meta["time"]) if edge.lags else edge.now
-        self._known_since = float(meta["known_since"])
+        try:
+            reached = reached_in(db)
+        except ValueError as error:
+            raise sqlite3.DatabaseError(str(error)) from None
+        self._edge = reached.time if edge.lags else edge.now
+        self._known_since = reached.known_since
         self._asked: dict[str, Any] = {
             "since": request.since, "until": request.until, "edge": self._edge,
             "node": request.node, "user": request.of_user, "pool": request.pool,

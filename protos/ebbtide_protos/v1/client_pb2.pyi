@@ -1562,6 +1562,7 @@ class Explanation(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     STAYS_FIELD_NUMBER: _builtins.int
     NO_EFFECT_FIELD_NUMBER: _builtins.int
+    SUPPLIES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -1592,6 +1593,10 @@ class Explanation(_message.Message):
     def stays(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stays]:
         """whom the policy does not ask to step aside for it"""
 
+    @_builtins.property
+    def supplies(self) -> _containers.RepeatedCompositeFieldContainer[Global___SupplyStatus]:
+        """of its pool, if it waits"""
+
     def __init__(
         self,
         *,
@@ -1610,10 +1615,11 @@ class Explanation(_message.Message):
         pool: _builtins.str = ...,
         stays: _abc.Iterable[Global___Stays] | None = ...,
         no_effect: _builtins.str = ...,
+        supplies: _abc.Iterable[Global___SupplyStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "what_if", b"what_if"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "supplies", b"supplies", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
@@ -2716,6 +2722,7 @@ class DemandRequest(_message.Message):
     LIKE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     AFTER_S_FIELD_NUMBER: _builtins.int
+    SUPPLY_FIELD_NUMBER: _builtins.int
     nodes: _builtins.int
     """so many there could be"""
     after_s: _builtins.float
@@ -2724,20 +2731,62 @@ class DemandRequest(_message.Message):
     def like(self) -> _agent_pb2.Hello:
         """as such a node would introduce itself; its loan says how long it would stay"""
 
+    @_builtins.property
+    def supply(self) -> Global___SupplyStatus:
+        """of the supply that asks; those who ask why a job waits see it"""
+
     def __init__(
         self,
         *,
         like: _agent_pb2.Hello | None = ...,
         nodes: _builtins.int = ...,
         after_s: _builtins.float = ...,
+        supply: Global___SupplyStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["like", b"like"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["like", b"like", "supply", b"supply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "like", b"like", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_s", b"after_s", "like", b"like", "nodes", b"nodes", "supply", b"supply"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DemandRequest: _TypeAlias = DemandRequest  # noqa: Y015
+
+@_typing.final
+class SupplyStatus(_message.Message):
+    """How a supply is that borrows nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COMING_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    NOT_ASKING_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    coming: _builtins.int
+    """nodes that it has asked its lender for, and that are not up"""
+    since: _builtins.float
+    """when it asked for the first of them, in Unix seconds"""
+    reason: _builtins.str
+    """why that one has not started, in the lender's words"""
+    not_asking: _builtins.str
+    """why it asks for no more, in words; empty: it does if jobs wait"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        coming: _builtins.int = ...,
+        since: _builtins.float = ...,
+        reason: _builtins.str = ...,
+        not_asking: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coming", b"coming", "name", b"name", "not_asking", b"not_asking", "reason", b"reason", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SupplyStatus: _TypeAlias = SupplyStatus  # noqa: Y015
 
 @_typing.final
 class DemandReply(_message.Message):

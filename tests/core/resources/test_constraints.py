@@ -9,6 +9,7 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.model.constraints import Needs, Selector, is_of_type
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.types import (
+    WHOLE,
     AttemptRef,
     ExitFacts,
     GpuFacts,
@@ -407,3 +408,32 @@ def test_one_who_is_known_there_is_not_asked_twice():
     made.tell(node(where(job)[0], A100, known=(AttemptRef(job.id, 1),)))
     made.wait(60)
     assert sum(isinstance(event, e.StopRequested) for _, event in made.journal) == asked == 1
+
+
+# --- more nodes may be borrowed ---
+
+
+def whole(gpus: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {"gpus_min": gpus * WHOLE, "gpus_max": gpus * WHOLE} | more
+
+
+@pytest.mark.parametrize(("gpus", "more"), [(2, {"nodes": 2}), (6, {"nodes": 6}), (4, {"max_nodes": 4})])
+def test_a_job_waits_for_as_many_nodes_like_a_borrowed_one_as_it_needs(gpus, more):
+    own, borrowed = node("own"), node("hpc-1", labels={"supply": "hpc"})
+    assert "more than the 1" in refusal(lab("fifo", own), **whole(gpus, more))
+    assert not refusal(lab("fifo", borrowed), **whole(gpus, more))
+    assert not refusal(lab("fifo", own, borrowed), **whole(gpus, more))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "words"),
+    [
+        (2, {}, "--gpus: 2 is more than the 1 of the largest node"),
+        (4, {"nodes": 2}, "--nodes: 2 nodes with 2 GPUs each"),
+        (1, {"gpu_mem_bytes": 41 * GIB}, "--gpu-mem"),
+        (1, {"cpus": 1000.0}, "--cpus"),
+        (2, {"nodes": 2, "needs": Needs(gpu_types=("H100",))}, "--nodes: 2 nodes with 1 GPU each"),
+    ],
+)
+def test_no_job_waits_for_more_than_such_nodes_have(gpus, more, words):
+    assert words in refusal(lab("fifo", node("hpc-1", labels={"supply": "hpc"})), **whole(gpus, more))

@@ -7,6 +7,7 @@ import grpc
 import pytest
 from ebbtide_core.model.constraints import Needs, Selector
 from ebbtide_core.model.spec import JobSpec
+from ebbtide_master.api import supplies as supplies_module
 from ebbtide_protos.spec import spec_from_message, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -174,3 +175,29 @@ async def test_a_demand_that_makes_no_sense_is_refused_in_a_line(tmp_path: Path,
             setattr(like, name, value)
         _, said = await refused(master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=nodes)))
         assert said.startswith(words)
+
+
+async def test_who_asks_why_a_job_waits_sees_what_the_supplies_of_its_pool_have_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        like = make_hello("new")
+        size = len(like.gpus)
+        busy = await master.running(agent, size)
+        waits = await master.submit(size)
+        status = client_pb2.SupplyStatus(name="hpc", coming=2, since=4.0, reason="Priority")
+        await master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=3, supply=status))
+
+        async def supplies(job: str) -> list[client_pb2.SupplyStatus]:
+            return [*(await master.ask.Explain(client_pb2.ExplainRequest(job_id=job))).supplies]
+
+        assert await supplies(waits) == [status]
+        assert await supplies(busy) == []
+        monkeypatch.setattr(supplies_module, "HEARD_S", -1.0)
+        assert await supplies(waits) == []
+        for name in ("name", "reason", "not_asking"):
+            wrong = client_pb2.SupplyStatus(name="hpc")
+            setattr(wrong, name, "a\nb")
+            _, said = await refused(master.ask.CountDemand(client_pb2.DemandRequest(like=like, nodes=1, supply=wrong)))
+            assert said.startswith(f"supply.{name}: ")

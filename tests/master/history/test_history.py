@@ -12,7 +12,7 @@ from ebbtide_core import events as e
 from ebbtide_core.views.gpu_time import Dimension, Periods, Usage
 from ebbtide_master.backup.compacting import compact
 from ebbtide_master.history import reading, recorder
-from ebbtide_master.history.file import HistoryFile, SourceJournal
+from ebbtide_master.history.file import HistoryFile, Reached, SourceJournal
 from ebbtide_master.history.reading import DrawnUpTo, read_timeline
 from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.store.sqlite import SqliteStore
@@ -254,6 +254,23 @@ def test_a_journal_that_was_restored_is_another_one(tmp_path: Path) -> None:
     for restored, line in ((None, goes_to), (5.0, 0)):
         with closing(HistoryFile(path, SourceJournal(store.cluster_id, restored), goes_to)) as file:
             assert file.reached.line == line
+
+
+def test_who_reads_while_a_file_is_begun_finds_either_nothing_or_all_that_is_noted(tmp_path, monkeypatch) -> None:
+    path, seen = tmp_path / "history.db", []
+    request = timeline_pb2.QueryTimelineRequest(**ALL)
+
+    def looks(history: HistoryFile, how_far: Reached) -> None:
+        seen.append(read_timeline(path, request, DrawnUpTo(9.0, lags=True)))
+        note(history, how_far)
+        seen.append(read_timeline(path, request, DrawnUpTo(9.0, lags=True)))
+
+    note = HistoryFile._note
+    monkeypatch.setattr(HistoryFile, "_note", looks)
+    HistoryFile(path, SourceJournal("c", None), 0).close()
+    assert [(reply.edge, len(reply.lanes)) for reply in seen] == [(0.0, 0)] * 2
+    with closing(sqlite3.connect(path)) as db:
+        assert {key for (key,) in db.execute("SELECT key FROM meta")} == {"origin", "line", "time", "known_since"}
 
 
 def test_a_job_with_a_damaged_line_is_left_out_and_all_others_are_followed(tmp_path: Path) -> None:
