@@ -1,7 +1,6 @@
 """Runs the agent's process, one per node directory, until SIGTERM. Attempts go on without it."""
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -13,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Final
 
+from ebbtide_protos.lock import locked
 from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.process import Identity
 from ebbtide_protos.threads import on_daemon_thread
@@ -58,8 +57,6 @@ __all__ = ["AgentOptions", "has_real_gpus", "run"]
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT_S: Final = 1.0
-"""Seconds for which an agent tries to be the only one of its node."""
 _FAILED = 1
 _WRONG_USE = 2
 
@@ -156,7 +153,7 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
     """Lock the node directory. Raises CannotRun if another agent has locked it."""
     handle = os.open(node_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not _locked(handle):
+        if not locked(handle):
             holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
             raise CannotRun(f"an agent already runs on {node_dir} (pid {holder})")
         os.ftruncate(handle, 0)
@@ -164,20 +161,6 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    """Take the lock, and return whether it was to be had; who looks whether an agent runs has it for a moment."""
-    deadline = time.monotonic() + LOOKED_AT_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.02)
-        else:
-            return True
 
 
 async def _serve(

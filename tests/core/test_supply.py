@@ -206,6 +206,17 @@ def test_a_loan_that_is_taken_back_beside_as_many_as_there_may_be_is_called_off(
     assert lab.calls_off(1) == ["hpc-1"]
 
 
+def test_a_loan_that_is_taken_back_is_what_it_was() -> None:
+    lab = Lab(least=1)
+    [id] = lab.asks(0)
+    lab.hears(_1=RUNS)
+    lab.supply.release(id, "released by ann")
+    lab.hears()
+    assert lab.phase() is LoanPhase.ENDED
+    lab.hears(_1=RUNS)
+    assert (lab.supply.loans[id].kept, lab.calls_off()) == (True, [id])
+
+
 def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:
     lab = Lab()
     lab.hears(_1=RUNS)
@@ -214,7 +225,7 @@ def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:
 
 @pytest.mark.parametrize(
     ("values", "says"),
-    [((0,), "max_nodes"), ((2, 3), "min_nodes"), ((2, -1), "min_nodes"), ((2, 0, 0), "backlog")],
+    [((0,), "max_nodes"), ((257,), "max_nodes"), ((2, 3), "min_nodes"), ((2, -1), "min_nodes"), ((2, 0, 0), "backlog")],
 )
 def test_settings_that_make_no_sense_are_refused(values, says) -> None:
     with pytest.raises(ValueError, match=f"^{says}: "):

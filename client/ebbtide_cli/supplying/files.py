@@ -14,23 +14,14 @@ from typing import Any, Final
 
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_core.supply.supply import BorrowedNode, LoanPhase, NodeSupply, SupplySettings
+from ebbtide_protos.lock import locked
 
 from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.home import Home, write_record
 
-LOOKED_AT_S: Final = 1.0
-"""Seconds for which a supplier tries to be the only one: who looks whether one runs has its lock for a moment."""
 _STATE: Final = "loans.json"
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(BorrowedNode))
 _KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at")
-
-
-def _is_taken(lock: int) -> bool:
-    """Take the lock if it is to be had, and return whether it was."""
-    with suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def facts_of(supply: NodeSupply) -> dict[str, Any]:
@@ -59,11 +50,8 @@ class SupplyFolder:
     def locked(self) -> Iterator[None]:
         """Be the only supplier of it. Raises `Failure` if another one runs."""
         with (self.path / "lock").open("a") as lock:
-            deadline = time.monotonic() + LOOKED_AT_S
-            while not _is_taken(lock.fileno()):
-                if time.monotonic() >= deadline:
-                    raise Failure(f"supply: another supplier of {self.path.name} runs", FAILED)
-                time.sleep(0.02)
+            if not locked(lock.fileno()):
+                raise Failure(f"supply: another supplier of {self.path.name} runs", FAILED)
             yield
 
     def is_served(self) -> bool:

@@ -1,6 +1,6 @@
 """Borrow nodes with commands of the administrator: one that starts a node, one that ends it, one that lists them.
 
-Each command gets a JSON object on its standard input; docs/how-to/supplies.md says which.
+Each command gets a JSON object on its standard input; docs/how-to/supplies-by-commands.md says which.
 """
 
 import json

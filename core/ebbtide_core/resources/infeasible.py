@@ -1,6 +1,6 @@
 """Refuses jobs that no node could ever run, and names the option at fault."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector, suits, why_not
@@ -11,7 +11,7 @@ from ebbtide_core.model.types import WHOLE, GpuFacts, gpus
 from ebbtide_core.resources.books import Books, Node
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.resources.topology import together
-from ebbtide_core.supply.supply import SUPPLY_LABEL
+from ebbtide_core.supply.supply import MOST_NODES, SUPPLY_LABEL
 
 NAMED: Final = 6
 """Names that a refusal lists."""
@@ -30,9 +30,11 @@ def infeasible_refusal(pool: PoolState, spec: ResourceSpec, gpus_min: int | None
 
 
 def _could_be_borrowed(books: Books, spec: ResourceSpec, share: int) -> bool:
+    """Return whether the job can run if each supply has as many nodes like its last one as a supply may have."""
     nodes = list(books.nodes.values())
-    borrowed = [node for node in nodes if SUPPLY_LABEL in node.facts.labels]
-    return bool(borrowed) and not why_infeasible(spec, share, nodes + borrowed * spec.most_nodes)
+    of_supplies = {node.facts.labels[SUPPLY_LABEL]: node for node in nodes if SUPPLY_LABEL in node.facts.labels}
+    more = [*of_supplies.values()] * min(spec.most_nodes, MOST_NODES)
+    return bool(more) and not _why_infeasible_cached(books, spec, share, more)
 
 
 def _why_not(books: Books, spec: ResourceSpec, share: int) -> str:
@@ -63,10 +65,13 @@ def _why_not(books: Books, spec: ResourceSpec, share: int) -> str:
     return message
 
 
-def _why_infeasible_cached(books: Books, spec: ResourceSpec, share: int) -> str:
-    """Do as `why_infeasible`, which looks at every GPU, but only once for each request until a node changes."""
-    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes)
-    return books.cache.get((spec.needs, size), lambda: why_infeasible(spec, share, books.nodes.values()))
+def _why_infeasible_cached(books: Books, spec: ResourceSpec, share: int, more: Sequence[Node] = ()) -> str:
+    """Do as `why_infeasible`, which looks at every GPU, but only once for each request until a node changes.
+
+    ``more`` are nodes that there could be beside those that there are.
+    """
+    size = (share, spec.gpu_mem_bytes, spec.cpus, spec.mem_bytes, spec.nodes, spec.max_nodes, len(more))
+    return books.cache.get((spec.needs, size), lambda: why_infeasible(spec, share, [*books.nodes.values(), *more]))
 
 
 def _with_memory(books: Books, spec: ResourceSpec) -> int:

@@ -14,6 +14,8 @@ from ebbtide_core.model.frozen import frozen
 
 SUPPLY_LABEL: Final = "supply"
 """Label of each node that a supply has borrowed; its value is the supply's name."""
+MOST_NODES: Final = 256
+"""The most nodes of one supply."""
 BETWEEN_LOANS_S: Final = 5.0
 """Seconds between two requests for a loan."""
 KNOWN_S: Final = 90.0
@@ -75,8 +77,8 @@ class SupplySettings:
     backlog: int = 2
 
     def __post_init__(self) -> None:
-        if self.max_nodes < 1:
-            raise ValueError("max_nodes: is not at least 1")
+        if not 1 <= self.max_nodes <= MOST_NODES:
+            raise ValueError(f"max_nodes: is not between 1 and {MOST_NODES}")
         if not 0 <= self.min_nodes <= self.max_nodes:
             raise ValueError(f"min_nodes: is not between 0 and max_nodes, {self.max_nodes}")
         if self.backlog < 1:
@@ -189,8 +191,9 @@ class NodeSupply:
         loan = self.loans.get(id)
         if loan is not None and loan.is_over:
             full = len(self.unfinished()) >= self.settings.max_nodes
-            excess = f"there are {self.settings.max_nodes} others" if full else ""
-            self.loans[id] = BorrowedNode(id, loan.asked_at, now, was_up=loan.was_up, called_off=excess)
+            called_off = loan.called_off or (f"there are {self.settings.max_nodes} others" if full else "")
+            loan.phase, loan.since, loan.proved = LoanPhase.ASKED, now, False
+            loan.called_off, loan.called_at = called_off, 0.0
 
     def see_up(self, up: Collection[str], now: float) -> None:
         """Take in which nodes are attached to the master."""

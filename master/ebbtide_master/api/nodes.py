@@ -14,6 +14,7 @@ from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.nodes.draining import drain_forecasts, forecast_drain
 from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.resources.books import Node
+from ebbtide_core.supply.supply import MOST_NODES
 from ebbtide_core.views.demand import copy_of, demand
 from ebbtide_protos.v1 import client_pb2
 
@@ -26,8 +27,6 @@ from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
 
 MAX_REASON_LENGTH: Final = 200
-MOST_NEW_NODES: Final = 256
-"""Nodes that do not exist yet, for which a demand is counted at a time."""
 MOST_NAMED: Final = 100
 """Jobs that are named of those that would start there."""
 
@@ -116,8 +115,8 @@ class NodeService:
 
     async def CountDemand(self, request: client_pb2.DemandRequest, context: Any) -> client_pb2.DemandReply:
         """Count how many more nodes like one the waiting jobs have a use for, in a copy of this process."""
-        if not 1 <= request.nodes <= MOST_NEW_NODES:
-            raise SpecError("nodes", f"is not between 1 and {MOST_NEW_NODES}")
+        if not 1 <= request.nodes <= MOST_NODES:
+            raise SpecError("nodes", f"is not between 1 and {MOST_NODES}")
         if not 0 <= request.after_s <= limits.MAX_TIME_LIMIT_S:
             raise SpecError("after_s", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g}")
         like = registration_from_hello(request.like)
