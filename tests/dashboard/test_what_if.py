@@ -227,6 +227,7 @@ async def test_it_gives_the_figures_of_ebb_replay_for_the_same_span_policy_and_m
             await agent.report(job, 1, RUNNING)
             if number != 3:
                 await agent.report(job, 1, FREED)
+        await stage.master.becomes(job, "RUNNING", stage.tokens["ada"])
         until_ = int(time.time()) + 1
         query = f"policy=fitgpp&o.s=2&since={until_ - 3600}&until={until_}&nodes=2x4"
         person = await stage.person(who)

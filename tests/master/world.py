@@ -182,11 +182,12 @@ class Master:
     async def show(self, job: str) -> client_pb2.Job:
         return await self.ask.ShowJob(client_pb2.JobRequest(job_id=job), timeout=DEADLINE_S)  # type: ignore[no-any-return]
 
-    async def becomes(self, job: str, state: str) -> client_pb2.Job:
-        """The job once it is in ``state``."""
+    async def becomes(self, job: str, state: str, token: str = "") -> client_pb2.Job:
+        """The job once it is in ``state``; a guarded master wants a token."""
+        metadata = (("authorization", f"Bearer {token}"),) if token else None
         number = job_pb2.JobState.Value(f"JOB_STATE_{state}")
         async with asyncio.timeout(DEADLINE_S):
-            async for message in self.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job])):
+            async for message in self.ask.WatchJobs(client_pb2.WatchJobsRequest(job_ids=[job]), metadata=metadata):
                 if message.state == number:
                     return message  # type: ignore[no-any-return]
         raise AssertionError(f"job {job} ended as {job_pb2.JobState.Name(message.state)}: {message.reason}")
