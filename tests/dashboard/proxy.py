@@ -15,6 +15,8 @@ class Proxy:
         self.port = 0
         self.outside: list[str] = []
         """Paths that somebody asked for that are not below that of the dashboard."""
+        self.slow: dict[str, float] = {}
+        """Paths whose answers are passed on so many seconds later."""
         self._socket, self._below = socket, below
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate, key)
@@ -48,7 +50,7 @@ class Proxy:
             first, *headers = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
             path = first.split()[1].partition("?")[0]
             if path == self._below or path.startswith(f"{self._below}/"):
-                await self._pass_on(first, headers, reader, writer)
+                await self._pass_on(first, headers, reader, writer, self.slow.get(path, 0.0))
             else:
                 self.outside.append(path)
                 writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -56,7 +58,12 @@ class Proxy:
         writer.close()
 
     async def _pass_on(
-        self, first: str, headers: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        first: str,
+        headers: list[str],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        delay_s: float,
     ) -> None:
         kept = [line for line in headers if not line.casefold().startswith(("connection:", "x-forwarded"))]
         own = ["connection: close", "x-forwarded-for: 127.0.0.1", "x-forwarded-proto: https"]
@@ -65,7 +72,7 @@ class Proxy:
             onward.write("\r\n".join([first, *kept, *own, "", ""]).encode("latin-1"))
             given = dict(line.casefold().split(": ", 1) for line in headers)
             onward.write(await reader.readexactly(int(given.get("content-length", "0"))))
-            tasks = [asyncio.create_task(self._pump(there, writer)), asyncio.create_task(reader.read())]
+            tasks = [asyncio.create_task(self._pump(there, writer, delay_s)), asyncio.create_task(reader.read())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
@@ -73,8 +80,9 @@ class Proxy:
         finally:
             onward.close()
 
-    async def _pump(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
         with suppress(OSError):
+            await asyncio.sleep(delay_s)
             while data := await there.read(2**16):
                 writer.write(data)
                 await writer.drain()

@@ -233,7 +233,11 @@ export function stream(path, handlers, { whileHidden = false } = {}) {
   return { close: () => { close(); document.removeEventListener("visibilitychange", visible); } };
 }
 
+let loggingOut = false;
+
+/** Goes to where one logs in, unless a request to log out is under way: its answer takes the cookie away. */
 function leave(why) {
+  if (loggingOut) return;
   try { sessionStorage.setItem("ebbtide-why", why); } catch { /* storage may be off */ }
   location.assign(`${base}/login`);
 }
@@ -316,7 +320,9 @@ byId("theme")?.addEventListener("click", () => {
 });
 
 byId("logout")?.addEventListener("click", async () => {
+  loggingOut = true;
   try { await post("/logout"); } catch { /* it is over in any case */ }
+  loggingOut = false;
   leave("you have logged out");
 });
 
