@@ -1,6 +1,7 @@
 """What holds for every test: gRPC reads these when it is first imported, by whichever test that is."""
 
 import asyncio
+import importlib.util
 import inspect
 import os
 import shutil
@@ -54,6 +55,7 @@ NEEDS = {
     "slurm": rig.available,
     "systemd": lambda: shutil.which("systemd-analyze") is not None,
     "namespaces": lambda: _has_namespaces(),
+    "helm": lambda: importlib.util.find_spec("helm_python") is not None,
     "history": lambda: _has_commit("94d509c"),
     "fuse": can_hang,
     "sshd": lambda: sshd.server() is not None,

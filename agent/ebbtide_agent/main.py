@@ -21,7 +21,7 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 
 from ebbtide_agent import agent_log, gpu, mps
-from ebbtide_agent.accounts.accounts import MIN_UID
+from ebbtide_agent.accounts.accounts import BY_DEFAULT, AllowedAccounts
 from ebbtide_agent.attempts import standbys
 from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import NodeDirectories
@@ -82,7 +82,7 @@ class AgentOptions:
     labels: tuple[tuple[str, str], ...] = ()  # keys and values by which jobs select nodes
     taints: tuple[str, ...] = ()  # keep away all jobs that do not tolerate them
     keep: Retention = Retention()  # noqa: RUF009 (frozen) how long, and how much of, finished jobs' files are kept
-    min_uid: int = MIN_UID  # as root, the agent refuses jobs of accounts with a lower uid
+    allowed: AllowedAccounts = BY_DEFAULT  # whose jobs run here
     until: float | None = None  # when the node is gone, in Unix seconds; None: it stays
     owner: str = ""  # who lends the node until then
     on_foreign: str = ""  # command that is run for each foreign process on a GPU; "": none
@@ -208,7 +208,7 @@ async def _serve_for_ever(
         warm=options.warm,
         settled_s=standbys.SETTLED_S,
         sharing=sharing,
-        min_uid=options.min_uid,
+        allowed=options.allowed,
     )
     holders = attempts.holders
     # The parts that use the GPU backend are closed before it is.
@@ -254,7 +254,9 @@ async def _serve_for_ever(
         held = (limits.cpus_are(), limits.memory_is())
         log.info("event=serving node=%s pid=%d gpus=%d backend=%s cgroup=%s cpus=%s mem=%s", *facts, *held)
         if options.lent is not None:
-            return await _until_given_back(Pilot(options.lent, node_dir, telemetry, attempts.statuses), link)
+            return await _until_given_back(
+                Pilot(options.lent, node_dir, telemetry, attempts.statuses, lambda: attempts.access.read_at), link
+            )
         return await link.run()
 
 

@@ -34,8 +34,10 @@ from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.loop import MasterLoop, StoppedError
 from ebbtide_master.nodes.agents import Agents
 from ebbtide_master.nodes.fencing import Fencing
+from ebbtide_master.nodes.kept_logs import KeptLogs
 from ebbtide_master.nodes.sessions import Sessions
 from ebbtide_master.nodes.snapshots import SnapshotStore
+from ebbtide_master.nodes.supplies import HeardSupplies
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
@@ -100,8 +102,11 @@ async def serving(
     environments = Environments(store.vault)
     await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
     snapshots = SnapshotStore(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
-    sessions = Sessions(environments, config.log_rules, bounds.log_bytes, accounts)
+    kept_logs = KeptLogs(store.folder / "logs")
+    kept_logs.remove_others(lambda id: bool(jobs_named(cluster, id)))
+    sessions = Sessions(environments, kept_logs, config.log_rules, bounds.log_bytes, accounts)
     loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
+    supplies = HeardSupplies()
     fencing = Fencing(config.fencing, loop, clock)
     history = HistoryRecorder(store)
     loop.observe(history)
@@ -109,7 +114,7 @@ async def serving(
     with _listening(server, home):
         front = None if listeners is None else _listen(server, listeners)
         enrolment = None if listeners is None else listeners.enrolment
-        agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, fencing.silent, enrolment)
+        agents = Agents(store.cluster_id, epoch, clock, loop, sessions, snapshots, supplies, fencing.silent, enrolment)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
         context = Context(
             about=cluster_facts(store, epoch, VERSION, policy),
@@ -121,6 +126,7 @@ async def serving(
             history=history,
             sessions=sessions,
             snapshots=snapshots,
+            supplies=supplies,
             environments=environments,
             identities=gate.identities,
             notifier=notifier,

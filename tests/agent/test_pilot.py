@@ -101,11 +101,12 @@ class Lending:
     def __init__(self, folder, monkeypatch, lent: Lent, said: agent_pb2.Loan | None = None) -> None:
         self.folder, self.left = folder, list[agent_pb2.AttemptStatus]()
         self.until: float | None = None
+        self.read_at = 0.0
         self.end = NodeEnd(said, folder / "notice.json")
         self.telemetry = Telemetry(_NoGpus(), None, end=self.end)
         monkeypatch.setattr(pilot_module, "end_of", self.end_of)
-        monkeypatch.setattr(pilot_module, "_HEARD_S", 0.1)
-        self.pilot = Pilot(lent, folder, self.telemetry, lambda: self.left)
+        monkeypatch.setattr(pilot_module, "_QUIET_S", 0.1)
+        self.pilot = Pilot(lent, folder, self.telemetry, lambda: self.left, lambda: self.read_at)
 
     async def end_of(self, job: str) -> float | None:
         return self.until
@@ -145,6 +146,24 @@ async def test_a_pilot_leaves_when_it_is_asked_and_ends_once_the_master_has_done
     assert await serving == []
 
 
+async def test_a_pilot_stays_while_the_master_reads_the_logs_of_what_has_ended(running) -> None:
+    lending = running(Lent())
+    serving = asyncio.create_task(lending.pilot.run())
+    lending.pilot.ask()
+    for _ in range(20):
+        lending.read_at = time.monotonic()
+        await asyncio.sleep(0.03)
+    assert not serving.done()
+    assert await serving == []
+
+
+async def test_the_notice_of_a_lender_that_does_not_say_more_is_what_the_pilot_was_given(running) -> None:
+    lending = running(Lent(notice_s=90.0))
+    lending.pilot.ask()
+    await lending.pilot.run()
+    assert 80 < lending.notice() <= 90
+
+
 @pytest.mark.parametrize("slurm", [None, 3600.0])
 async def test_after_a_signal_without_a_new_end_some_seconds_are_left(running, slurm) -> None:
     lending = running(Lent("ann", SLURM), agent_pb2.Loan(until=time.time() + 3600))
@@ -171,6 +190,16 @@ async def test_a_node_is_given_back_only_after_it_was_idle_for_long_enough(runni
     assert time.monotonic() - idle_at >= 0.4
     assert lending.telemetry.leaving
     assert lending.notice() <= IDLE_S
+
+
+async def test_a_node_that_a_job_waits_for_together_with_others_is_not_idle(running) -> None:
+    lending = running(Lent(idle_s=0.2))
+    lending.telemetry.note_wanted()
+    serving = asyncio.create_task(lending.pilot.run())
+    await asyncio.sleep(0.6)
+    assert not serving.done()
+    lending.telemetry.wanted_at -= 10.0
+    assert await serving == []
 
 
 async def test_an_end_that_slurm_says_late_is_taken_in(running, monkeypatch) -> None:

@@ -42,16 +42,18 @@ def test_every_field_is_known(home: Home) -> None:
     whole = LEAST + "\n".join(
         [
             'kind = "slurm"', 'pool = "hpc"', "min_nodes = 1", "backlog = 3", 'gpu_type = "A100"', 'gpu_mem = "40GiB"',
-            "cpus = 16", 'mem = "64GiB"', 'after = "1m"', 'idle = "10m"', 'home = "/tmp/x"', 'checkpoint_root = "/s"',
-            'sbatch = ["--partition=gpu"]', 'agent = ["--mps", "off"]', "assumed = { price = 2 }",
+            "cpus = 16", 'mem = "64GiB"', 'after = "1m"', 'idle = "10m"', 'notice = "90s"', 'home = "/tmp/x"',
+            'checkpoint_root = "/s"', 'sbatch = ["--partition=gpu"]', 'agent = ["--mps", "off"]',
+            "assumed = { price = 2 }",
         ]
     )  # fmt: skip
     write(home, whole)
     found = read(home.root / FILE, "hpc")
     assert (found.cpus, found.mem_bytes, found.gpu_mem_bytes) == (16.0, 64 << 30, 40 << 30)
-    assert (found.checkpoint_root, found.home) == (Path("/s"), Path("/tmp/x"))
+    assert (found.checkpoint_root, found.home, found.notice_s) == (Path("/s"), Path("/tmp/x"), 90.0)
     of_hooks = {"grow", "shrink", "list"}
-    assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS} - of_hooks
+    of_pods = {"image", "namespace", "context", "gpu_resource", "labels", "annotations", "pod", "container"}
+    assert {line.split(" = ")[0] for line in whole.splitlines()} == {*FIELDS} - of_hooks - of_pods
     write(home, LEAST + 'kind = "hook"\ngrow = ["g", "1"]\nshrink = ["s"]\nlist = ["l"]\n')
     assert read(home.root / FILE, "hpc").lender == HookCommands(("g", "1"), ("s",), ("l",))
 
@@ -63,7 +65,7 @@ def test_every_field_is_known(home: Home) -> None:
         (LEAST + "min_nodes = 9", "min_nodes: is not between 0 and max_nodes, 4"),
         (LEAST + "backlog = 0", "backlog: is not at least 1"),
         (LEAST + "backlog = true", "backlog: True is not of type int"),
-        (LEAST + 'kind = "pbs"', "kind: 'pbs' is neither slurm nor hook"),
+        (LEAST + 'kind = "pbs"', "kind: 'pbs' is none of slurm, hook and kubernetes"),
         (LEAST + 'kind = "hook"', "grow: is missing"),
         (LEAST + 'kind = "hook"\ngrow = []', "grow: is empty"),
         (LEAST + 'grow = ["x"]', "grow: there is no such field"),

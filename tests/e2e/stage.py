@@ -50,6 +50,7 @@ FILES = {
     "Makefile": "test:\n\t@echo tested\n",
     "jobs.csv": "id,submit_s,runtime_s,gpus_max\n1,0,600,1\n2,60,1200,2\n3,120,300,8\n",
     "users.csv": "name,role\nmia,user\n",
+    "supply.toml": '[supply.hpc]\nmax_nodes = 2\ngpus_per_node = 4\ntime = "8h"\nassumed = { queue = "10m" }\n',
     "runs.txt": "".join(f"{600 + 37 * n % 900}\n" for n in range(40)),
     "model.pt": "weights\n",
     "metrics.csv": "step,loss\n1,0.5\n",

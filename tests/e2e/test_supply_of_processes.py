@@ -73,7 +73,7 @@ def lent() -> Iterator[Lent]:
 def test_a_node_comes_as_a_process_and_goes_when_nobody_needs_it(lent: Lent) -> None:
     job = lent.submit()
     lent.cluster.wait_for_state(job, "RUNNING", seconds=60)
-    assert lent.loans() == {"here-1": "up"}
+    wait_for("its node is up", lambda: lent.loans() == {"here-1": "up"})
     lent.cluster.ebb("cancel", "--wait", job)
     wait_for("its node has gone", lambda: lent.loans() == {"here-1": "ended"}, seconds=90)
     wait_for("it is forgotten", lambda: "here-1" not in {node["name"] for node in lent.cluster.facts("nodes", "--all")})

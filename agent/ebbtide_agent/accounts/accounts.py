@@ -1,7 +1,7 @@
 """Finds the UNIX account of this node that a job runs as.
 
 An agent of root may choose it, and an `Account` is then never root's. An agent of an ordinary account starts jobs of
-its own account and no others.
+its own account and no others, unless it is allowed to run all jobs as that one account.
 """
 
 import os
@@ -16,6 +16,17 @@ MIN_UID: Final = 1000
 
 class NoAccount(Exception):
     """The job cannot run here as the user who submitted it; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedAccounts:
+    """As root, an agent runs jobs of accounts from ``min_uid`` on; else with ``shared``, all jobs as its own one."""
+
+    min_uid: int = MIN_UID
+    shared: bool = False
+
+
+BY_DEFAULT: Final = AllowedAccounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +58,12 @@ class Account:
         return cls(**{**content, "groups": tuple(content["groups"])})
 
 
-def find(name: str, uid: int | None, min_uid: int = MIN_UID) -> Account | None:
+def find(name: str, uid: int | None, allowed: AllowedAccounts = BY_DEFAULT) -> Account | None:
     """Return the account as which a job of ``name`` runs; None: the agent's own. ``uid`` is the one the master knows.
 
     May block if accounts are looked up over a network. Raises NoAccount.
     """
-    if not name:
+    if not name or (allowed.shared and os.geteuid()):  # no job becomes root's
         return None
     try:
         entry = pwd.getpwnam(name)
@@ -65,9 +76,9 @@ def find(name: str, uid: int | None, min_uid: int = MIN_UID) -> Account | None:
     if os.geteuid():
         own = name_of(os.geteuid())
         raise NoAccount(f"the agent here runs as {own} and starts no jobs of {name}: only one that runs as root may")
-    if entry.pw_uid < min_uid:
+    if entry.pw_uid < allowed.min_uid:
         raise NoAccount(
-            f"account {name} has uid {entry.pw_uid}: below {min_uid} no jobs run here (ebb agent --min-uid)"
+            f"account {name} has uid {entry.pw_uid}: below {allowed.min_uid} no jobs run here (ebb agent --min-uid)"
         )
     return Account.of(entry) if entry.pw_uid else None
 

@@ -1,6 +1,7 @@
 """Gives users and other nodes access to the jobs of this node."""
 
 import os
+import time
 from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
@@ -17,12 +18,16 @@ from ebbtide_agent.logs.log_edges import LogEdge
 
 
 class AttemptAccess:
-    """Finds the logs, files and processes of attempts, and what is left of forgotten attempts."""
+    """Finds the logs, files and processes of attempts, and what is left of forgotten attempts.
+
+    ``read_at`` is when a log was read last, by the monotonic clock.
+    """
 
     def __init__(self, places: NodeDirectories, registry: Registry, snapshots: SnapshotCache) -> None:
         self._places = places
         self._known = registry.attempts
         self._snapshots = snapshots
+        self.read_at = float("-inf")
 
     def place(self, job_id: str, attempt: int) -> AttemptDir:
         """Return the attempt's directory, whether it exists or not. Raises ValueError for an invalid job id."""
@@ -73,6 +78,7 @@ class AttemptAccess:
 
         With `rank`, read only what that rank printed. With a `LogEdge` instead of an offset, return where the edge is.
         """
+        self.read_at = time.monotonic()
         known = self._known.get((job_id, attempt))
         place = self._places.attempt(job_id, attempt)
         if not is_job_id(job_id) or (known is None and not place.path.exists()):

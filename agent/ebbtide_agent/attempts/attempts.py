@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.accounts.accounts import MIN_UID
+from ebbtide_agent.accounts.accounts import BY_DEFAULT, AllowedAccounts
 from ebbtide_agent.attempts.access import AttemptAccess
 from ebbtide_agent.attempts.holders import Holders
 from ebbtide_agent.attempts.launching import Launching
@@ -50,7 +50,7 @@ class Attempts:
         warm: int = 0,
         settled_s: float = 0.0,
         sharing: GpuSharing | None = None,
-        min_uid: int = MIN_UID,
+        allowed: AllowedAccounts = BY_DEFAULT,
     ) -> None:
         self._places = places
         self._sharing = sharing or GpuSharing(places.node_dir)
@@ -71,7 +71,7 @@ class Attempts:
             on_change,
             fake_gpu_dir,
             network,
-            min_uid,
+            allowed,
         )
         self.holders = Holders(places, self._registry, self._orphans)
         self.access = AttemptAccess(places, self._registry, self._snapshots)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebbtide_protos.v1 import agent_pb2
 
-from ebbtide_agent.accounts.accounts import MIN_UID, NoAccount
+from ebbtide_agent.accounts.accounts import BY_DEFAULT, AllowedAccounts, NoAccount
 from ebbtide_agent.accounts.lookup import account_of
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.attempts.orphans import Orphans
@@ -38,7 +38,7 @@ _COPIES = 2
 class Launching:
     """Carries out orders to launch, and reports the outcome of each.
 
-    As root, it starts a job under the job's account, unless that account's uid is below `min_uid`.
+    As root, it starts a job under the job's account, if that is one of the `allowed`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Launching:
         report: Callable[[agent_pb2.AttemptStatus], None],
         fake_gpu_dir: Path | None = None,
         network: Network = ANY,
-        min_uid: int = MIN_UID,
+        allowed: AllowedAccounts = BY_DEFAULT,
     ) -> None:
         self._places = places
         self._registry = registry
@@ -67,7 +67,7 @@ class Launching:
         self._report = report
         self._fake_gpu_dir = None if fake_gpu_dir is None else fake_gpu_dir.resolve()
         self._network = network
-        self._min_uid = min_uid
+        self._allowed = allowed
         self._copying = asyncio.Semaphore(_COPIES)
         self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # of attempts that wait for files
 
@@ -91,7 +91,7 @@ class Launching:
             return
         try:
             uid = order.uid if order.HasField("uid") else None
-            account = await account_of(order.account, uid, self._min_uid)
+            account = await account_of(order.account, uid, self._allowed)
         except NoAccount as error:
             self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
             return

@@ -1,6 +1,7 @@
 """Report the node's GPUs to the master: memory, use, and whose processes are on them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -53,6 +54,7 @@ class Telemetry:
         self.listeners: list[Listener] = []
         self.leaving = False  # whether the machine is about to go down
         self.end = end or NodeEnd()
+        self.wanted_at = float("-inf")  # when the master said that jobs wait for this node and others, monotonic
         self._news = asyncio.Event()  # what the master is to hear before it is time for a heartbeat
 
     @property
@@ -64,6 +66,10 @@ class Telemetry:
         """Note that the machine is about to go down, at once or when a notice says; or that it is not, after all."""
         self.leaving = not self.end.look_for_notice() and going
         self._news.set()
+
+    def note_wanted(self) -> None:
+        """Note that jobs wait which need this node together with others that are to come."""
+        self.wanted_at = time.monotonic()
 
     def note_leaving(self) -> None:
         """Note that all attempts are to leave at once, and that a notice says until when they may."""

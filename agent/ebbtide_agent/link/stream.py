@@ -124,12 +124,14 @@ class MasterStream:
             self._outbox.put_heartbeat(heartbeat)
             await self._telemetry.pause(pause_s)
 
-    def _renew(self, beat: int) -> None:
+    def _hear(self, heard: agent_pb2.Heard) -> None:
         """Renew all leases, because the master has acknowledged this heartbeat."""
-        sent = self._beats.get(beat)
+        sent = self._beats.get(heard.beat)
         if sent is not None:
-            self._beats = {number: at for number, at in self._beats.items() if number > beat}
+            self._beats = {number: at for number, at in self._beats.items() if number > heard.beat}
             self._attempts.renew(sent)
+        if heard.wanted:
+            self._telemetry.note_wanted()
 
     async def _obey(self) -> None:
         while isinstance(message := await self._call.read(), agent_pb2.MasterMessage):
@@ -154,7 +156,7 @@ class MasterStream:
                 key = (message.forget.job_id, message.forget.attempt)
                 self._order("forget", *key, partial(self._attempts.forget, *key))
             case "heard":
-                self._renew(message.heard.beat)
+                self._hear(message.heard)
             case "read_log":
                 self._start_reading(message.read_log)
             case "read_checkpoint":

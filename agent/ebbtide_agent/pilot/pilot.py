@@ -21,24 +21,33 @@ log = logging.getLogger(__name__)
 
 ASSUMED_S: Final = 20.0
 """Seconds that are left after a signal, where the lender does not say."""
+WANTED_S: Final = 10.0
+"""Seconds for which a node counts as used after the master has said that jobs wait for it and for others."""
 IDLE_S: Final = 30.0
 """Seconds after which a node that leaves because it is idle is gone; none of its jobs starts in between."""
-_HEARD_S: Final = 3.0  # in which the master has learned of it by a heartbeat
+_QUIET_S: Final = 3.0  # in which the master learns of it by a heartbeat, and goes on to read a log
 _LOOK_S: Final = 0.1
 _ASK_AGAIN_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """How a node is lent by ``owner``: by Slurm to ``step``, or None; given back after ``idle_s`` without a job."""
+    """How a node is lent by ``owner``: by Slurm to ``step``, or None; given back after ``idle_s`` without a job.
+
+    After SIGTERM ``notice_s`` seconds are left, if the lender does not say otherwise.
+    """
 
     owner: str = ""
     step: SlurmStep | None = None
     idle_s: float | None = None
+    notice_s: float = ASSUMED_S
 
 
 class Pilot:
-    """Decides when the node leaves. `statuses` returns those of all attempts that the master has not done with."""
+    """Decides when the node leaves. `statuses` returns those of all attempts that the master has not done with.
+
+    `read_at` returns when a log was read last, by the monotonic clock: the master copies the logs of what has ended.
+    """
 
     def __init__(
         self,
@@ -46,11 +55,13 @@ class Pilot:
         node_dir: Path,
         telemetry: Telemetry,
         statuses: Callable[[], Sequence[agent_pb2.AttemptStatus]],
+        read_at: Callable[[], float],
     ) -> None:
         self._lent = lent
         self._notice = node_dir / NOTICE
         self._telemetry = telemetry
         self._statuses = statuses
+        self._read_at = read_at
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -88,7 +99,7 @@ class Pilot:
             until = self._telemetry.end.until
             if until is not None and until <= time.time():
                 return "over"
-            if self._statuses():
+            if self._statuses() or time.monotonic() - self._telemetry.wanted_at < WANTED_S:
                 busy_at = time.monotonic()
             elif self._lent.idle_s is not None and time.monotonic() - busy_at >= self._lent.idle_s:
                 return "idle"
@@ -106,7 +117,7 @@ class Pilot:
         step, known, now = self._lent.step, self._telemetry.end.until, time.time()
         until = None if step is None else await end_of(step.job)
         moved = until is not None and until > now and (known is None or until < known - 1.0)
-        left_s = until - now if moved and until is not None else ASSUMED_S
+        left_s = until - now if moved and until is not None else self._lent.notice_s
         return left_s if known is None else min(left_s, max(known - now, 0.0))
 
     def _note_end(self, until: float) -> None:
@@ -114,8 +125,9 @@ class Pilot:
 
     async def _emptied(self) -> list[agent_pb2.AttemptStatus]:
         """Wait until the master has done with all attempts here, or the node's time is over. Return what is left."""
-        began = time.monotonic()
-        while (left := list(self._statuses())) or time.monotonic() - began < _HEARD_S:
+        busy_at = time.monotonic()
+        while (left := list(self._statuses())) or time.monotonic() - max(busy_at, self._read_at()) < _QUIET_S:
+            busy_at = time.monotonic() if left else busy_at
             until = self._telemetry.end.until
             if until is not None and time.time() >= until:
                 break

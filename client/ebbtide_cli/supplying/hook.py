@@ -5,13 +5,21 @@ Each command gets a JSON object on its standard input; docs/how-to/supplies-by-c
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ebbtide_core.supply.supply import LenderFacts, LenderState
 
-from ebbtide_cli.supplying.lender import ANSWER_S, LenderAwayError, LenderRefusedError, last_line, log_of, pilot_command
+from ebbtide_cli.supplying.lender import (
+    ANSWER_S,
+    LenderAwayError,
+    LenderRefusedError,
+    last_line,
+    log_of,
+    pilot_command,
+    read_log,
+)
 from ebbtide_cli.supplying.settings import Borrowing, HookCommands
 
 _STATES: Final = {"waiting": LenderState.WAITS, "running": LenderState.RUNS, "over": LenderState.OVER}
@@ -26,7 +34,8 @@ class Hook:
         self._folder = folder
 
     def ask(self, id: str, invitation: Path, kept: bool) -> str:
-        """Have a node started. Raises LenderRefusedError, LenderAwayError."""
+        """Have a node started. Raises LenderRefusedError, LenderAwayError, OSError."""
+        self._borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         wanted = {
             "id": id,
             "pilot": pilot_command(self._borrowing, id, invitation, kept),
@@ -55,6 +64,14 @@ class Hook:
     def call_off(self, id: str, job: str) -> None:
         """Have a node ended. Raises LenderAwayError."""
         self._run(self._commands.shrink, {"id": id, "job": job})
+
+    def preview(self, id: str, invitation: Path) -> Iterator[str]:
+        """Refuse: commands do what they do. Raises LenderRefusedError."""
+        raise LenderRefusedError("it is of kind hook: run its commands by hand")
+
+    def log(self, id: str) -> str:
+        """Return what the pilot of a loan has printed. Raises LenderRefusedError."""
+        return read_log(self._folder, id)
 
     def _run(self, command: Sequence[str], wanted: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
         try:

@@ -1,9 +1,10 @@
 """Read what is to be borrowed from whom: a file with a table ``[supply.NAME]`` for each supply."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from ebbtide_core.model import limits
 from ebbtide_core.supply.supply import SUPPLY_LABEL, SupplySettings
@@ -17,6 +18,12 @@ Value = TypeVar("Value")
 FILE: Final = "supply.toml"
 """Name of the file in ``EBB_HOME``."""
 LONGEST_NAME: Final = 32
+NOTICE_OF_PODS: Final = "60s"
+HOME_IN_POD: Final = "/tmp/ebbtide"
+"""It is in the container, because others may write to an empty volume."""
+_OF_POD: Final = frozenset({"containers", "restartPolicy", "terminationGracePeriodSeconds", "activeDeadlineSeconds"})
+_OF_CONTAINER: Final = frozenset({"name", "image", "command", "args"})
+"""Fields of a pod's spec, and of its container's, that cannot be set."""
 MOST_GPUS: Final = 64
 _ROOT_MARKER: Final = ".ebbtide-root"
 
@@ -38,12 +45,32 @@ class HookCommands:
 
 
 @dataclass(frozen=True, slots=True)
+class PodOptions:
+    """Nodes are borrowed from Kubernetes, each as a pod of ``image`` in ``namespace``.
+
+    ``context`` is that of the configuration of kubectl; if empty, its current one. ``pod`` is merged into the pod's
+    spec, ``container`` into that of its container, and ``annotations`` and ``labels`` into its metadata.
+    ``gpu_resource`` is what the GPUs are called there.
+    """
+
+    image: str
+    namespace: str
+    context: str
+    gpu_resource: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    pod: Mapping[str, Any]
+    container: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Borrowing:
     """One supply: how much is borrowed, and what each node is like.
 
     ``after_s`` is how long a job has waited before a node is asked for it; a node that was idle for ``idle_s`` is given
-    back. ``agent`` has further options for the agents, which keep their files in ``home``. ``assumed`` is for
-    simulations (see `ebbtide_cli.supplying.simulated`).
+    back. The lender kills what is left ``notice_s`` after SIGTERM; None: it says itself how long it waits. ``agent``
+    has further options for the agents, which keep their files in ``home``. ``assumed`` is for simulations (see
+    `ebbtide_cli.supplying.simulated`).
     """
 
     name: str
@@ -57,9 +84,10 @@ class Borrowing:
     time_s: float
     after_s: float
     idle_s: float
+    notice_s: float | None
     home: Path
     checkpoint_root: Path | None
-    lender: SlurmOptions | HookCommands
+    lender: SlurmOptions | HookCommands | PodOptions
     agent: tuple[str, ...]
     assumed: Mapping[str, Any]
 
@@ -114,6 +142,8 @@ def read(path: Path, name: str) -> Borrowing:
     gpus = table.take("gpus_per_node", int)
     if not 0 <= gpus <= MOST_GPUS:
         raise Failure(f"{table.where} gpus_per_node: is not between 0 and {MOST_GPUS}", USAGE)
+    lender = _lender(table)
+    home = HOME_IN_POD if isinstance(lender, PodOptions) else str(path.parent / "supplies" / name / "home")
     found = Borrowing(
         name=name,
         settings=settings,
@@ -126,24 +156,69 @@ def read(path: Path, name: str) -> Borrowing:
         time_s=table.read("time", parse_duration),
         after_s=table.read("after", parse_duration, "30s"),
         idle_s=table.read("idle", parse_duration, "5m"),
-        home=Path(table.take("home", str, str(path.parent / "supplies" / name / "home"))).expanduser().absolute(),
+        notice_s=table.read("notice", _duration_if_any, NOTICE_OF_PODS if isinstance(lender, PodOptions) else ""),
+        home=Path(table.take("home", str, home)).expanduser().absolute(),
         checkpoint_root=Path(root).expanduser().absolute() if root else None,
-        lender=_lender(table),
+        lender=lender,
         agent=table.words("agent"),
         assumed=table.take("assumed", dict, {}),
     )
     table.check_empty(FIELDS)
+    if isinstance(lender, PodOptions):
+        _check_pods(found, lender, table)
     return found
 
 
-def _lender(table: "SupplyTable") -> SlurmOptions | HookCommands:
+def _duration_if_any(text: str) -> float | None:
+    return parse_duration(text) if text else None
+
+
+def _lender(table: "SupplyTable") -> SlurmOptions | HookCommands | PodOptions:
     match table.take("kind", str, "slurm"):
         case "slurm":
             return SlurmOptions(table.words("sbatch"))
         case "hook":
             return HookCommands(*(table.words(field, least=1) for field in ("grow", "shrink", "list")))
+        case "kubernetes":
+            return PodOptions(
+                image=table.take("image", str),
+                namespace=table.take("namespace", str, "default"),
+                context=table.take("context", str, ""),
+                gpu_resource=table.take("gpu_resource", str, "nvidia.com/gpu"),
+                labels=table.texts("labels"),
+                annotations=table.texts("annotations"),
+                pod=table.take("pod", dict, {}),
+                container=table.take("container", dict, {}),
+            )
         case kind:
-            raise Failure(f"{table.where} kind: {kind!r} is neither slurm nor hook", USAGE)
+            raise Failure(f"{table.where} kind: {kind!r} is none of slurm, hook and kubernetes", USAGE)
+
+
+def _check_pods(found: Borrowing, options: PodOptions, table: "SupplyTable") -> None:
+    """Refuse pods that Kubernetes would refuse, that would take the whole node, or whose checkpoints would be lost."""
+
+    def refuse(words: str) -> NoReturn:
+        raise Failure(f"{table.where} {words}", USAGE)
+
+    if not re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", found.name):
+        refuse("the name of a supply of pods has small letters, digits and '-'")
+    for field, is_known in (("cpus", found.cpus < limits.MAX_CPUS), ("mem", found.mem_bytes < limits.MAX_MEM_BYTES)):
+        if not is_known:
+            refuse(f"{field}: is missing")
+    for where, spec, ours in (("pod", options.pod, _OF_POD), ("container", options.container, _OF_CONTAINER)):
+        for field in sorted(spec.keys() & ours):
+            refuse(f"{where}.{field}: is set by Ebbtide")
+    if not isinstance(options.pod.get("securityContext", {}), dict):
+        refuse("pod.securityContext: is not a table")
+    mounts: Any = options.container.get("volumeMounts", [])
+    if not (isinstance(mounts, list) and all(isinstance(mount, dict) and "mountPath" in mount for mount in mounts)):
+        refuse("container.volumeMounts: is not a list of tables, each with a mountPath")
+    paths = [Path(str(mount["mountPath"])) for mount in mounts]
+    root = found.checkpoint_root
+    if root is None:
+        refuse("checkpoint_root: is missing: checkpoints would be lost with their pod")
+    if not any(root.is_relative_to(path) for path in paths):
+        refuse(f"checkpoint_root: {root} is in none of container.volumeMounts, and would be lost with its pod")
 
 
 def _tables(path: Path) -> Mapping[str, Any]:
@@ -199,6 +274,13 @@ class SupplyTable:
             raise Failure(f"{self.where} {field}: is not a list of texts", USAGE)
         return tuple(value)
 
+    def texts(self, field: str) -> Mapping[str, str]:
+        """Return a table of texts; empty if there is none."""
+        value: dict[Any, Any] = self.take(field, dict, {})
+        if not all(isinstance(text, str) for text in value.values()):
+            raise Failure(f"{self.where} {field}: is not a table of texts", USAGE)
+        return value
+
     def check_empty(self, known: Sequence[str]) -> None:
         """Refuse fields that were not taken; ``known`` are all that there are."""
         if self._values:
@@ -211,5 +293,6 @@ class SupplyTable:
 FIELDS: Final = (
     *("kind", "pool", "max_nodes", "min_nodes", "backlog", "gpus_per_node", "gpu_type", "gpu_mem", "cpus", "mem"),
     *("time", "after", "idle", "home", "checkpoint_root", "agent", "assumed"),
-    *("sbatch", "grow", "shrink", "list"),
+    *("notice", "sbatch", "grow", "shrink", "list"),
+    *("image", "namespace", "context", "gpu_resource", "labels", "annotations", "pod", "container"),
 )

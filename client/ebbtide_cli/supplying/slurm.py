@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,15 @@ from typing import Final
 
 from ebbtide_core.supply.supply import LenderFacts, LenderState
 
-from ebbtide_cli.supplying.lender import ANSWER_S, LenderAwayError, LenderRefusedError, last_line, log_of, pilot_command
+from ebbtide_cli.supplying.lender import (
+    ANSWER_S,
+    LenderAwayError,
+    LenderRefusedError,
+    last_line,
+    log_of,
+    pilot_command,
+    read_log,
+)
 from ebbtide_cli.supplying.settings import Borrowing, SlurmOptions
 
 _PREFIX: Final = "ebb-"
@@ -58,6 +67,7 @@ class Slurm:
 
     def ask(self, id: str, invitation: Path, kept: bool) -> str:
         """Ask for a loan; return the job's id. Raises LenderRefusedError, LenderAwayError, OSError."""
+        self._borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         script = self._folder / f"{id}.sh"
         script.write_text(self.script(id, invitation, kept))
         done = self._run("sbatch", "--parsable", str(script))
@@ -65,13 +75,28 @@ class Slurm:
             raise LenderRefusedError(_said(done.stderr) or f"sbatch ended with exit code {done.returncode}")
         return done.stdout.strip().partition(";")[0]
 
-    def test(self, script: Path) -> str:
-        """Return what Slurm would do with a loan, in its words. Raises LenderRefusedError, LenderAwayError."""
-        done = self._run("sbatch", "--test-only", str(script))
+    def preview(self, id: str, invitation: Path) -> Iterator[str]:
+        """Yield the script of a loan, and what Slurm would do with it. Raises LenderRefusedError, LenderAwayError."""
+        script = self._folder / "try.sh"
+        script.write_text(self.script(id, invitation, kept=False))
+        try:
+            yield script.read_text()
+            done = self._run("sbatch", "--test-only", str(script))
+        finally:
+            script.unlink()
         said = _said(done.stderr)
         if done.returncode:
             raise LenderRefusedError(said)
-        return said
+        yield f"Slurm: {said}"
+        if not self.proves_death():
+            yield (
+                "Slurm here does not track processes by cgroup (ProctrackType): a job whose pilot was killed stays "
+                "UNREACHABLE until somebody confirms that its node is dead."
+            )
+
+    def log(self, id: str) -> str:
+        """Return what the pilot of a loan has printed. Raises LenderRefusedError."""
+        return read_log(self._folder, id)
 
     def look(self) -> dict[str, LenderFacts]:
         """Return all loans that Slurm knows, by their ids; one call, however many there are. Raises LenderAwayError."""

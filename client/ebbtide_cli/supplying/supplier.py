@@ -141,10 +141,11 @@ class Supplier:
         coming = frozenset(loan.id for loan in self.supply.unfinished() if loan.comes)
         if coming != self._counted_with or now - self._counted_at >= DEMAND_S:  # a node that came is no demand any more
             self._counted_at, self._counted_with = now, coming
+            up = sum(node.state not in _GONE for node in nodes.values())
             known = next((_hello(node) for node in nodes.values() if node.gpus), None)
             request = client_pb2.DemandRequest(
                 like=self.borrowing.like(known, now),
-                nodes=self.borrowing.settings.max_nodes,
+                nodes=max(1, self.borrowing.settings.max_nodes - up),
                 after_s=self.borrowing.after_s,
                 supply=self._status(now),
             )
@@ -166,7 +167,6 @@ class Supplier:
         try:
             with connected(self.master) as stub:
                 invitation = self._invitation(stub, loan.id)
-            self.borrowing.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             job = self.lender.ask(loan.id, invitation, loan.kept)
         except LenderAwayError as error:
             self.supply.unanswered(str(error), now)

@@ -14,6 +14,7 @@ from ebbtide_cli.time_options import TIME_TO_COME
 from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE
 
 if TYPE_CHECKING:
+    from ebbtide_agent.accounts.accounts import AllowedAccounts
     from ebbtide_agent.main import AgentOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ SECTIONS: Final = {
         "--on-foreign",
     ),
     "Files": ("--checkpoint-root", "--keep", "--checkpoint-quota"),
-    "Jobs": ("--warm", "--min-uid", "--interface", "--ports"),
+    "Jobs": ("--warm", "--min-uid", "--shared-account", "--interface", "--ports"),
 }
 DAILY: Final = frozenset(
     {
@@ -144,6 +145,11 @@ OPTIONS: Final = (
         help="Lowest uid whose jobs an agent of root runs (0: every uid, root's too).",
     ),
     click.option(
+        "--shared-account",
+        is_flag=True,
+        help="Run everybody's jobs as this account, which must not be root; they can read each other's files.",
+    ),
+    click.option(
         "--on-foreign",
         metavar="COMMAND",
         default="",
@@ -189,11 +195,20 @@ def agent_options(given: Mapping[str, Any]) -> "AgentOptions":
         labels=given["labels"],
         taints=given["taints"],
         keep=Retention(given["keep"], given["checkpoint_quota"]),
-        min_uid=given["min_uid"],
+        allowed=_allowed(given["min_uid"], given["shared_account"]),
         on_foreign=given["on_foreign"],
         until=_end(given["until"], given["ends_in"], given["owner"]),
         owner=given["owner"],
     )
+
+
+def _allowed(min_uid: int, shared: bool) -> "AllowedAccounts":
+    """Return whose jobs run here."""
+    from ebbtide_agent.accounts.accounts import AllowedAccounts
+
+    if shared and os.geteuid() == 0:
+        raise Failure("agent: --shared-account: not for root: run the agent as the account of the jobs", USAGE)
+    return AllowedAccounts(min_uid, shared)
 
 
 def _names(gpus: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import getpass
 import os
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from ebbtide_cli.verbs.agent_options import DAILY, SECTIONS, agent_options, with
 
 class _PilotCommand(SectionedCommand):
     def sections(self) -> Mapping[str, Sequence[str]]:
-        return {"Loan": ("--idle", "--invitation"), **SECTIONS}
+        return {"Loan": ("--idle", "--notice", "--invitation"), **SECTIONS}
 
     def daily(self) -> Container[str]:
-        return {"--idle", "--invitation", *DAILY}
+        return {"--idle", "--notice", "--invitation", *DAILY}
 
 
 @click.command(
@@ -30,21 +31,29 @@ class _PilotCommand(SectionedCommand):
     epilog=examples(
         "srun ebb agent pilot --pool hpc --idle 5m",
         "srun ebb agent pilot --invitation ~/loan.txt --checkpoint-root /shared/ebbtide",
-        "ebb agent pilot --name spot7 --ends-in 8h --idle 10m",
+        "ebb agent pilot --name spot7 --ends-in 8h --idle 10m --notice 2m",
     ),
 )
 @click.option(
     "--idle", metavar="TIME", type=DURATION, help="Give the node back when no job has been on it for this long."
 )
 @click.option(
+    "--notice",
+    metavar="TIME",
+    type=DURATION,
+    default="20s",
+    show_default=True,
+    help="How long the lender leaves the node after SIGTERM; Slurm is asked.",
+)
+@click.option(
     "--invitation",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Join with the invitation in this file, which is removed then ('ebb node invite' prints one).",
+    help="Join with the invitation in this file, which is removed then if it can be ('ebb node invite' prints one).",
 )
 @with_options
 @help_all_option
-def pilot(idle: float | None, invitation: Path | None, **given: Any) -> int:
+def pilot(idle: float | None, notice: float, invitation: Path | None, **given: Any) -> int:
     """Run the agent of a node that another scheduler lends, until that scheduler wants it back.
 
     In a step of a Slurm job, it offers the GPUs, CPUs and memory of that step until the job ends. On SIGTERM, as when
@@ -73,11 +82,11 @@ def pilot(idle: float | None, invitation: Path | None, **given: Any) -> int:
     if invitation is not None:
         _join(invitation, options.name)
     with interrupts.unhandled():
-        return run(replace(options, lent=Lent(options.owner, step, idle)))
+        return run(replace(options, lent=Lent(options.owner, step, idle, notice)))
 
 
 def _join(file: Path, name: str) -> None:
-    """Join with the invitation in ``file`` and remove it, unless the node has joined already. Raises Failure."""
+    """Join with the invitation in ``file`` and try to remove it, unless the node has joined already. Raises Failure."""
     from ebbtide_agent.link import joined
     from ebbtide_agent.link.joining import JoinError
     from ebbtide_agent.link.joining import join as join_cluster
@@ -93,7 +102,8 @@ def _join(file: Path, name: str) -> None:
         if joined.load(node_dir) is not None:
             return
         check_file(file)
-        if file.stat().st_mode & 0o077:
+        facts = file.stat()
+        if facts.st_mode & (0o037 if facts.st_uid == 0 else 0o077):  # root has chosen the group that may read its file
             raise NotTrusted(f"others may read it: chmod 600 {file}")
         wanted = decode(file.read_text())
     except (NotTrusted, OSError, ValueError) as error:
@@ -103,4 +113,5 @@ def _join(file: Path, name: str) -> None:
         interrupts.run(join_cluster(wanted, node, node_dir))
     except JoinError as error:
         raise Failure(f"agent pilot: {error}", FAILED) from None
-    file.unlink(missing_ok=True)
+    with suppress(OSError):  # it may be in a place that nobody can write to; it has been used up anyway
+        file.unlink()

@@ -2,20 +2,23 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import click
 from ebbtide_core.supply.supply import BorrowedNode, NodeSupply
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.output import print_json
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
 from ebbtide_cli.supplying.hook import Hook
-from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError, log_of
-from ebbtide_cli.supplying.settings import FILE, Borrowing, HookCommands, SlurmOptions, names, read
+from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
+from ebbtide_cli.supplying.settings import FILE, Borrowing, HookCommands, PodOptions, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.text import one_line, plural, printable
 from ebbtide_cli.values import format_duration
@@ -38,7 +41,7 @@ _name: Final = click.argument("name", metavar="NAME")
     ),
 )
 def command() -> None:
-    """Borrow nodes from Slurm: loans come as jobs wait, and go when nobody needs them.
+    """Borrow nodes from Slurm, Kubernetes or others: loans come as jobs wait, and go when nobody needs them.
 
     What is borrowed is in EBB_HOME/supply.toml, a table [supply.NAME] for each supply ('ebb docs supplies').
     """
@@ -59,26 +62,12 @@ def run(name: str, master: str | None) -> None:
 @command.command("try", epilog=examples("ebb supply try hpc"))
 @_name
 def try_(name: str) -> None:
-    """Show the script of a loan, and what Slurm would do with it; nothing is borrowed."""
+    """Show what a loan would be, and what the lender would do with it; nothing is borrowed."""
     borrowing, folder = _found(name)
-    lender = _lender(borrowing, folder)
-    if not isinstance(lender, Slurm):
-        raise Failure(f"supply: {name} is not of kind slurm: run its commands by hand", USAGE)
     folder.make()
-    script = folder.path / "try.sh"
-    script.write_text(lender.script(f"{name}-0", folder.path / f"{name}-0.invitation", kept=False))
-    try:
-        print(script.read_text())
-        print(printable(f"Slurm: {lender.test(script)}"))
-        if not lender.proves_death():
-            print(
-                "Slurm here does not track processes by cgroup (ProctrackType): a job whose pilot was killed stays "
-                "UNREACHABLE until somebody confirms that its node is dead."
-            )
-    except (LenderAwayError, LenderRefusedError) as error:
-        raise Failure(f"supply: {one_line(str(error))}", FAILED) from None
-    finally:
-        script.unlink()
+    with _answers(name):
+        for words in _lender(borrowing, folder).preview(f"{name}-0", folder.path / f"{name}-0.invitation"):
+            print("\n".join(printable(line) for line in words.splitlines()))
 
 
 @command.command(epilog=examples("ebb supply ls", "ebb supply ls --json"))
@@ -142,14 +131,10 @@ def resume(name: str) -> None:
 @click.argument("loan", metavar="LOAN")
 def logs(loan: str) -> None:
     """Print what the pilot of a loan has printed."""
-    _, folder = _found(_supply_of(loan))
-    path = log_of(folder.path, loan)
-    try:
-        with path.open(errors="replace") as lines:
-            for line in lines:
-                print(printable(line.rstrip("\n")))
-    except FileNotFoundError:
-        raise Failure(f"supply: there is no {path}: the lender has not started {loan}", FAILED) from None
+    borrowing, folder = _found(_supply_of(loan))
+    with _answers(loan):
+        for line in _lender(borrowing, folder).log(loan).splitlines():
+            print(printable(line))
 
 
 def _found(name: str) -> tuple[Borrowing, SupplyFolder]:
@@ -157,12 +142,30 @@ def _found(name: str) -> tuple[Borrowing, SupplyFolder]:
     return read(home.root / FILE, name), SupplyFolder.of(home, name)
 
 
-def _lender(borrowing: Borrowing, folder: SupplyFolder) -> Slurm | Hook:
+def _lender(borrowing: Borrowing, folder: SupplyFolder) -> Lender:
     match borrowing.lender:
+        case PodOptions() as options:
+            return _kubernetes(borrowing, options, folder.path)
         case SlurmOptions() as options:
             return Slurm(borrowing, options, folder.path)
         case HookCommands() as commands:
             return Hook(borrowing, commands, folder.path)
+
+
+def _kubernetes(borrowing: Borrowing, options: PodOptions, folder: Path) -> Lender:
+    try:
+        from ebbtide_cli.supplying.kubernetes import Kubernetes
+    except ModuleNotFoundError as error:
+        raise Failure(f"supply: {error}: install 'ebbtide[kubernetes]'", FAILED) from None
+    return Kubernetes(borrowing, options, folder)
+
+
+@contextmanager
+def _answers(about: str) -> Iterator[None]:
+    try:
+        yield
+    except (LenderAwayError, LenderRefusedError) as error:
+        raise Failure(f"supply: {about}: {one_line(str(error))}", FAILED) from None
 
 
 def _supply_of(loan: str) -> str:

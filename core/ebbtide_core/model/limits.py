@@ -138,6 +138,13 @@ in."""
 OPEN_FILES: Final = 65_536
 """Open files that the master asks the system to allow it: connections, and the files of its store."""
 
+KEPT_LOG_LINES: Final = 200_000
+"""Lines, the last ones, that the master keeps of a log whose node goes."""
+KEPT_LOG_BYTES: Final = 32 * MIB
+"""Bytes of these lines at most; nodes look for them in the last 16 MiB."""
+KEPT_LOGS_BYTES: Final = 4096 * MIB
+"""Bytes of all logs that the master keeps."""
+
 LOG_BYTES: Final = 1024 * MIB
 """Bytes that the log of one attempt takes on the disk of each of its nodes: its beginning and its end are kept."""
 MIN_LOG_BYTES: Final = 1 * MIB

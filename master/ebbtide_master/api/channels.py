@@ -15,7 +15,7 @@ from ebbtide_protos.v1 import channel_pb2
 from ebbtide_master.api.context import Context
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.nodes.channels import Channel
-from ebbtide_master.nodes.sessions import LogUnavailableError
+from ebbtide_master.nodes.kept_logs import LogUnavailableError
 
 OPEN_TIMEOUT_S: Final = 10.0
 HANG_UP_TIMEOUT_S: Final = 60.0

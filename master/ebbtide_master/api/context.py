@@ -1,12 +1,11 @@
 """Holds the parts of a master that its services for clients share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.api.supplies import HeardSupplies
 from ebbtide_master.changes import Changes
 from ebbtide_master.clock import Clock
 from ebbtide_master.config.limits import UserBounds
@@ -15,6 +14,7 @@ from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes.sessions import Sessions
 from ebbtide_master.nodes.snapshots import SnapshotStore
+from ebbtide_master.nodes.supplies import HeardSupplies
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.store.journal import Store
@@ -38,6 +38,7 @@ class Context:
     history: HistoryRecorder
     sessions: Sessions
     snapshots: SnapshotStore
+    supplies: HeardSupplies
     environments: Environments
     identities: Identities
     notifier: Notifier
@@ -45,4 +46,3 @@ class Context:
     throttle: Throttle
     front: "PublicEndpoint | None"
     """Where other machines reach the master; None without an authority, when it serves its own machine only."""
-    supplies: HeardSupplies = field(default_factory=HeardSupplies)

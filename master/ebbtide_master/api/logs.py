@@ -14,7 +14,7 @@ from ebbtide_protos.v1 import agent_pb2, client_pb2
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import job_named
 from ebbtide_master.loop import RefusedError
-from ebbtide_master.nodes.sessions import LogUnavailableError
+from ebbtide_master.nodes.kept_logs import LogUnavailableError
 
 EARLIER_ATTEMPTS: Final = 100
 """Attempts, at most, in which the last lines are looked for."""
@@ -57,7 +57,14 @@ class LogService:
     ) -> AsyncIterator[client_pb2.LogChunk]:
         while True:
             order = window_of(request, attempt, offset=offset, max_bytes=limits.LOG_WINDOW_BYTES, wait=request.follow)
-            window = await self._sessions.read_log(node, order)
+            try:
+                window = await self._sessions.read_log(node, order)
+            except LogUnavailableError:
+                if offset or await self._loop.ask(lambda cluster: node in cluster.state.nodes):
+                    raise
+                words = f"[the log of attempt {attempt.number} went with node {node}]\n".encode()
+                yield client_pb2.LogChunk(attempt=attempt.number, data=words)
+                return
             if window.error:
                 if not has_started(attempt, node):  # the attempt never ran there, and so printed nothing
                     return

@@ -26,6 +26,8 @@ from ebbtide_master.convert import registration_from_hello
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
 
+MAX_SUPPLY_NAME_LENGTH: Final = 64
+MAX_SUPPLY_WORDS_LENGTH: Final = 200
 MAX_REASON_LENGTH: Final = 200
 MOST_NAMED: Final = 100
 """Jobs that are named of those that would start there."""
@@ -120,13 +122,15 @@ class NodeService:
         if not 0 <= request.after_s <= limits.MAX_TIME_LIMIT_S:
             raise SpecError("after_s", f"is not between 0 and {limits.MAX_TIME_LIMIT_S:g}")
         like = registration_from_hello(request.like)
-        if request.supply.name:
-            self._supplies.note(like.pool, request.supply, self._clock.now())
+        _check_supply(request.supply)
         async with self._copies.turn(caller().user):
             found = await (await self._loop.ask(lambda cluster: self._count_in_a_copy(cluster, request, like)))
-        if found is None:
-            return client_pb2.DemandReply(why_not=f"not found out within {LONGEST_S:g} s")
-        return client_pb2.DemandReply.FromString(found)
+        reply = client_pb2.DemandReply(why_not=f"not found out within {LONGEST_S:g} s")
+        if found is not None:
+            reply = client_pb2.DemandReply.FromString(found)
+        if request.supply.name:
+            self._supplies.note(like.pool, request.supply, reply.nodes, self._clock.now())
+        return reply
 
     def _count_in_a_copy(
         self, cluster: Cluster, request: client_pb2.DemandRequest, like: e.NodeRegistered
@@ -224,3 +228,10 @@ class NodeService:
     def _message(self, node: Node, cluster: Cluster, now: float) -> client_pb2.Node:
         sessions, ends = self._sessions, None if self._front is None else self._front.enrolment.ends(node.id)
         return node_message(node, cluster, now, sessions.readings(node.id), sessions.hello(node.id), ends)
+
+
+def _check_supply(status: client_pb2.SupplyStatus) -> None:
+    """Raise `SpecError` if a supply has no name that it could have, or says too much of itself."""
+    check_words("supply.name", status.name, MAX_SUPPLY_NAME_LENGTH)
+    for name in ("reason", "not_asking"):
+        check_words(f"supply.{name}", getattr(status, name), MAX_SUPPLY_WORDS_LENGTH)

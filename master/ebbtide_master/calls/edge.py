@@ -19,7 +19,7 @@ from ebbtide_master.calls.admission import Admission, Allow
 from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
-from ebbtide_master.nodes.sessions import LogUnavailableError
+from ebbtide_master.nodes.kept_logs import LogUnavailableError
 from ebbtide_master.throttle.concurrency import FullError
 from ebbtide_master.throttle.rates import TooFastError
 

@@ -15,6 +15,7 @@ from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import GpuId, JobId, NodeId
 from ebbtide_core.nodes import strays
 from ebbtide_core.resources import foreign_processes
+from ebbtide_core.supply.supply import SUPPLY_LABEL
 from ebbtide_protos import protocol
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
@@ -37,6 +38,7 @@ from ebbtide_master.nodes.relay import Relay, source_of_launch
 from ebbtide_master.nodes.sessions import AgentSession, Sessions
 from ebbtide_master.nodes.snapshot_windows import read_snapshot
 from ebbtide_master.nodes.snapshots import SnapshotStore
+from ebbtide_master.nodes.supplies import HeardSupplies
 from ebbtide_master.nodes.truncating import bounded
 
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
@@ -65,6 +67,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         loop: MasterLoop,
         sessions: Sessions,
         snapshots: SnapshotStore,
+        supplies: HeardSupplies,
         silent: Callable[[NodeId], None],
         enrolment: "Enrolment | None" = None,
     ) -> None:
@@ -72,6 +75,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._loop = loop
         self._sessions = sessions
         self._snapshots = snapshots
+        self._supplies = supplies
         self._silent = silent
         self._enrolment = enrolment
         self._idleness = Idleness(clock)
@@ -89,6 +93,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def close(self) -> None:
         """End all streams."""
         self._sessions.close()
+        await self._sessions.kept_logs.close()
         for task in self._silences.values():
             task.cancel()
 
@@ -204,6 +209,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         try:
             await self._loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
             log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
+            for status in session.hello.attempts:
+                self._keep_log(session, status)
             async for message in stream:
                 await self._take(session, message)
         finally:
@@ -216,10 +223,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 status = message.status
                 node = NodeId(session.hello.node)
                 await self._loop.tell(lambda cluster: _status_events(status, node, session, cluster), lambda _: None)
+                self._keep_log(session, status)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
                 if message.heartbeat.beat:
-                    session.acknowledge(message.heartbeat.beat, self._clock.now())
+                    now = self._clock.now()
+                    wanted = session.lent and self._supplies.needs_all(session.hello.labels.get(SUPPLY_LABEL, ""), now)
+                    session.acknowledge(message.heartbeat.beat, now, wanted)
             case "log":
                 future = session.reads.get(message.log.request_id)
                 if future is not None and not future.done():
@@ -233,6 +243,12 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case other if not session.surprised:  # logged once, however many the agent sends
                 session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
+
+    def _keep_log(self, session: AgentSession, status: agent_pb2.AttemptStatus) -> None:
+        """Keep the log of an attempt that has ended on a node that will be gone."""
+        if session.lent and status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
+            node = NodeId(session.hello.node)
+            self._sessions.kept_logs.keep(JobId(status.job_id), status.attempt, node, self._sessions.ask_for_log)
 
     async def _pass_on(self, session: AgentSession, request: agent_pb2.ReadCheckpoint) -> None:
         """Answer the request of an agent, or ask the node that has the checkpoint from which its attempt starts."""
@@ -259,6 +275,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     async def _take_readings(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         """Keep the readings, and pass on as facts what they change, such as that a GPU became unusable."""
         node, loan = NodeId(session.hello.node), loan_of(heartbeat)
+        session.lent = loan is not None
         known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
         health = {gpu: (reading.healthy, reading.gone) for gpu, reading in known.items()}
         changed = [gpu for gpu in known if session.health[gpu] != health[gpu]]

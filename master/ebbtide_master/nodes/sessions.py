@@ -18,6 +18,7 @@ from ebbtide_protos.v1 import agent_pb2, channel_pb2
 from ebbtide_master.convert import order_to_message
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.nodes.channels import Channels
+from ebbtide_master.nodes.kept_logs import KeptLogs, LogUnavailableError
 from ebbtide_master.nodes.outbox import AgentOutbox
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.throttle.concurrency import may_take
@@ -27,10 +28,6 @@ LOG_ANSWER_TIMEOUT_S: Final = 30.0
 _NO_STDIN: Final = "the node's agent is of a version that gives jobs no standard input: upgrade it"
 LOG_PAUSE_S: Final = 1.0
 """Seconds between reads of a followed log while other followers have the places in which the node answers at once."""
-
-
-class LogUnavailableError(Exception):
-    """The log cannot be read now; the message says why."""
 
 
 class AgentSession:
@@ -50,6 +47,7 @@ class AgentSession:
         self.acknowledged = now  # when the agent's heartbeat was last acknowledged, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
         self.waits = Counter[str]()  # number of these reads that wait until the job prints more, by user
+        self.lent = hello.HasField("loan")  # whether the node goes some day, and its logs with it
         self.surprised = False  # whether an unexpected message was logged
 
     @property
@@ -61,10 +59,10 @@ class AgentSession:
         """Let orders be sent from now on, because the core takes in ``registration``."""
         self.registration = registration
 
-    def acknowledge(self, beat: int, now: float) -> None:
+    def acknowledge(self, beat: int, now: float, wanted: bool) -> None:
         """Acknowledge the agent's heartbeat. The master counts leases from now, the agent from an earlier time."""
         self.acknowledged = now
-        self.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat)))
+        self.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat, wanted=wanted)))
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
         """Send ``message`` after the messages before it."""
@@ -83,16 +81,21 @@ class AgentSession:
 
 
 class Sessions:
-    """The sessions by node, their channels, and what the master adds to launch orders before it sends them."""
+    """The sessions by node, their channels, and what the master adds to launch orders before it sends them.
+
+    ``kept_logs`` are those of nodes that are gone.
+    """
 
     def __init__(
         self,
         environments: Environments,
+        kept_logs: KeptLogs,
         log_rules: Sequence[LogRule] = DEFAULT_RULES,
         log_bytes: int = limits.LOG_BYTES,
         accounts: Accounts = lambda user: AGENTS_OWN,
     ) -> None:
         self._environments = environments
+        self.kept_logs = kept_logs
         self._log_bytes = log_bytes
         self._accounts = accounts
         self._log_rules = [LOG_RULES.to_message(rule) for rule in log_rules]
@@ -194,7 +197,13 @@ class Sessions:
     # --- logs ---
 
     async def read_log(self, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
-        """Return one window of an attempt's log. Raises `LogUnavailableError` if the node cannot be asked.
+        """Return one window of an attempt's log, the kept one if the node is gone. Raises `LogUnavailableError`."""
+        if node not in self._by_node and (kept := await self.kept_logs.read(node, order)) is not None:
+            return kept
+        return await self.ask_for_log(node, order)
+
+    async def ask_for_log(self, node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
+        """Return one window of an attempt's log from its node. Raises `LogUnavailableError` if it cannot be asked.
 
         A request that waits for more output may get an empty window after a pause: the node waits until the job prints
         more, or the master waits for `LOG_PAUSE_S` if too many requests wait at the node already.
@@ -206,7 +215,7 @@ class Sessions:
         if order.wait and not may_take(session.waits[user], session.waits.total(), limits.MAX_LOG_WAITS_PER_NODE):
             await asyncio.sleep(LOG_PAUSE_S)
             order.wait = False
-            return await self.read_log(node, order)
+            return await self.ask_for_log(node, order)
         session.waits[user] += order.wait
         try:
             return await self._read_log(session, node, order)

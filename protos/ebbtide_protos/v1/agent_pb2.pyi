@@ -380,15 +380,19 @@ class Heard(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BEAT_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
     beat: _builtins.int
+    wanted: _builtins.bool
+    """of a lent node without a job: jobs wait that need it together with others, which are to come"""
     def __init__(
         self,
         *,
         beat: _builtins.int = ...,
+        wanted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

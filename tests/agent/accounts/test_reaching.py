@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_agent.accounts import accounts
-from ebbtide_agent.accounts.accounts import Account, NoAccount
+from ebbtide_agent.accounts.accounts import Account, AllowedAccounts, NoAccount
 from ebbtide_agent.accounts.rights import rights_of, with_rights
 from ebbtide_agent.files.exchange import read_as_owner
 from ebbtide_agent.files.snapshots import _copy_tree
@@ -121,3 +121,13 @@ def test_an_agent_of_an_ordinary_account_starts_jobs_of_its_own_only(monkeypatch
     assert accounts.find("", None) is None
     with pytest.raises(NoAccount, match="the agent here runs as nobody and starts no jobs of daemon"):
         accounts.find("daemon", None)
+
+
+def test_a_shared_account_runs_the_jobs_of_all_unless_it_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = AllowedAccounts(shared=True)
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)
+    assert accounts.find("daemon", None, shared) is None
+    assert accounts.find("no-such-account", 4711, shared) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(NoAccount, match="below 1000 no jobs run here"):
+        accounts.find("daemon", None, shared)

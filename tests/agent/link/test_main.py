@@ -24,9 +24,10 @@ from tests.proof import publish
 RUN = """
 import sys
 from pathlib import Path
+from ebbtide_agent.accounts.accounts import AllowedAccounts
 from ebbtide_agent.main import AgentOptions, run
 home, options = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
-sys.exit(run(AgentOptions(home=home, min_uid=0, **options)))
+sys.exit(run(AgentOptions(home=home, allowed=AllowedAccounts(0), **options)))
 """
 # What asks NVML says nothing, and ends with the agent.
 STUCK_DRIVER = """

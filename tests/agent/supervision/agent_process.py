@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ebbtide_agent.accounts.accounts import AllowedAccounts
 from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import NodeDirectories
 from ebbtide_agent.files.exchange import Exchange
@@ -31,7 +32,7 @@ class Gpus:
 
 async def main(disk: Path, orders: list[str]) -> None:
     places = NodeDirectories(disk / "node", disk / "checkpoints", "c1")
-    attempts = Attempts(places, Gpus(), Exchange(), on_change=report, warm=1, min_uid=0)
+    attempts = Attempts(places, Gpus(), Exchange(), on_change=report, warm=1, allowed=AllowedAccounts(0))
     await attempts.start()
     attempts.renew(boottime())
     for order in orders:

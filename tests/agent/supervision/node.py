@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ebbtide_agent.accounts.accounts import AllowedAccounts
 from ebbtide_agent.attempts import recovery, survivors
 from ebbtide_agent.attempts.attempts import Attempts
 from ebbtide_agent.attempts.places import NodeDirectories
@@ -101,7 +102,7 @@ class Node:
             fake_gpu_dir=disk / "gpus" if fake_gpus else None,
             warm=warm,
             sharing=sharing,
-            min_uid=min_uid,
+            allowed=AllowedAccounts(min_uid),
         )
 
     def _note(self, status: agent_pb2.AttemptStatus) -> None:

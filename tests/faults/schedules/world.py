@@ -34,7 +34,9 @@ from ebbtide_master.identity.caller import Caller, Role, set_caller
 from ebbtide_master.identity.identities import Identities
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.nodes.agents import Agents
+from ebbtide_master.nodes.kept_logs import KeptLogs
 from ebbtide_master.nodes.sessions import Sessions
+from ebbtide_master.nodes.supplies import HeardSupplies
 from ebbtide_master.notify.notifier import Notifier
 from ebbtide_master.service import _announce
 from ebbtide_master.store.environments import Environments
@@ -82,10 +84,17 @@ class SimulatedMaster:
         clock, changes, self.epoch = Clock(self.store.last_time), Changes(), self.store.next_epoch()
         snapshots: Any = SimpleNamespace()
         environments = Environments(self.store.vault)
-        sessions = Sessions(environments, config.log_rules)
+        sessions = Sessions(environments, KeptLogs(Path("/nowhere")), config.log_rules)
         self.loop = MasterLoop(self.cluster, self.store, clock, changes, sessions.perform, environments.keep)
         self.agents = Agents(
-            self.store.cluster_id, self.epoch, clock, self.loop, sessions, snapshots, silent=lambda node: None
+            self.store.cluster_id,
+            self.epoch,
+            clock,
+            self.loop,
+            sessions,
+            snapshots,
+            HeardSupplies(),
+            silent=lambda node: None,
         )
         context = Context(
             about=client_pb2.ClusterInfo(),
@@ -95,6 +104,7 @@ class SimulatedMaster:
             changes=changes,
             sessions=sessions,
             snapshots=snapshots,
+            supplies=HeardSupplies(),
             environments=environments,
             identities=Identities(self.store.vault),
             notifier=notifier,

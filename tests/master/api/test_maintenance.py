@@ -7,7 +7,7 @@ import grpc
 import pytest
 from ebbtide_core.model.constraints import Needs, Selector
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_master.api import supplies as supplies_module
+from ebbtide_master.nodes import supplies as supplies_module
 from ebbtide_protos.spec import spec_from_message, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 

@@ -113,3 +113,31 @@ async def test_a_loan_that_cannot_be_is_refused(tmp_path: Path) -> None:
         agent = master.connect(hello)
         await agent.send(hello=hello)
         assert "no time in Unix seconds" in (await agent.receive("rejected")).reason
+
+
+@pytest.mark.parametrize(
+    ("missing", "status", "wanted"),
+    [
+        (1, {"name": "hpc"}, True),
+        (0, {"name": "hpc"}, False),
+        (1, {"name": "hpc", "not_asking": "paused"}, False),
+        (1, {"name": "other"}, False),
+    ],
+    ids=["a gang is one node short", "nobody waits", "the supply asks for none", "another supply's"],
+)
+async def test_an_idle_node_hears_that_a_job_waits_for_it_and_for_others(
+    tmp_path: Path, missing: int, status: dict[str, str], wanted: bool
+) -> None:
+    async with a_master(tmp_path) as master:
+        hello = on_loan(3600.0, labels={"supply": "hpc"})
+        agent = master.connect(hello)
+        await agent.register()
+        await master.until_node("n1", "up")
+        if missing:
+            await master.submit(2 * len(hello.gpus), nodes=2)
+        like = make_hello("new", labels={"supply": "hpc"})
+        like.loan.CopyFrom(hello.loan)
+        request = client_pb2.DemandRequest(like=like, nodes=1, supply=client_pb2.SupplyStatus(**status))
+        assert (await master.ask.CountDemand(request)).nodes == missing
+        await agent.send(heartbeat=agent_pb2.Heartbeat(beat=1, loan=hello.loan))
+        assert (await agent.receive("heard")).wanted == wanted

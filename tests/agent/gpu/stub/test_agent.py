@@ -21,8 +21,9 @@ from tests.proof import publish
 _AGENT = """
 import sys
 from pathlib import Path
+from ebbtide_agent.accounts.accounts import AllowedAccounts
 from ebbtide_agent.main import AgentOptions, run
-sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus="auto", warm=0, min_uid=0)))
+sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus="auto", warm=0, allowed=AllowedAccounts(0))))
 """
 # A process of its own tells the driver, in place of CUDA, what it holds; then it works until it is told to end.
 _JOB = """

@@ -1,4 +1,4 @@
-"""Remembers what supplies have said of themselves, for those who ask why a job waits."""
+"""Remembers what supplies have said of themselves, and whether jobs wait for more of their nodes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,14 +6,10 @@ from typing import Final
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_master.api.request_checks import check_words
-
 HEARD_S: Final = 60.0
 """Seconds after which a supply that was not heard again is left out; it is heard every few seconds."""
 MOST: Final = 64
 """Supplies that are remembered, those that were heard last."""
-MAX_NAME_LENGTH: Final = 64
-MAX_WORDS_LENGTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +17,7 @@ class _Heard:
     pool: str
     at: float
     status: client_pb2.SupplyStatus
+    missing: int
 
 
 @dataclass(slots=True)
@@ -29,15 +26,17 @@ class HeardSupplies:
 
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
-    def note(self, pool: str, status: client_pb2.SupplyStatus, now: float) -> None:
-        """Note how a supply is that borrows nodes for ``pool``. Raises `SpecError`."""
-        check_words("supply.name", status.name, MAX_NAME_LENGTH)
-        for name in ("reason", "not_asking"):
-            check_words(f"supply.{name}", getattr(status, name), MAX_WORDS_LENGTH)
+    def note(self, pool: str, status: client_pb2.SupplyStatus, missing: int, now: float) -> None:
+        """Note how a supply is that borrows nodes for ``pool``, and how many more waiting jobs have a use for."""
         self._heard.pop(status.name, None)
-        self._heard[status.name] = _Heard(pool, now, status)
+        self._heard[status.name] = _Heard(pool, now, status, missing)
         while len(self._heard) > MOST:
             del self._heard[next(iter(self._heard))]
+
+    def needs_all(self, name: str, now: float) -> bool:
+        """Return whether a supply asks for more nodes, because jobs wait that none of those there can run alone."""
+        heard = self._heard.get(name)
+        return heard is not None and now - heard.at <= HEARD_S and heard.missing > 0 and not heard.status.not_asking
 
     def of_pool(self, pool: str, now: float) -> Iterator[client_pb2.SupplyStatus]:
         """Yield the status of each supply of ``pool`` that was heard lately, by name."""
