@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ import psutil
 
 VERSION = "1.34"
 PR_SET_CHILD_SUBREAPER = 36
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
 EBB = (sys.executable, "-P", "-m", "ebbtide_cli.main")
 
 
 def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime(STAMP)
 
 
 class RefusedError(Exception):
@@ -265,6 +266,14 @@ class FakeKubernetes:
         """Delete a pod, as the scheduler does for one of a higher priority."""
         with self.lock:
             self._delete(self.pods[name], None)
+
+    def started_earlier(self, name: str, seconds: float) -> None:
+        """Have a pod end so much earlier, because it has started so much earlier."""
+        with self.lock:
+            [status] = self.pods[name]["status"]["containerStatuses"]
+            running = status["state"]["running"]
+            began = datetime.strptime(running["startedAt"], STAMP).replace(tzinfo=UTC)
+            running["startedAt"] = (began - timedelta(seconds=seconds)).strftime(STAMP)
 
     def kill(self, name: str) -> None:
         """Kill all that a pod runs, as its node does if memory runs out."""

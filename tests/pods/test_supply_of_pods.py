@@ -121,6 +121,16 @@ def test_a_pod_that_is_preempted_saves_and_its_job_goes_on_in_another_one(borrow
     assert (left["nodes"], left["outcome"]) == (["k8s-1"], "checkpointed and stepped aside")
 
 
+def test_an_end_that_the_lender_moves_reaches_the_jobs(borrowed: Borrowed) -> None:
+    job = borrowed.submit("--grace", "5s")
+    borrowed.cluster.wait_for_state(job, "RUNNING", seconds=60)
+    wait_for("it has begun", lambda: "began at 0" in borrowed.cluster.log(job))
+    borrowed.pods.started_earlier("ebb-k8s-1", 540.0)  # of ten minutes
+    wait_for("it runs in another pod", lambda: borrowed.nodes_of(job) == ["k8s-2"], seconds=120)
+    [left, _] = borrowed.cluster.show(job)["attempts"]
+    assert (left["nodes"], left["outcome"]) == (["k8s-1"], "checkpointed and stepped aside")
+
+
 def test_a_pod_that_is_killed_proves_that_its_job_is_dead(borrowed: Borrowed) -> None:
     job = borrowed.submit()
     borrowed.cluster.wait_for_state(job, "RUNNING", seconds=60)

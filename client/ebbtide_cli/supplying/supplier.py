@@ -36,6 +36,8 @@ LOOK_S: Final = 30.0
 ROUND_S: Final = 1.0
 DEMAND_S: Final = 5.0
 """Seconds between two questions to the master about how many nodes are needed, and about those that have ended."""
+MOVED_S: Final = 10.0
+"""Seconds by which the lender's word of an end and the node's may differ."""
 INVITED_S: Final = 7 * 86400.0
 """Seconds for which an invitation is good: a loan may wait for long."""
 LONGEST_WORDS: Final = 200
@@ -117,9 +119,22 @@ class Supplier:
             with self._lender_may_be_away():
                 self.supply.hear(self.lender.look(), up, now)
                 self._note("lender", "")
+                self._pass_on_ends(nodes or {}, now)
         if nodes and now - self._left_at >= DEMAND_S:
             self._left_at = now
             self._take_leave(nodes)
+
+    def _pass_on_ends(self, nodes: dict[str, client_pb2.Node], now: float) -> None:
+        """Tell the master which nodes end earlier than they know, because the lender has moved their ends."""
+        for loan in self.supply.unfinished():
+            node = nodes.get(loan.id)
+            if node is None or node.state in _GONE or loan.until is None or not node.HasField("loan"):
+                continue
+            if node.loan.until - loan.until > MOVED_S:
+                left_s = max(1.0, loan.until - now)
+                with suppress(Failure), connected(self.master) as stub:  # it has ended, or is asked again
+                    ask(stub.EndNode, client_pb2.EndNodeRequest(node=loan.id, ends_in_s=left_s, user=user_name()))
+                    self.say(f"{loan.id}: the lender has moved its end, which is in {left_s:.0f} s")
 
     def _take_leave(self, nodes: dict[str, client_pb2.Node]) -> None:
         """Tell the master which nodes are dead for certain, and forget those that have ended."""
