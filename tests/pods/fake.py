@@ -262,6 +262,11 @@ class FakeKubernetes:
     def set_state(self, pod: dict[str, Any], **state: Any) -> None:
         pod["status"]["containerStatuses"] = [{"name": "pilot", "state": state}]
 
+    def pods_that_run(self) -> list[str]:
+        """The names of the pods whose processes have not ended."""
+        with self.lock:
+            return [name for name, process in self.processes.items() if name in self.pods and process.poll() is None]
+
     def evict(self, name: str) -> None:
         """Delete a pod, as the scheduler does for one of a higher priority."""
         with self.lock:

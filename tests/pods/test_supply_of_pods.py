@@ -1,87 +1,18 @@
 """Nodes are borrowed from Kubernetes: a real master, supplier and pilots, in pods that are processes here."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import ANY_ACCOUNT, EBB, Cluster, wait_for
-from tests.e2e.test_between_machines import free_ports
-from tests.pods.fake import FakeKubernetes
+from tests.e2e.cluster import wait_for
+from tests.faults import loans
+from tests.pods.borrowed import Borrowed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-# It saves how far it is when it is asked to leave, and goes on from there.
-COUNTS = """
-import ebbtide, time
-job, count = ebbtide.job(), 0
-if state := job.load_checkpoint():
-    count = state.step
-print("began at", count, flush=True)
-while True:
-    count += 1
-    time.sleep(0.05)
-    if job.should_suspend():
-        job.suspend(lambda directory: (directory / "saved").touch(), count)
-"""
-
-
-class Borrowed:
-    """A cluster with TLS and without GPUs, a supply of pods, and its supplier."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = Cluster(folder / "login")
-        self.pods = FakeKubernetes(folder, kubelets=True, environment=dict(self.cluster.environment))
-        self.cluster.environment |= {"KUBECONFIG": str(self.pods.configuration())}
-        self.cluster.environment.pop("KUBERNETES_SERVICE_HOST", None)
-        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
-        root = folder / "root"
-        root.mkdir(mode=0o700)
-        supply = {
-            "kind": "kubernetes", "pool": "own", "max_nodes": 2, "gpus_per_node": 2, "gpu_type": "A100-40GB",
-            "gpu_mem": "40GiB", "cpus": 2, "mem": "4GiB", "time": "10m", "after": "0s", "idle": "8s", "notice": "20s",
-            "image": "registry/ebbtide:1", "checkpoint_root": str(root),
-            "agent": ["--gpus", "2xA100-40GB", *ANY_ACCOUNT],
-        }  # fmt: skip
-        lines = [f"{field} = {json.dumps(value)}" for field, value in supply.items()]
-        lines.append(f'container = {{ volumeMounts = [{{ name = "data", mountPath = "{root}" }}] }}')
-        lines.append('pod.volumes = [{ name = "data", persistentVolumeClaim = { claimName = "ebbtide" } }]')
-        lines.append(f"pod.securityContext = {{ runAsUser = {os.getuid() or 1000} }}")
-        (self.cluster.home / "supply.toml").write_text("\n".join(["[supply.k8s]", *lines]) + "\n")
-        (self.cluster.home / "ebbtide.toml").write_text("[pools.own]\n")
-        self.cluster.up("none", "--node", "login")
-        self.supplier = self.supply()
-
-    def supply(self) -> subprocess.Popen[bytes]:
-        with (self.folder / "supplier.log").open("ab") as log:
-            command = [*EBB, "supply", "run", "k8s"]
-            return subprocess.Popen(command, env=self.cluster.environment, stdout=log, stderr=log)
-
-    def submit(self, *options: str) -> str:
-        script = self.folder / "counts.py"
-        script.write_text(COUNTS)
-        return self.cluster.submit("--pool", "own", "--gpus", "1", *options, "--", sys.executable, str(script))
-
-    def loans(self) -> dict[str, str]:
-        [supply] = self.cluster.facts("supply", "ls")
-        return {loan["id"]: loan["phase"] for loan in supply["loans"]}
-
-    def nodes_of(self, job: str) -> list[str]:
-        shown = self.cluster.show(job)
-        return shown["nodes"] if shown["state"] == "RUNNING" else []
-
-    def close(self) -> None:
-        self.supplier.send_signal(signal.SIGTERM)
-        assert self.supplier.wait(30) == 0
-        self.cluster.close()
-        self.pods.close()
 
 
 @pytest.fixture
@@ -154,3 +85,11 @@ def test_a_supplier_that_is_killed_is_followed_by_one_that_goes_on(borrowed: Bor
     borrowed.cluster.wait_for_state(second, "RUNNING", seconds=120)
     assert sorted(borrowed.pods.pods) == ["ebb-k8s-1", "ebb-k8s-2"]
     assert borrowed.nodes_of(job) == ["k8s-1"]
+
+
+def test_whoever_is_killed_no_job_runs_twice_and_no_pod_is_left() -> None:
+    seed = random.randrange(2**24)
+    print(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
+        done, truth = loans.run(8, seed, Path(folder))
+    assert (done.total(), truth.wrong) == (8, [])
