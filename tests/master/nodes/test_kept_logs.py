@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import JobId, NodeId
@@ -13,7 +12,7 @@ from ebbtide_master.nodes import agents
 from ebbtide_master.nodes.kept_logs import KeptLogs, LogUnavailableError
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from tests.master.nodes.test_loans import on_loan
+from tests.master.nodes.test_loans import on_loan, outcome
 from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, Agent, Master, a_master
 
 JOB, NODE = JobId("1"), NodeId("n1")
@@ -133,15 +132,6 @@ async def serve(agent: Agent, logs: dict[int, bytes]) -> None:
         await agent.send(log=agent_pb2.LogData(request_id=read.request_id, data=data, end=True))
 
 
-async def refused_or_done(call: Any) -> str | None:
-    """Why it was refused, or None."""
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return str(error.details())
-    return None
-
-
 async def log_of(master: Master, job: str) -> bytes:
     request = client_pb2.ReadLogsRequest(job_id=job)
     return b"".join([chunk.data async for chunk in master.ask.ReadLogs(request)])
@@ -191,7 +181,7 @@ async def test_of_a_log_that_went_with_its_node_the_others_are_shown(
         second = await master.agent("n2")  # it has the same checkpoints
         await agent.hang_up()
         async with asyncio.timeout(10.0):
-            while (why := await refused_or_done(master.ask.RemoveNode(client_pb2.NodeRequest(node="n1")))) is not None:
+            while (why := await outcome(master.ask.RemoveNode(client_pb2.NodeRequest(node="n1")))) != "done":
                 assert "not lost yet" in why
                 await asyncio.sleep(0.02)
         await master.ask.Resume(client_pb2.JobRequest(job_id=job))

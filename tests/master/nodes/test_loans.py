@@ -1,17 +1,20 @@
 """Nodes that end: the agent says when at its registration, and a user or its machine may say so later."""
 
+import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from ebbtide_master.nodes import agents
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.master.world import FREED, STEPPED_ASIDE, a_master, make_hello, refused
 
 
-def on_loan(seconds: float, owner: str = "ann", **facts) -> agent_pb2.Hello:
-    hello = make_hello("n1", **facts)
+def on_loan(seconds: float, owner: str = "ann", name: str = "n1", **facts) -> agent_pb2.Hello:
+    hello = make_hello(name, **facts)
     hello.loan.CopyFrom(agent_pb2.Loan(until=time.time() + seconds, owner=owner))
     return hello
 
@@ -141,3 +144,35 @@ async def test_an_idle_node_hears_that_a_job_waits_for_it_and_for_others(
         assert (await master.ask.CountDemand(request)).nodes == missing
         await agent.send(heartbeat=agent_pb2.Heartbeat(beat=1, loan=hello.loan))
         assert (await agent.receive("heard")).wanted == wanted
+
+
+@pytest.mark.slow
+async def test_after_a_thousand_loans_the_nodes_that_are_there_are_listed_and_nothing_is_doubted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.02)
+    async with a_master(tmp_path) as master:
+        await master.agent("stays")
+        for batch in range(50):
+            names = [f"hpc-{batch}-{number}" for number in range(20)]
+            lent = [master.connect(on_loan(3600.0, name=name)) for name in names]
+            for agent in lent:
+                await agent.register()
+            for agent in lent:
+                await agent.hang_up()
+            for name in names:
+                await master.until_node(name, "down")
+                while (await outcome(master.ask.RemoveNode(client_pb2.NodeRequest(node=name)))) != "done":
+                    await asyncio.sleep(0.01)  # it is not lost yet
+        reply = await master.ask.ListNodes(client_pb2.ListNodesRequest())
+        assert ([node.name for node in reply.nodes], list(reply.doubted)) == (["stays"], [])
+        assert "SilenceDoubted" not in await master.kinds()
+
+
+async def outcome(call: Any) -> str:
+    """Why it was refused, or ``done``."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.details())
+    return "done"
