@@ -238,6 +238,7 @@ some_supplies = st.builds(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @given(some_jobs, some_supplies, st.sampled_from(["fifo", "fitgpp", "fair-share", "priority"]), st.integers(0, 3))
 def test_no_attempt_outlives_its_node_and_what_was_borrowed_is_counted_to_the_second(jobs, borrowed, policy, seed):
     borrower, books, metrics = Borrower(borrowed, seed), Books(), Metrics()

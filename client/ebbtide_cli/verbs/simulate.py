@@ -67,7 +67,7 @@ class _SimulateCommand(SectionedCommand):
         "ebb simulate --workload bags --nodes 2x8 --policy fitgpp",
         "ebb simulate --workload jobs.csv --nodes 84x8 --policy fifo --events out.jsonl --json",
         "ebb simulate --workload bags --jobs-limit 500 --sweep policy=fitgpp,fifo --sweep s=0,4 --jobs 2",
-        "ebb simulate --workload bags --nodes 1x4 --supply supply.toml --sweep idle=1m,30m --metric waiting_s.p95",
+        "ebb simulate --workload bags --jobs-limit 400 --supply supply.toml --sweep idle=1m,30m --metric waiting_s.p95",
         "ebb simulate determined --plot determined.png",
     ),
 )
