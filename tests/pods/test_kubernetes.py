@@ -27,7 +27,7 @@ image = "registry/ebbtide:1"
 checkpoint_root = "/checkpoints/ebbtide"
 container = { volumeMounts = [{ name = "data", mountPath = "/checkpoints" }] }
 pod.volumes = [{ name = "data", persistentVolumeClaim = { claimName = "ebbtide" } }]
-pod.securityContext = { runAsUser = 1000, runAsGroup = 1000 }
+pod.securityContext = { runAsUser = 4711, runAsGroup = 4711 }
 """
 
 
@@ -60,7 +60,7 @@ def test_a_loan_is_a_pod_whose_invitation_is_in_a_secret_that_goes_with_it(clust
     pod, secret = cluster.pods["ebb-k8s-1"], cluster.secrets["ebb-k8s-1"]
     assert pod["metadata"]["uid"] == uid == secret["metadata"]["ownerReferences"][0]["uid"]
     assert secret["stringData"]["invitation"] == "the invitation"
-    assert secret["stringData"]["passwd"].splitlines()[1].split(":")[2:4] == ["1000", "1000"]
+    assert secret["stringData"]["passwd"].splitlines()[1].split(":")[2:4] == ["4711", "4711"]
     assert "the invitation" not in json.dumps(pod)
     assert not (tmp_path / "invitation").exists()
 
@@ -97,7 +97,7 @@ def test_what_the_file_says_of_pods_is_merged_into_them(cluster, tmp_path):
     assert (pod["metadata"]["annotations"], pod["spec"]["nodeSelector"]) == ({"note": "x"}, {"gpu": "a100"})
     assert (pod["spec"]["priorityClassName"], pod["spec"]["tolerations"][0]["operator"]) == ("low", "Exists")
     assert [volume["name"] for volume in pod["spec"]["volumes"]] == ["loan", "shm", "data"]
-    assert pod["spec"]["securityContext"]["runAsUser"] == 1000
+    assert pod["spec"]["securityContext"]["runAsUser"] == 4711
     assert pod["spec"]["securityContext"]["runAsNonRoot"]
     assert pod["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "2"
     asked(made, tmp_path)
@@ -105,9 +105,9 @@ def test_what_the_file_says_of_pods_is_merged_into_them(cluster, tmp_path):
 
 
 def test_a_group_follows_the_user_that_the_file_names(tmp_path):
-    made = lender(tmp_path, LEAST.replace(", runAsGroup = 1000", ""))
+    made = lender(tmp_path, LEAST.replace(", runAsGroup = 4711", ""))
     security = made.pod("k8s-1", kept=False)["spec"]["securityContext"]
-    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (1000, 1000, 1000)
+    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (4711, 4711, 4711)
 
 
 def test_a_request_that_came_through_before_is_not_made_twice(cluster, tmp_path):
@@ -170,7 +170,7 @@ def test_a_field_that_kubernetes_does_not_know_is_refused_before_it_is_asked(clu
 
 
 def test_a_pilot_is_never_root(cluster, tmp_path):
-    body = LEAST.replace("runAsUser = 1000", "runAsUser = 0")
+    body = LEAST.replace("runAsUser = 4711", "runAsUser = 0")
     with pytest.raises(LenderRefusedError, match="never root"):
         lender(tmp_path, body).pod("k8s-1", kept=False)
 
@@ -320,7 +320,7 @@ def test_a_pod_that_does_not_start_waits_unless_time_does_not_help(reason, since
         ('checkpoint_root = "/checkpoints/ebbtide"\n', "", "checkpoint_root: is missing: checkpoints would be lost"),
         ('mountPath = "/checkpoints"', 'mountPath = "/data"', "checkpoint_root: /checkpoints/ebbtide is in none of"),
         ('[{ name = "data", mountPath = "/checkpoints" }]', "[1]", "container.volumeMounts: is not a list of tables"),
-        ("{ runAsUser = 1000, runAsGroup = 1000 }", '"x"', "pod.securityContext: is not a table"),
+        ("{ runAsUser = 4711, runAsGroup = 4711 }", '"x"', "pod.securityContext: is not a table"),
         ('image = "', 'pod.restartPolicy = "Always"\nimage = "', "pod.restartPolicy: is set by Ebbtide"),
         ('image = "', 'labels = { a = 1 }\nimage = "', "labels: is not a table of texts"),
     ],
