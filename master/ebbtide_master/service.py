@@ -103,7 +103,7 @@ async def serving(
     await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
     snapshots = SnapshotStore(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
     kept_logs = KeptLogs(store.folder / "logs")
-    kept_logs.remove_others(lambda id: bool(jobs_named(cluster, id)))
+    await kept_logs.remove_others(lambda id: bool(jobs_named(cluster, id)))
     sessions = Sessions(environments, kept_logs, config.log_rules, bounds.log_bytes, accounts)
     loop = MasterLoop(cluster, store, clock, changes, sessions.perform, environments.keep, notifier.recorded)
     supplies = HeardSupplies()

@@ -45,6 +45,7 @@ PULLED_S: Final = 900.0
 _BACKSTOP_S: Final = 3600  # a pilot ends by itself; Kubernetes ends one that hangs so much later
 _OWN_BYTES: Final = 512 << 20  # of memory, for the pilot itself: with too little, its whole container is killed
 _LOG_LINES: Final = 10_000
+_LOG_BYTES: Final = 16 << 20
 _NEVER: Final = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
@@ -245,6 +246,7 @@ class Kubernetes:
             self._namespace,
             container=CONTAINER,
             tail_lines=_LOG_LINES,
+            limit_bytes=_LOG_BYTES,
         )
         return answer.decode(errors="replace")
 

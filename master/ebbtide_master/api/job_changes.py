@@ -143,8 +143,7 @@ class JobChangeService:
 
         reply = await self._loop.tell_in_parts(facts, lambda _: _reply(gone))
         await self._environments.forget([JobId(request.job_id)])
-        for job in gone:
-            self._sessions.kept_logs.remove(job)
+        await self._sessions.kept_logs.remove(gone)
         self._sessions.tell_of_removed()
         return reply
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -210,7 +211,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             await self._loop.tell(lambda cluster: _registered(registration, session, cluster), lambda _: None)
             log.info("node=%s registered gpus=%d", registration.node, len(registration.gpus))
             for status in session.hello.attempts:
-                self._keep_log(session, status)
+                ran = await self._loop.ask(partial(_ran_on, status=status, node=registration.node))
+                self._keep_log(session, status, ran)
             async for message in stream:
                 await self._take(session, message)
         finally:
@@ -222,8 +224,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             case "status":
                 status = message.status
                 node = NodeId(session.hello.node)
-                await self._loop.tell(lambda cluster: _status_events(status, node, session, cluster), lambda _: None)
-                self._keep_log(session, status)
+                ran = await self._loop.tell(
+                    lambda cluster: _status_events(status, node, session, cluster),
+                    lambda cluster: _ran_on(cluster, status, node),
+                )
+                self._keep_log(session, status, ran)
             case "heartbeat":
                 await self._take_readings(session, message.heartbeat)
                 if message.heartbeat.beat:
@@ -244,9 +249,9 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 session.surprised = True
                 log.warning("node=%s unexpected message %s", session.hello.node, other)
 
-    def _keep_log(self, session: AgentSession, status: agent_pb2.AttemptStatus) -> None:
-        """Keep the log of an attempt that has ended on a node that will be gone."""
-        if session.lent and status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
+    def _keep_log(self, session: AgentSession, status: agent_pb2.AttemptStatus, ran: bool) -> None:
+        """Keep the log of an attempt that ``ran`` on the node and has ended, if the node will be gone."""
+        if ran and session.lent and status.phase == agent_pb2.ATTEMPT_PHASE_FREED:
             node = NodeId(session.hello.node)
             self._sessions.kept_logs.keep(JobId(status.job_id), status.attempt, node, self._sessions.ask_for_log)
 
@@ -334,6 +339,14 @@ def _status_events(
     yield from _facts(status, node, cluster)
     if session.registration is not None:
         yield from pool_membership.change_of_node(cluster.state, session.registration)
+
+
+def _ran_on(cluster: Cluster, status: agent_pb2.AttemptStatus, node: NodeId) -> bool:
+    """Return whether the core knows the attempt, and has placed it on the node: an agent may say anything."""
+    job = cluster.state.jobs.get(JobId(status.job_id))
+    return job is not None and any(
+        attempt.number == status.attempt and node in attempt.allocation.node_ids for attempt in job.attempts
+    )
 
 
 def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:

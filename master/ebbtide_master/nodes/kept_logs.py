@@ -4,10 +4,10 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import JobId, NodeId
@@ -16,7 +16,11 @@ from ebbtide_protos.v1 import agent_pb2
 log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 4
-"""Logs that are copied at a time."""
+"""Logs that are copied at a time, and as many that are read."""
+LONGEST_S: Final = 60.0
+"""Seconds in which a log has to be copied: a node that answers slowly does not keep others from it."""
+BLOCK_BYTES: Final = 4096
+"""Bytes that the shortest log takes on a disk."""
 _CUT: Final = b"[earlier lines of the log went with node %s]\n"
 _BROKEN_OFF: Final = b"[later lines of the log went with node %s]\n"
 
@@ -38,7 +42,8 @@ class KeptLogs:
         self._folder = folder
         self._most_bytes = most_bytes
         self._copies: dict[Path, asyncio.Task[None]] = {}
-        self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._turns, self._reads = asyncio.Semaphore(AT_A_TIME), asyncio.Semaphore(AT_A_TIME)
+        self._total: int | None = None  # bytes of all; None until they are counted
         for part in folder.glob("*/*.part"):
             part.unlink()
 
@@ -56,17 +61,18 @@ class KeptLogs:
         path = self._path(JobId(order.job_id), order.attempt, node)
         if (copy := self._copies.get(path)) is not None:
             await asyncio.wait([copy])
-        return await asyncio.to_thread(_window, path, order)
+        async with self._reads:
+            return await asyncio.to_thread(_window, path, order)
 
-    def remove(self, job: JobId) -> None:
-        """Remove the logs of a job."""
-        shutil.rmtree(self._folder / job, ignore_errors=True)
+    async def remove(self, jobs: Iterable[JobId]) -> None:
+        """Remove the logs of jobs."""
+        await asyncio.to_thread(_remove, [self._folder / job for job in jobs])
+        self._total = None
 
-    def remove_others(self, exists: Callable[[JobId], bool]) -> None:
+    async def remove_others(self, exists: Callable[[JobId], bool]) -> None:
         """Remove the logs of all jobs for which ``exists`` is false."""
-        for folder in self._folder.glob("*"):
-            if not exists(JobId(folder.name)):
-                self.remove(JobId(folder.name))
+        there = await asyncio.to_thread(lambda: [JobId(folder.name) for folder in self._folder.glob("*")])
+        await self.remove(job for job in there if not exists(job))
 
     async def close(self) -> None:
         """Break off what is being copied."""
@@ -83,8 +89,7 @@ class KeptLogs:
         async with self._turns:
             try:
                 await self._copy_windows(part, job, attempt, node, read)
-                await asyncio.to_thread(os.replace, part, path)
-                await asyncio.to_thread(self._shrink)
+                await asyncio.to_thread(self._take, part, path)
             except OSError as error:
                 log.warning("job=%s attempt=%d node=%s its log is not kept: %s", job, attempt, node, error)
                 with suppress(OSError):
@@ -94,10 +99,9 @@ class KeptLogs:
         def order(**asked: int) -> agent_pb2.ReadLog:
             return agent_pb2.ReadLog(job_id=job, attempt=attempt, **asked)  # type: ignore[arg-type]
 
-        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         name, written = node.encode(), 0
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            try:
+        with await asyncio.to_thread(_made, part) as file, suppress(LogUnavailableError, TimeoutError):
+            async with asyncio.timeout(LONGEST_S):
                 offset = (await read(node, order(tail=limits.KEPT_LOG_LINES))).next
                 if offset:
                     file.write(_CUT % name)
@@ -108,19 +112,38 @@ class KeptLogs:
                     offset = max(window.next, offset + len(window.data))
                     if window.end or window.error or not window.data:
                         return
-            except LogUnavailableError:
-                pass
+        with part.open("ab") as file:
             file.write(_BROKEN_OFF % name)
 
-    def _shrink(self) -> None:
-        """Remove the oldest logs while all take too much."""
-        found = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.glob("*/*.log"))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in found:
-            if total <= self._most_bytes:
-                return
-            path.unlink(missing_ok=True)
-            total -= size
+    def _take(self, part: Path, path: Path) -> None:
+        """Take a copied log in, and remove the oldest logs if all take too much: until a tenth is free."""
+        os.replace(part, path)
+        if self._total is not None:
+            self._total += _size(path)
+        if self._total is None or self._total > self._most_bytes:
+            found = sorted((path.stat().st_mtime, _size(path), path) for path in self._folder.glob("*/*.log"))
+            total = sum(size for _, size, _ in found)
+            least = self._most_bytes * (9 if total > self._most_bytes else 10) // 10
+            for _, size, oldest in found:
+                if total <= least:
+                    break
+                oldest.unlink(missing_ok=True)
+                total -= size
+            self._total = total
+
+
+def _made(part: Path) -> BinaryIO:
+    part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(path: Path) -> int:
+    return max(BLOCK_BYTES, path.stat().st_size)
 
 
 def _window(path: Path, order: agent_pb2.ReadLog) -> agent_pb2.LogData | None:

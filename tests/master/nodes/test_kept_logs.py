@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_master.nodes import agents
+from ebbtide_master.nodes import agents, kept_logs
 from ebbtide_master.nodes.kept_logs import KeptLogs, LogUnavailableError
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
@@ -94,20 +94,20 @@ async def test_a_log_is_not_longer_than_its_bound(tmp_path: Path, monkeypatch: p
 
 
 async def test_the_oldest_logs_make_room(tmp_path: Path) -> None:
-    logs = KeptLogs(tmp_path, most_bytes=25)
-    for attempt in (1, 2, 3):
+    logs = KeptLogs(tmp_path, most_bytes=3 * 4096)
+    for attempt in (1, 2, 3, 4):
         await keep(logs, Reader(b"0123456789"), attempt)
         if (path := tmp_path / f"1/{attempt}.n1.log").exists():
             os.utime(path, (attempt, attempt))
-    assert sorted(path.name for path in tmp_path.glob("1/*")) == ["2.n1.log", "3.n1.log"]
+    assert sorted(path.name for path in tmp_path.glob("1/*")) == ["3.n1.log", "4.n1.log"]  # and a tenth is free
 
 
 async def test_logs_go_with_their_job_and_what_broke_off_with_the_master(tmp_path: Path) -> None:
     logs = KeptLogs(tmp_path)
     for job in ("1", "2", "3"):
         await keep(logs, Reader(b"x\n"), job=JobId(job))
-    logs.remove(JobId("1"))
-    logs.remove_others(lambda job: job == "2")
+    await logs.remove([JobId("1")])
+    await logs.remove_others(lambda job: job == "2")
     (tmp_path / "2/7.n1.part").touch()
     KeptLogs(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")] == ["2/1.n1.log"]
@@ -156,6 +156,34 @@ async def test_a_log_is_there_after_its_node_has_gone_and_goes_when_its_job_is_r
         assert path.stat().st_mode & 0o077 == 0
         await master.ask.Remove(client_pb2.JobRequest(job_id=job))
         assert not path.exists()
+
+
+async def test_a_node_that_answers_too_slowly_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_logs, "LONGEST_S", 0.1)
+
+    async def slow(node: NodeId, order: agent_pb2.ReadLog) -> agent_pb2.LogData:
+        if not order.tail:
+            await asyncio.sleep(0.04)
+        return agent_pb2.LogData(data=b"" if order.tail else b"x")
+
+    logs = KeptLogs(tmp_path)
+    logs.keep(JOB, 1, NODE, slow)
+    answer = await kept(logs)
+    assert answer is not None
+    assert answer.data.endswith(b"x[later lines of the log went with node n1]\n")
+
+
+@pytest.mark.parametrize("job", ["../../escaped", "/tmp/escaped", "99"])
+async def test_of_an_attempt_that_never_ran_there_nothing_is_kept(tmp_path: Path, job: str) -> None:
+    async with a_master(tmp_path / "home") as master:
+        agent = master.connect(on_loan(3600.0))
+        await agent.register()
+        await agent.report(job, 1, FREED)
+        await agent.send(heartbeat=agent_pb2.Heartbeat(beat=1))
+        await agent.receive("heard")
+        assert "read_log" not in agent.heard
+        assert not (tmp_path / "home/logs").exists()
+        assert not list(tmp_path.rglob("*escaped*"))
 
 
 async def test_a_node_that_stays_keeps_its_logs_itself(tmp_path: Path) -> None:
