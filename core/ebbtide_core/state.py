@@ -295,7 +295,7 @@ class ClusterState:
             queue.remove(job.queued, job)
         if wanted is not None:
             if pool.nodes_end:
-                job.need_s = rounded_need_s(job)
+                _note_need(job)
             queue.add(wanted, job)
         job.queued = wanted
 
@@ -305,7 +305,7 @@ class ClusterState:
         for job in list(pool.queue):
             if job.queued is not None:
                 pool.queue.remove(job.queued, job)
-                job.need_s = rounded_need_s(job)
+                _note_need(job)
                 pool.queue.add(job.queued, job)
 
     # --- speed ---
@@ -481,6 +481,11 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
         index[job.id] = job
     else:
         index.pop(job.id, None)
+
+
+def _note_need(job: Job) -> None:
+    if (need_s := rounded_need_s(job)) != job.next.need_s:
+        job.next = replace(job.next, need_s=need_s)
 
 
 def _out_of_range(job: Job) -> bool:

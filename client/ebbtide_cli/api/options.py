@@ -25,12 +25,8 @@ Words = str | os.PathLike[str] | Sequence[object]
 """A text, or several of them for an option that may be repeated."""
 
 
-class JobOptions(TypedDict, total=False):
-    """The options of ``ebb submit``, under their names with ``_`` for ``-``; sizes and times are written as there.
-
-    An option that may be repeated takes a list. ``env``, ``select`` and ``param`` take a mapping, too; ``te=False`` is
-    ``--be``, and ``gpus=0`` is ``--cpu-only``.
-    """
+class SizeOptions(TypedDict, total=False):
+    """How many GPUs and CPUs a job asks for, and how much memory."""
 
     gpus: Count
     nodes: Count
@@ -38,6 +34,11 @@ class JobOptions(TypedDict, total=False):
     gpu_mem: str
     cpus: float
     mem: str
+
+
+class PlaceOptions(TypedDict, total=False):
+    """Which nodes and GPUs a job accepts."""
+
     pool: str
     select: Words | Mapping[str, str]
     tolerate: Words
@@ -48,6 +49,11 @@ class JobOptions(TypedDict, total=False):
     gpu_total_mem: str
     mixed_gpus: bool
     require_path: Words
+
+
+class CommandOptions(TypedDict, total=False):
+    """What a job runs, and in which environment."""
+
     name: str
     workdir: str | os.PathLike[str]
     launch: Literal["single", "ddp"]
@@ -59,12 +65,23 @@ class JobOptions(TypedDict, total=False):
     sdk: bool
     snapshot: bool
     snapshot_limit: str
+
+
+class QueueOptions(TypedDict, total=False):
+    """How a job stands in the queue, and what it waits for."""
+
     te: bool
     priority: int
     weight: float
     group: str
     after: object
     begin: str
+    hold: bool
+
+
+class SweepOptions(TypedDict, total=False):
+    """Which tasks an array has, and how many of them run at a time."""
+
     array: str
     max_concurrent: int
     max_slots: int
@@ -73,6 +90,11 @@ class JobOptions(TypedDict, total=False):
     sample: int
     seed: int
     asha: str
+
+
+class SuspendOptions(TypedDict, total=False):
+    """How a job is stopped and goes on, and for how long it may run."""
+
     grace: Time
     time: Time
     suspend: Literal["checkpoint", "swap", "none"]
@@ -84,12 +106,34 @@ class JobOptions(TypedDict, total=False):
     failover_after: Time
     warm: bool
     idle_ok: bool
+
+
+class OutputOptions(TypedDict, total=False):
+    """Where the output of a job goes, and who is notified of what."""
+
     output: str | os.PathLike[str]
     prefix_ranks: bool
     on_log: Words
     notify: Words
+
+
+class JobOptions(
+    SizeOptions,
+    PlaceOptions,
+    CommandOptions,
+    QueueOptions,
+    SweepOptions,
+    SuspendOptions,
+    OutputOptions,
+    total=False,
+):
+    """The options of ``ebb submit``, under their names with ``_`` for ``-``; sizes and times are written as there.
+
+    An option that may be repeated takes a list. ``env``, ``select`` and ``param`` take a mapping, too; ``te=False`` is
+    ``--be``, and ``gpus=0`` is ``--cpu-only``.
+    """
+
     template: Words
-    hold: bool
 
 
 NOT_HERE: Final = frozenset({"help_all", "wait", "dry_run", "json", "master"})

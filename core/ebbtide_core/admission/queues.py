@@ -275,7 +275,7 @@ def demand_besides_size(job: Job) -> tuple[Hashable, ...]:
         spec.move_checkpoints and not job.saved.move_failure,
         job.pinned_allocation,
         job.eligibility.constrained and (spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus),
-        job.need_s,
+        job.next.need_s,
     )
 
 

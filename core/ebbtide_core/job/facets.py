@@ -52,6 +52,8 @@ class NextAttempt:
     """The Unix time before which it does not start, because others failed."""
     pool: str = ""
     """The pool that the job moves to once it holds nothing; empty if it stays where it is."""
+    need_s: float = 0.0
+    """For how many seconds it needs a node, rounded up, as of when the job was queued; 0 where no node ever ends."""
 
     def returning(self) -> "NextAttempt":
         """Return it as one that goes to the head of the queue."""

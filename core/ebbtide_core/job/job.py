@@ -217,8 +217,6 @@ class Job:
     """The room promised to it: that of its running attempt, or what is being freed for its next one."""
     queued: tuple[object, ...] | None = None
     """Its key in the queue of its pool, None while it is not in there."""
-    need_s: float = 0.0
-    """While it is in there, the seconds for which it needs a node, rounded up; 0 where no node ever ends."""
     suspensions: list[Suspension] = field(default_factory=list)
     end: End | None = None
     """How it ended, None as long as it may go on."""
