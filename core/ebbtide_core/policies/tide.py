@@ -23,7 +23,7 @@ job that was submitted after it was due, unless that does not take its room.
 
 import math
 from bisect import insort
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
@@ -48,7 +48,7 @@ from ebbtide_core.policies.preemption import (
     nodes_of,
     suffice,
 )
-from ebbtide_core.policies.room_rates import RoomRates, gpus_on, price
+from ebbtide_core.policies.room_rates import Candidate, RoomRates, cost_s, gpus_on, price, save_s
 from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.policies.tide_queue import TideQueue, due_at
 from ebbtide_core.resources.eligibility import holds_up
@@ -63,8 +63,6 @@ NEXT_TO_NOTHING: Final = 1e-9
 """What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
 """The share of the GPUs that due jobs have at most, or one due job if it needs more."""
-RESTART_S: Final = 30.0
-"""The assumed time in seconds in which a job comes back, before that was measured."""
 MOST_REFUSED: Final = 8
 """The jobs of one size for which room is sought in vain in one pass."""
 MOST_LOOKED_AT: Final = 64
@@ -291,51 +289,52 @@ class _Turns:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
-        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, worth * PATIENCE * mine.left_s):
+        nodes = self.tides.rates.cheapest_first(job.priority, wait_s > PATIENCE * mine.left_s, self.now)
+        if self.weighed >= MOST_WEIGHED or not nodes or nodes[0][0] * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best, least = None, worth * wait_s
-        for nodes, there in self._candidates(job):
-            found = self._cheapest(job, nodes, there, worth, least)
-            if found is not None:
-                least, best = found
+        best = self._best_choice(job, nodes, worth, wait_s)
         if best is None:
             return False
-        victims = best[0]
-        last = self.outlook(victims[-1])
+        last = self.outlook(best[0][-1])
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
         return True
 
-    def _could_pay(self, job: Job, gain: float, least: float) -> bool:
-        """Return whether it might cost less than ``gain`` that any job steps aside; ``least`` is if it is less urgent.
+    def _best_choice(self, job: Job, nodes: list[Candidate], worth: float, wait_s: float) -> Choice | None:
+        """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
-        A price falls with the age of a job, and was computed when the jobs of its node changed last; half of it is a
-        bound in all but rare cases.
+        What bounds the choice on a node may be a minute old, in which a price hardly falls by half. Half of it times
+        `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be cheaper.
         """
-        left_s = self.outlook(job).left_s
-        return any(
-            gain > (cheapest * left_s / 2 if priority == job.priority else least)
-            for priority, cheapest in self.tides.rates.prices(self.now).items()
-            if priority >= job.priority
-        )
+        best, least, left_s = None, worth * wait_s, self.outlook(job).left_s
+        if self.draft.trial.is_gang(job):
+            able = {
+                other.id: other
+                for _, _, id, most_s in nodes
+                if most_s > TWICE * left_s
+                for other in self._able(job, id)
+            }
+            found = self._cheapest(job, None, [*able.values()], worth, least)
+            return None if found is None else found[1]
+        for cheapest, _, id, most_s in nodes:
+            if cheapest * left_s >= least:
+                break
+            if most_s > TWICE * left_s and (able_here := self._able(job, id)):
+                found = self._cheapest(job, (id,), able_here, worth, least)
+                if found is not None:
+                    least, best = found
+        return best
 
-    def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
-        """Yield, node by node or for all nodes of a gang at once, the jobs there that may step aside for ``job``."""
-        everywhere: dict[JobId, Job] = {}
-        gang, need = self.draft.trial.is_gang(job), -(-job.gpus_min // WHOLE)
-        for id, node in self.snapshot.nodes.items():
-            there = self._planned_on(id)
-            if not gang and node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need:
-                continue
-            able = [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
-            if gang:
-                everywhere |= {other.id: other for other in able}
-            elif able:
-                yield (id,), able
-        if everywhere:
-            yield None, [*everywhere.values()]
+    def _able(self, job: Job, id: NodeId) -> list[Job]:
+        """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
+        node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
+        if not self.draft.trial.is_gang(job) and (
+            node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
+        ):
+            return []
+        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -352,13 +351,13 @@ class _Turns:
         if other.priority == job.priority:
             if not other.running or other.id in self.tides.was_due:
                 return False
-            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + _cost_s(other):
+            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
-        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
+        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + cost_s(other))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(
@@ -366,7 +365,7 @@ class _Turns:
     ) -> tuple[float, Choice] | None:
         """Return the cheapest victims on ``nodes`` and what they cost, if that is less than ``least``; else None."""
         losses = sorted([(self._loss(other, job), other.sequence, other) for other in there])
-        able = [other for loss, _, other in losses if loss + worth * _save_s(other) < least]
+        able = [other for loss, _, other in losses if loss + worth * save_s(other) < least]
         rooms = [room for other in able if (room := self.draft.allocation(other)) is not None]
         if not able or (nodes is not None and not could_make_room(self.draft, job, rooms, nodes[0])):
             return None
@@ -374,7 +373,7 @@ class _Turns:
         victims = alone or minimal_set(self.draft, job, able, nodes)
         if not victims:
             return None
-        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(_save_s, victims))
+        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(save_s, victims))
         if any(other.priority > job.priority for other in victims):
             cost += worth * PATIENCE * self.outlook(job).left_s
         return (cost, (victims, nodes)) if cost < least else None
@@ -441,19 +440,6 @@ class _Turns:
                 pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
         if pieces:
             self.draft.trial.take(Allocation(tuple(pieces)))
-
-
-def _save_s(job: Job) -> float:
-    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
-    if not job.running:
-        return 0.0
-    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
-
-
-def _cost_s(job: Job) -> float:
-    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
-    known = job.suspending.restart_cost_s
-    return known if known is not None else (_save_s(job) + RESTART_S if job.running else 0.0)
 
 
 def _waits_since(job: Job, now: float) -> float:
