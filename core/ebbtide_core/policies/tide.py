@@ -69,7 +69,7 @@ MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
-MOST_WEIGHED: Final = 4
+MOST_WEIGHED: Final = 16
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
 
@@ -220,11 +220,7 @@ class _Turns:
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
                 refused += not self._offer(job)
             index += 1
-            if (
-                index < min(len(line), MOST_LOOKED_AT)
-                and refused < MOST_REFUSED
-                and self.draft.trial.most >= job.gpus_min
-            ):
+            if index < min(len(line), MOST_LOOKED_AT) and refused < MOST_REFUSED:
                 heapreplace(heads, (line[index], line, index, refused))
             else:
                 heappop(heads)
@@ -261,7 +257,7 @@ class _Turns:
         much longer.
         """
         passed = self.smallest < job.gpus_min
-        room_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), passed, self.now)
+        room_s = self.tides.rates.wait_s(job, passed, self.now)
         waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
 
