@@ -24,6 +24,8 @@ MOST_DEMANDS: Final = 512
 """The demands of which the rates are kept."""
 TINY: Final = 1e-6
 """The CPUs that may be missing, because sums of fractions are not exact."""
+KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS})
+"""The sources that know how long the job itself takes."""
 RESTART_S: Final = 30.0
 """The assumed time in seconds in which a job comes back, before that was measured."""
 
@@ -37,6 +39,15 @@ def weight_of(job: Job, outlook: Outlook) -> float:
     """Return the job's weight, `TRIAL_WEIGHT` times that for a trial-and-error job."""
     is_trial = job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook)
     return job.weight * TRIAL_WEIGHT if is_trial else job.weight
+
+
+def may_ask_equals(job: Job, outlook: Outlook) -> bool:
+    """Return whether jobs of its own priority may be preempted for ``job``.
+
+    They are for a trial-and-error job, and for one that is known to be done soon. What earlier runs suggest is too
+    uncertain: measured on generated workloads, all jobs take longer if others step aside for that.
+    """
+    return outlook.source in KNOWN or (job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook))
 
 
 def _too_long(outlook: Outlook) -> bool:
@@ -126,7 +137,7 @@ class RoomRates:
         self._as_of = -float("inf")
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
-        self._by_price: dict[tuple[int, bool], list[Candidate]] = {}
+        self._by_price: dict[tuple[int, bool, bool], list[Candidate]] = {}
 
     def change(self, node: NodeId) -> None:
         """Note that the jobs with room on ``node`` changed."""
@@ -158,22 +169,23 @@ class RoomRates:
         rates.stale.clear()
         return sum(rates.of_node.values())
 
-    def cheapest_first(self, priority: int, less_urgent: bool, now: float) -> list[Candidate]:
+    def cheapest_first(self, priority: int, now: float, *, equals: bool, less_urgent: bool) -> list[Candidate]:
         """Return the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
-        A less urgent job costs nothing and takes for ever, if ``less_urgent`` ones count.
+        ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: such a job costs nothing
+        and takes for ever.
         """
         self._renew(now)
-        found = self._by_price.get((priority, less_urgent))
+        found = self._by_price.get((priority, equals, less_urgent))
         if found is None:
             found = []
             for index, (id, node) in enumerate(self._nodes.items()):
                 if less_urgent and any(other > priority for other in node.preemptible):
                     found.append((0.0, index, id, float("inf")))
-                elif (there := node.preemptible.get(priority)) is not None:
+                elif equals and (there := node.preemptible.get(priority)) is not None:
                     found.append((there.price, index, id, there.left_s))
             found.sort()
-            self._by_price[priority, less_urgent] = found
+            self._by_price[priority, equals, less_urgent] = found
         return found
 
     def _renew(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """Tide: whoever is expected to be done soonest goes first, and room is made where that delays everybody least in sum.
 
 Waiting jobs have their turns by priority, and within a priority by their time per completion over their weight (see
-`ebbtide_core.estimates.outlook`). Whoever fits may pass. For a job that does not fit, elastic jobs shrink; else jobs
-step aside if that costs less than to wait:
+`ebbtide_core.estimates.outlook`), which counts `TRIAL_WEIGHT` times for a trial-and-error job. Whoever fits may pass.
+For a job that does not fit, elastic jobs shrink; else jobs step aside if that costs less than to wait:
 
     2 · Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
 
@@ -11,7 +11,8 @@ long a job takes anyway. Job j takes t seconds per completion and would have roo
 expected to appear (`RoomRates`), and as much later as it has waited in vain, but no later than it is due. Each victim v
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
 victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
-that it would preempt in turn, nor for a small error of an estimate. The delay of a less urgent job counts next to
+that it would preempt in turn, nor for a small error of an estimate. Jobs of its own priority step aside only for a
+trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts next to
 nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
@@ -48,7 +49,7 @@ from ebbtide_core.policies.preemption import (
     nodes_of,
     suffice,
 )
-from ebbtide_core.policies.room_rates import Candidate, RoomRates, cost_s, gpus_on, price, save_s
+from ebbtide_core.policies.room_rates import Candidate, RoomRates, cost_s, gpus_on, may_ask_equals, price, save_s
 from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.policies.tide_queue import TideQueue, due_at
 from ebbtide_core.resources.eligibility import holds_up
@@ -285,7 +286,12 @@ class _Turns:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
-        nodes = self.tides.rates.cheapest_first(job.priority, wait_s > PATIENCE * mine.left_s, self.now)
+        nodes = self.tides.rates.cheapest_first(
+            job.priority,
+            self.now,
+            equals=may_ask_equals(job, mine),
+            less_urgent=wait_s > PATIENCE * mine.left_s,
+        )
         if self.weighed >= MOST_WEIGHED or not nodes or nodes[0][0] * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
@@ -345,7 +351,7 @@ class _Turns:
         if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
         if other.priority == job.priority:
-            if not other.running or other.id in self.tides.was_due:
+            if not other.running or other.id in self.tides.was_due or not may_ask_equals(job, self.outlook(job)):
                 return False
             if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
                 return False
