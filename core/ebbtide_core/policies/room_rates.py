@@ -24,6 +24,8 @@ MOST_DEMANDS: Final = 512
 """The demands of which the rates are kept."""
 TINY: Final = 1e-6
 """The CPUs that may be missing, because sums of fractions are not exact."""
+NEXT_TO_NOTHING: Final = 1e-9
+"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
 KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS})
 """The sources that know how long the job itself takes."""
 RESTART_S: Final = 30.0
@@ -172,16 +174,17 @@ class RoomRates:
     def cheapest_first(self, priority: int, now: float, *, equals: bool, less_urgent: bool) -> list[Candidate]:
         """Return the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
-        ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: such a job costs nothing
-        and takes for ever.
+        ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
+        counts `NEXT_TO_NOTHING`, and it takes for ever.
         """
         self._renew(now)
         found = self._by_price.get((priority, equals, less_urgent))
         if found is None:
             found = []
             for index, (id, node) in enumerate(self._nodes.items()):
-                if less_urgent and any(other > priority for other in node.preemptible):
-                    found.append((0.0, index, id, float("inf")))
+                others = [there.price for other, there in node.preemptible.items() if other > priority]
+                if less_urgent and others:
+                    found.append((min(others) * NEXT_TO_NOTHING, index, id, float("inf")))
                 elif equals and (there := node.preemptible.get(priority)) is not None:
                     found.append((there.price, index, id, there.left_s))
             found.sort()

@@ -12,8 +12,8 @@ expected to appear (`RoomRates`), and as much later as it has waited in vain, bu
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
 victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
 that it would preempt in turn, nor for a small error of an estimate. Jobs of its own priority step aside only for a
-trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts next to
-nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts
+next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -30,7 +30,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import ClassVar, Final
 
-from ebbtide_core.admission.queues import demand_besides_size
+from ebbtide_core.admission.queues import demand_besides_size, demand_of
 from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
@@ -49,7 +49,16 @@ from ebbtide_core.policies.preemption import (
     nodes_of,
     suffice,
 )
-from ebbtide_core.policies.room_rates import Candidate, RoomRates, cost_s, gpus_on, may_ask_equals, price, save_s
+from ebbtide_core.policies.room_rates import (
+    NEXT_TO_NOTHING,
+    Candidate,
+    RoomRates,
+    cost_s,
+    gpus_on,
+    may_ask_equals,
+    price,
+    save_s,
+)
 from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.policies.tide_queue import TideQueue, due_at
 from ebbtide_core.resources.eligibility import holds_up
@@ -60,8 +69,6 @@ PATIENCE: Final = 0.01
 """The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
 TWICE: Final = 2.0
 """How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
-NEXT_TO_NOTHING: Final = 1e-9
-"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
 """The share of the GPUs that due jobs have at most, or one due job if it needs more."""
 MOST_REFUSED: Final = 8
@@ -176,6 +183,8 @@ class _Turns:
         self._soonest: dict[NodeId, list[tuple[float, int, Job]]] = {}
         self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
+        self._first_rooms: dict[Hashable, tuple[list[NodeId], float]] = {}
+        """Where due jobs are expected to fit first, by demand, until another job gets room."""
 
     def outlook(self, job: Job) -> Outlook:
         """Return the outlook of ``job`` now."""
@@ -273,9 +282,11 @@ class _Turns:
         if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
         if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
+            self._first_rooms.clear()
             return True
         if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
             self._too_large.clear()
+            self._first_rooms.clear()
             return True
         known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
         return False
@@ -302,6 +313,7 @@ class _Turns:
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
+        self._first_rooms.clear()
         return True
 
     def _best_choice(self, job: Job, nodes: list[Candidate], worth: float, wait_s: float) -> Choice | None:
@@ -321,7 +333,8 @@ class _Turns:
             found = self._cheapest(job, None, [*able.values()], worth, least)
             return None if found is None else found[1]
         for cheapest, _, id, most_s in nodes:
-            if cheapest * left_s >= least:
+            at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
+            if cheapest * left_s + at_least >= least:
                 break
             if most_s > TWICE * left_s and (able_here := self._able(job, id)):
                 found = self._cheapest(job, (id,), able_here, worth, least)
@@ -384,6 +397,12 @@ class _Turns:
 
     def _first_room(self, job: Job) -> tuple[list[NodeId], float]:
         """Return where ``job`` is expected to fit first, and in how many seconds; no nodes if nowhere."""
+        found = self._first_rooms.get(demand := demand_of(job))
+        if found is None:
+            found = self._first_rooms[demand] = self._search_first_room(job)
+        return found
+
+    def _search_first_room(self, job: Job) -> tuple[list[NodeId], float]:
         spec, need = job.spec, -(-job.gpus_min // WHOLE)
         gang, each = self.draft.trial.is_gang(job), need // spec.nodes
         found: list[tuple[float, int, NodeId]] = []

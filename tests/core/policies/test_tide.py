@@ -176,7 +176,7 @@ def test_no_job_steps_aside_for_one_that_takes_as_long() -> None:
     assert waiting.reason.endswith("and would have room in about 77 min")
 
 
-def test_no_best_effort_job_steps_aside_for_one_that_earlier_runs_say_is_short_but_for_one_that_is_known_to_be() -> None:
+def test_best_effort_jobs_step_aside_for_one_known_to_be_short_but_not_for_a_guess() -> None:
     lab = lab_of()
     ended(lab, 60, name="short")
     running = lab.running(1, name="long")
