@@ -338,7 +338,7 @@ def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_res
     job = submit(cluster, "--gpus", "1", steps=20)
     cluster.wait_for_state(job, "COMPLETED")
     page.goto(at(cluster, "/whatif"))
-    page.get_by_label("Policy").select_option("fitgpp")
+    page.get_by_role("combobox", name="Policy").select_option("fitgpp")
     page.get_by_label("s", exact=True).fill("2")
     page.get_by_label("Machines").fill("2x4")
     page.get_by_role("button", name="Simulate").click()
@@ -357,6 +357,14 @@ def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_res
     assert other.get_by_role("table").inner_text() == table
     assert other.get_by_label("s", exact=True).input_value() == "2"
     other.close()
+    page.get_by_role("button", name="Add a policy").click()
+    page.get_by_role("combobox", name="Policy 2").select_option("fifo")
+    page.get_by_role("button", name="Simulate").click()
+    page.wait_for_selector(".what-if-table th:has-text('fifo')", timeout=60_000)
+    heads = page.locator(".what-if-table thead th").all_inner_texts()
+    assert [words.strip() for words in heads] == ["Measure", "what happened", "1 fitgpp, s = 2", "2 fifo"]
+    page.get_by_role("button", name="Remove policy 1").click()
+    assert page.get_by_role("combobox", name="Policy").input_value() == "fifo"
 
 
 def test_an_admin_makes_a_token_which_is_shown_once_and_revokes_it(cluster, page):
@@ -499,8 +507,13 @@ def every_page(cluster):
         ("/timeline?by=job&window=day", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
         ("/timeline?user=nobody", ".empty", None),
         ("/usage", ".usage tbody tr", None),
-        ("/whatif", "#policy", None),
+        ("/whatif", "#tries select", None),
         ("/whatif?policy=fifo", ".what-if-table", None),
+        (
+            "/whatif?policy=fifo&policy=fitgpp&policy=tide&policy=malleable-equipartition",
+            ".what-if-table th:nth-child(6)",
+            None,
+        ),
         ("/whatif?policy=fifo&o.resize_after_s=soon", "#result .problem", None),
         ("/admin", "#agents tbody tr", lambda page: page.locator("#settings .as-table summary").click()),
         ("/admin", "#agents tbody tr", lambda page: open_dialog(page, "New token")),
