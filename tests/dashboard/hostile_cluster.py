@@ -140,6 +140,9 @@ def fates() -> list[client_pb2.NodeJob]:
     return [client_pb2.NodeJob(job_id="1", name=one, user=text(n + 1), text=one) for n, one in enumerate(half)]
 
 
+HEAT = ("present", "held", "foreign", "unavailable")
+
+
 class HostileMaster(client_pb2_grpc.ClientServiceServicer):
     """Knows everybody, and shows nothing but hostile texts."""
 
@@ -271,6 +274,11 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
                 lane.job_id, lane.user, lane.name = text(n + 1), text(n + 2), one
             else:
                 lane.node = one
+            if request.lanes in (timeline_pb2.TIMELINE_LANES_POOLS, timeline_pb2.TIMELINE_LANES_NODES):
+                parts = [0.0] * (request.buckets - 1) + [1.0]
+                lane.heat.CopyFrom(timeline_pb2.TimelineHeat(**dict.fromkeys(HEAT, parts)))
+                if request.lanes == timeline_pb2.TIMELINE_LANES_POOLS:
+                    lane.node = ""
             lanes.append(lane)
         return timeline_pb2.QueryTimelineReply(
             lanes=lanes, total=len(lanes), edge=now, done=1.0, known_since=now, problem=text(8)

@@ -506,6 +506,8 @@ def every_page(cluster):
         ("/timeline?window=hour", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
         ("/timeline?by=job&window=day", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
         ("/timeline?user=nobody", ".empty", None),
+        ("/timeline?by=pool", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
+        ("/timeline?by=node&window=hour", "#lanes canvas", lambda page: page.locator(".as-table summary").click()),
         ("/usage", ".usage tbody tr", None),
         ("/whatif", "#tries select", None),
         ("/whatif?policy=fifo", ".what-if-table", None),

@@ -180,7 +180,7 @@ def test_the_usage_shows_hostile_texts_as_text(hostile, page):
     check(page)
 
 
-@pytest.mark.parametrize("by", ["gpu", "job"])
+@pytest.mark.parametrize("by", ["gpu", "job", "pool", "node"])
 def test_the_timeline_shows_hostile_texts_as_text(hostile, page, by):
     page.goto(f"{hostile.url}/timeline?by={by}")
     page.wait_for_selector("#lanes canvas")
