@@ -41,6 +41,11 @@ async def test_an_admin_sees_users_tokens_settings_journal_and_agents(tmp_path, 
         found = await facts_for(ada)
         assert {user["name"]: user["role"] for user in found["users"]}["olga"] == "operator"
         assert [token["user"] for token in found["tokens"] if token["own"]] == ["ada"]
+        (own,) = [token for token in found["tokens"] if token["own"]]
+        used = {user["name"]: user["used"] for user in found["users"]}
+        assert own["used"] == pytest.approx(time.time(), abs=60)
+        assert used["ada"] == pytest.approx(own["used"], abs=60)
+        assert used["bob"] is None
         assert {token["user"] for token in found["tokens"]} == {"ann", "bob", "olga", "ada"}
         settings = {one["name"]: (one["value"], one["in_file"]) for one in found["settings"]}
         assert settings["pools.default.policy"] == ("fitgpp", "fitgpp")
@@ -50,6 +55,7 @@ async def test_an_admin_sees_users_tokens_settings_journal_and_agents(tmp_path, 
             True,
             0,
         )
+        assert found["journal"]["standbys"] == []
         assert found["journal"]["events"] > 0
         assert [node["name"] for node in found["nodes"]] == ["n1"]
         assert found["cluster"]["pools"][0]["name"] == "default"

@@ -369,6 +369,43 @@ def test_lanes_are_of_one_user_node_or_pool_a_page_at_a_time(tmp_path: Path) -> 
         assert ask(store, lab.now, lanes=JOBS, node="b").total == 0
 
 
+def test_of_a_job_that_its_user_removed_nothing_is_shown_but_whose_it_was_and_when(tmp_path: Path) -> None:
+    lab = Lab(gpus=2)
+    jobs = [lab.running(1, name=name) for name in ("secret", "kept")]
+    for job in jobs:
+        lab.end(job, DONE)
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+        catch_up(store)
+        before = sums(ask(store, lab.now))
+        assert names(store, lab.now) == {"1": {"secret"}, "2": {"kept"}}
+        shown = len(lab.journal)
+        lab.tell(e.JobRemoved(jobs[0].id, "ann"))
+        append(store, lab.journal[shown:])
+        catch_up(store)
+        assert names(store, lab.now) == {"1": {""}, "2": {"kept"}}
+        assert sums(ask(store, lab.now)) == before
+        with closing(sqlite3.connect(tmp_path / "history.db")) as db, db:
+            db.execute("UPDATE jobs SET name = 'secret' WHERE job = '1'")  # as an older version left it
+        catch_up(store)
+        until("the name is gone from an old file", lambda: names(store, lab.now)["1"] == {""})
+        for path in tmp_path.glob("history.db*"):
+            path.unlink()
+        catch_up(store)
+        assert names(store, lab.now) == {"1": {""}, "2": {"kept"}}
+
+
+def names(store: SqliteStore, now: float) -> dict[str, set[str]]:
+    """By job, what lanes and spans call it."""
+    found: dict[str, set[str]] = {}
+    for lane in ask(store, now, lanes=JOBS).lanes:
+        found.setdefault(lane.job_id, set()).add(lane.name)
+    for lane in [*ask(store, now, lanes=JOBS).lanes, *ask(store, now).lanes]:
+        for span in lane.spans:
+            found.setdefault(span.job_id, set()).add(span.name)
+    return found
+
+
 POOLS, NODES = timeline_pb2.TIMELINE_LANES_POOLS, timeline_pb2.TIMELINE_LANES_NODES
 
 
