@@ -130,6 +130,7 @@ def _lane(lane: timeline_pb2.TimelineLane) -> dict[str, Any]:
         "name": lane.name,
         "shortened": lane.shortened,
         "spans": [_span(span) for span in lane.spans],
+        "gpus": lane.gpus,
         "heat": _heat(lane.heat) if lane.HasField("heat") else None,
     }
 
@@ -142,7 +143,6 @@ def _heat(heat: timeline_pb2.TimelineHeat) -> dict[str, Any]:
         return [round(100 * number / there) if there > 0.0 else None for number, there in pairs]
 
     return {
-        "gpus": round(max(heat.present, default=0.0)),
         "held": shares(heat.held),
         "foreign": shares(heat.foreign),
         "unavailable": shares(heat.unavailable),

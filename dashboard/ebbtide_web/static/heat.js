@@ -36,7 +36,7 @@ export function paintStrip(pen, inks, found, lane, { top, high, x }) {
 const percent = (value) => (value === null ? "–" : `${value} %`);
 
 export function stripWords(found, lane, part) {
-  const whose = `${lane.node ? `node ${lane.node}` : `pool ${lane.pool}`}, ${plural(lane.heat.gpus, "GPU")}`;
+  const whose = `${lane.node ? `node ${lane.node}` : `pool ${lane.pool}`}, ${plural(lane.gpus, "GPU")}`;
   if (part < 0) return `${whose}: ${percent(mean(lane.heat.held, 0, partsOf(lane)))} held${who(found)} in this window`;
   const [since, until] = bounds(found, part), rest = [["foreign", "used past the cluster"], ["unavailable", "out of service"]].filter(([kind]) => lane.heat[kind][part]);
   return `${whose}: ${clock(since, false)} to ${clock(until, false)}, ${percent(lane.heat.held[part])} held${who(found)}${rest.map(([kind, words]) => `, ${percent(lane.heat[kind][part])} ${words}`).join("")}`;
@@ -61,7 +61,7 @@ export function stripTable(found, open) {
   return scroller("What was held", h("table", { class: "spans strips" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, found.by === "pool" ? "Pool" : "Node"), h("th", { scope: "col" }, "GPUs"), columns.map((column) => h("th", { scope: "col" }, clock(bounds(found, column * step)[0], false))), h("th", { scope: "col" }, "Used past the cluster"), h("th", { scope: "col" }, "Out of service"))),
     h("tbody", {}, found.lanes.map((lane) => h("tr", {},
-      h("th", { scope: "row" }, h("a", { href: `${base}/timeline`, onclick: (event) => { event.preventDefault(); open(lane); } }, titleOf(lane))), h("td", { class: "number" }, lane.heat.gpus.toLocaleString("en")),
+      h("th", { scope: "row" }, h("a", { href: `${base}/timeline`, onclick: (event) => { event.preventDefault(); open(lane); } }, titleOf(lane))), h("td", { class: "number" }, lane.gpus.toLocaleString("en")),
       columns.map((column) => h("td", { class: "number" }, percent(mean(lane.heat.held, column * step, (column + 1) * step)))),
       ["foreign", "unavailable"].map((kind) => h("td", { class: "number" }, percent(mean(lane.heat[kind], 0, partsOf(lane))))))))));
 }

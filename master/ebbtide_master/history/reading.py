@@ -68,11 +68,12 @@ SELECT h.node, h.gpu, max(h.number), h.pool FROM gpus AS h
 WHERE {overlaps} AND (:node = '' OR h.node = :node) AND (:pool = '' OR h.pool = :pool) GROUP BY h.node, h.gpu
 """
 _NODE_LANES: Final = window_sql("""
-SELECT h.node, max(h.pool) FROM gpus AS h
+SELECT h.node, max(h.pool), count(DISTINCT h.gpu) FROM gpus AS h
 WHERE {overlaps} AND (:node = '' OR h.node = :node) AND (:pool = '' OR h.pool = :pool) GROUP BY h.node
 """)
 _POOL_LANES: Final = window_sql("""
-SELECT DISTINCT h.pool FROM gpus AS h WHERE {overlaps} AND (:pool = '' OR h.pool = :pool)
+SELECT h.pool, count(DISTINCT h.node || ' ' || h.gpu) FROM gpus AS h
+WHERE {overlaps} AND (:pool = '' OR h.pool = :pool) GROUP BY h.pool
 """)
 _GPUS_OF_USER: Final = """
 SELECT DISTINCT g.node, g.gpu FROM spans AS h JOIN jobs AS j ON j.job = h.job JOIN held AS g ON g.key = h.key
@@ -136,9 +137,7 @@ class _Window:
                 reply.total, lanes = self._jobs(first, limit)
                 self._fill_all(lanes)
             case timeline_pb2.TIMELINE_LANES_POOLS:
-                pools = sorted(pool for (pool,) in self._all(_POOL_LANES))
-                lanes = [timeline_pb2.TimelineLane(pool=pool) for pool in pools[first : first + limit]]
-                reply.total = len(pools)
+                reply.total, lanes = self._pools(first, limit)
                 self._heat().fill_pools(lanes)
             case timeline_pb2.TIMELINE_LANES_NODES:
                 reply.total, lanes = self._nodes(first, limit)
@@ -184,7 +183,12 @@ class _Window:
             found = [row for row in found if row[0] in theirs]
         found.sort(key=lambda row: _natural(row[0]))
         page = found[first : first + limit]
-        return len(found), [timeline_pb2.TimelineLane(node=node, pool=pool) for node, pool in page]
+        return len(found), [timeline_pb2.TimelineLane(node=node, pool=pool, gpus=gpus) for node, pool, gpus in page]
+
+    def _pools(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
+        found = sorted(self._all(_POOL_LANES))
+        page = found[first : first + limit]
+        return len(found), [timeline_pb2.TimelineLane(pool=pool, gpus=gpus) for pool, gpus in page]
 
     # --- spans ---
 

@@ -198,6 +198,7 @@ class TimelineLane(_message.Message):
     SPANS_FIELD_NUMBER: _builtins.int
     SHORTENED_FIELD_NUMBER: _builtins.int
     HEAT_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     gpu_uuid: _builtins.str
     gpu_index: _builtins.int
@@ -207,6 +208,8 @@ class TimelineLane(_message.Message):
     name: _builtins.str
     shortened: _builtins.bool
     """it has too many spans even when they are merged: some of the last ones are missing"""
+    gpus: _builtins.int
+    """of a pool or node: that were there in the window"""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimelineSpan]: ...
     @_builtins.property
@@ -224,10 +227,11 @@ class TimelineLane(_message.Message):
         spans: _abc.Iterable[Global___TimelineSpan] | None = ...,
         shortened: _builtins.bool = ...,
         heat: Global___TimelineHeat | None = ...,
+        gpus: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heat", b"heat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "gpu_uuid", b"gpu_uuid", "heat", b"heat", "job_id", b"job_id", "name", b"name", "node", b"node", "pool", b"pool", "shortened", b"shortened", "spans", b"spans", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "gpu_uuid", b"gpu_uuid", "gpus", b"gpus", "heat", b"heat", "job_id", b"job_id", "name", b"name", "node", b"node", "pool", b"pool", "shortened", b"shortened", "spans", b"spans", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

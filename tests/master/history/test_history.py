@@ -435,6 +435,7 @@ def test_strips_of_pools_and_nodes_come_to_what_was_held_on_their_gpus(tmp_path:
             found = {lane.node: sum(lane.heat.held) * length / parts for lane in nodes}
             assert found == pytest.approx({node: held[node] for node in found}, abs=0.1)
             assert sum(pool.heat.held) * length / parts == pytest.approx(sum(held.values()), abs=0.1)
+            assert (pool.gpus, {lane.gpus for lane in nodes}) == (4, {2})
             assert max(pool.heat.present) <= 4.0
             drawn = (lab.now - window["since"]) / length * parts
             assert drawn <= len(pool.heat.held) == len(nodes[0].heat.present) < drawn + 1, "up to now, and no further"
