@@ -245,8 +245,8 @@ def test_a_change_of_state_is_on_the_screen_within_a_second_without_a_reload(clu
         page.evaluate(NOTE_WHEN_CANCELLED, f"quick-{n}")
         cluster.ebb("cancel", job)
         page.wait_for_selector("html[data-at]")
-        told = cluster.show(job)["end_time"]
-        seen.append(int(page.get_attribute("html", "data-at")) / 1000 - told)
+        reported = cluster.show(job)["end_time"]
+        seen.append(int(page.get_attribute("html", "data-at")) / 1000 - reported)
         page.evaluate("delete document.documentElement.dataset.at")
     assert page.evaluate("window.same")
     assert sorted(seen)[-2] < 1.0, seen
@@ -406,7 +406,7 @@ def test_who_may_not_change_nodes_is_offered_no_button_for_it(cluster, page):
 def test_events_come_by_themselves_and_are_filtered_by_the_address(cluster, page):
     page.goto(at(cluster, "/events?about=jobs"))
     page.wait_for_selector(".story li, #events .empty")
-    job = submit(cluster, "--cpu-only", "--hold", name="is-told")
+    job = submit(cluster, "--cpu-only", "--hold", name="is-reported")
     page.wait_for_selector(f".story li:has-text('job {job}'):has-text('Job submitted')")
     page.get_by_label("Kind").select_option("Cancel requested")
     page.wait_for_url(re.compile("kind=CancelRequested"))

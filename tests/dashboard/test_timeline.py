@@ -70,8 +70,8 @@ def test_what_goes_on_has_no_end_so_that_the_page_draws_it_up_to_now():
     reply = timeline_pb2.QueryTimelineReply(lanes=[lane], total=101, edge=NOW, done=1.0)
     facts = timeline_facts(WantedTimeline(), (NOW - 3600, NOW + 60), reply)
     assert (facts["edge"], facts["pages"], facts["known_since"]) == (None, 2, None)
-    (told,) = facts["lanes"][0]["spans"]
-    assert (told["start"], told["end"], told["doing"]) == (NOW - 100.0, None, "computing")
+    (reported,) = facts["lanes"][0]["spans"]
+    assert (reported["start"], reported["end"], reported["doing"]) == (NOW - 100.0, None, "computing")
     assert (
         timeline_facts(WantedTimeline(), (0.0, 1.0), timeline_pb2.QueryTimelineReply(edge=5.0, done=0.999))["done"]
         == 0.99
@@ -161,7 +161,7 @@ async def test_the_page_draws_a_job_on_its_gpu_as_everybody_may_see_it(tmp_path,
         await agent.report(job, 1, RUNNING)
         monkeypatch.setattr(timeline_answers, "LEAST_KEPT_S", 0.05)
         monkeypatch.setattr(timeline_answers, "MOST_KEPT_S", 0.05)
-        bob = await stage.person("bob")
+        bob = await stage.logged_in("bob")
         page = await bob.page("/timeline?window=hour")
         assert page.status == 200
         for by, lanes in (("gpu", 2), ("job", 1)):

@@ -63,7 +63,7 @@ def a_session(user: str = "ann") -> Session:
 
 
 async def followed(replays: Replays, session: Session, wanted: WantedWhatIf = DEFAULT):
-    """All that is told of one simulation."""
+    """All that is reported of one simulation."""
     return [found async for found in replays.replies(session, wanted)]
 
 
@@ -157,9 +157,9 @@ async def test_who_leaves_the_page_ends_the_simulation(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         replays = stage.dashboard.replays
         replays._command = (sys.executable, "-c", SLOW)
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/whatif")
-        await stream.until(lambda name, told: (name, told.get("words")) == ("progress", "on it"))
+        await stream.until(lambda name, reported: (name, reported.get("words")) == ("progress", "on it"))
         assert len(replays._tasks) == 1
         stream.close()
         await until(lambda: not replays._tasks)
@@ -191,11 +191,11 @@ async def test_when_nobody_waits_any_more_the_process_ends(monkeypatch):
 async def test_each_user_has_one_at_a_time_and_all_together_a_few(monkeypatch):
     monkeypatch.setattr(running, "LEFT_S", 0.0)
     replays = Replays(JournalMaster(), (sys.executable, "-c", SLOW))
-    told: dict[str, list] = {}
+    reported: dict[str, list] = {}
 
     async def follow(name: str, session: Session, wanted: WantedWhatIf) -> None:
         async for found in replays.replies(session, wanted):
-            told.setdefault(name, []).append(found)
+            reported.setdefault(name, []).append(found)
 
     tasks = {
         name: asyncio.create_task(follow(name, a_session(user), WantedWhatIf(policy)))
@@ -206,9 +206,11 @@ async def test_each_user_has_one_at_a_time_and_all_together_a_few(monkeypatch):
             ("carl's", "carl", "fifo"),
         )
     }
-    runs = {name: lambda name=name: told.get(name, [None])[-1] == ReplayProgress("on it", 0.75) for name in tasks}
+    runs = {name: lambda name=name: reported.get(name, [None])[-1] == ReplayProgress("on it", 0.75) for name in tasks}
     await until(lambda: runs["first"]() and runs["bob's"]())
-    assert {told[name][-1].words for name in ("hers", "carl's")} == {"waiting for its turn: another simulation runs"}
+    assert {reported[name][-1].words for name in ("hers", "carl's")} == {
+        "waiting for its turn: another simulation runs"
+    }
     tasks["first"].cancel()
     await until(runs["carl's"])
     assert not runs["hers"](), "one that has waited for longer goes first"
@@ -244,13 +246,13 @@ async def test_policies_are_simulated_one_after_the_other_and_one_that_fails_lea
     fails = f"import sys; sys.stdin.read(); sys.exit('no room' if 'tide' in sys.argv else print({json.dumps(FACTS)!r}))"
     async with a_stage(tmp_path, monkeypatch) as stage:
         stage.dashboard.replays._command = (sys.executable, "-c", fails)
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/whatif?policy=fifo&policy=tide&policy=fitgpp&until=2000000000")
-        await stream.until(lambda _, told: told.get("number") == 2)
+        await stream.until(lambda _, reported: reported.get("number") == 2)
         stream.close()
-    done = [told["done"] for name, told in stream.seen if name == "progress"]
+    done = [reported["done"] for name, reported in stream.seen if name == "progress"]
     assert done == sorted(done)
-    ends = {told["number"]: (name, told["label"]) for name, told in stream.seen if "number" in told}
+    ends = {reported["number"]: (name, reported["label"]) for name, reported in stream.seen if "number" in reported}
     assert ends == {0: ("result", "fifo"), 1: ("failed", "tide"), 2: ("result", "fitgpp")}
 
 
@@ -270,16 +272,16 @@ async def test_it_gives_the_figures_of_ebb_replay_for_the_same_span_policy_and_m
         await stage.master.becomes(job, "RUNNING", stage.tokens["ada"])
         until_ = int(time.time()) + 1
         query = f"since={until_ - 3600}&until={until_}&nodes=2x4&policy=fitgpp&o.s=2&policy=fifo"
-        person = await stage.person(who)
-        stream = await person.stream(f"/stream/whatif?{query}")
-        await stream.until(lambda _, told: told.get("number") == 1)
+        viewer = await stage.logged_in(who)
+        stream = await viewer.stream(f"/stream/whatif?{query}")
+        await stream.until(lambda _, reported: reported.get("number") == 1)
         stream.close()
-        found = [told for _, told in stream.seen if "number" in told]
+        found = [reported for _, reported in stream.seen if "number" in reported]
         assert [each["label"] for each in found] == ["fitgpp, s = 2", "fifo"], found
         for each in found:
             await has_the_figures_of_ebb_replay(stage, each)
         assert found[0]["live"] == found[1]["live"]
-        mistaken = await person.stream("/stream/whatif?policy=fitgpp&o.s=much")
+        mistaken = await viewer.stream("/stream/whatif?policy=fitgpp&o.s=much")
         assert "takes a number" in (await mistaken.until(lambda name, _: name == "failed"))["words"]
         mistaken.close()
 
@@ -289,12 +291,12 @@ async def has_the_figures_of_ebb_replay(stage, found) -> None:
     assert "secret" not in json.dumps(found)
     command = [*REPLAY, "--journal", str(stage.home / "journal.db"), "--json", *found["command"].split()[2:]]
     child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    told = json.loads((await child.communicate())[0])
-    for report in (found["simulated"], told["simulated"][0]):
+    reported = json.loads((await child.communicate())[0])
+    for report in (found["simulated"], reported["simulated"][0]):
         del report["sim_wall_s"]
-    assert found["live"] == told["live"]
-    assert found["simulated"] == told["simulated"][0]
+    assert found["live"] == reported["live"]
+    assert found["simulated"] == reported["simulated"][0]
     assert (found["live"]["jobs"], found["simulated"]["finished"], found["gpus"]) == (4, 4, [2, 8])
     assert {name: found[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")} == {
-        name: told[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")
+        name: reported[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")
     }
