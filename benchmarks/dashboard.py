@@ -3,7 +3,7 @@
     python benchmarks/dashboard.py                 # CPU time of the dashboard, bytes for viewers
     python benchmarks/dashboard.py --browser       # also first paint, long tasks and all memory of a tab, in Chromium
 
-What the master itself pays for a dashboard is measured by `dashboard_master.py`. The exit code is 1 if a mark is missed.
+What the master itself pays for a dashboard, `dashboard_master.py` measures. The exit code is 1 if a mark is missed.
 
 The scripted master tells as much as a busy one does: 50 changes of jobs a second, and new readings of a quarter of the
 nodes every two seconds. The dashboard is a process of its own, as in life. The memory of a tab is that of its renderer

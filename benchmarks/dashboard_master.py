@@ -2,9 +2,9 @@
 
     python benchmarks/dashboard_master.py              # three minutes
 
-Nodes send a heartbeat with readings of all their GPUs as often as agents do; every second 25 jobs end and as many start,
-and 200 report progress. The share of a core that the master takes is read in turn without a dashboard and with one that
-50 viewers look at, and compared by medians. Mark: 5 % of a core more. The CPU time of the dashboard is printed, too.
+Nodes send a heartbeat with readings of all their GPUs as often as agents do; every second 25 jobs end, as many start, and
+200 report progress. The share of a core that the master takes is read in turn without a dashboard and with one that 50
+viewers look at, and compared by medians. Mark: 5 % of a core more. The CPU time of the dashboard is printed, too.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import grpc
 import psutil
-from dashboard import STREAMS, VIEWERS, Viewer, cpu_of, log_in
 from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.sessions import Links
 from masters import GIB, GPUS, Master, Node, reach, status, until
+
+from dashboard import STREAMS, VIEWERS, Viewer, cpu_of, log_in
 
 NODES_OF_A_CONNECTION: Final = 250
 HEARTBEAT_S: Final = 2.0
