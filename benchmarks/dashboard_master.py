@@ -2,9 +2,9 @@
 
     python benchmarks/dashboard_master.py              # three minutes
 
-Nodes send a heartbeat with readings of all their GPUs as often as agents do; every second 25 jobs end, as many start, and
-200 report progress. The share of a core that the master takes is read in turn without a dashboard and with one that 50
-viewers look at, and compared by medians. Mark: 5 % of a core more. The CPU time of the dashboard is printed, too.
+Nodes send a heartbeat with readings of all their GPUs as often as agents do; every second 25 jobs end, as many start,
+and 200 report progress. The share of a core that the master takes is read in turn without a dashboard and with one that
+50 viewers look at, and compared by medians. Mark: 5 % of a core more. The dashboard's own CPU time is printed, too.
 """
 
 import argparse
