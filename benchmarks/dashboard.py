@@ -42,6 +42,10 @@ MOST_MIB = 150 * 10**6 / 2**20
 MOST_CORE = 0.25
 """What the dashboard may take of a core with all viewers."""
 MOST_PAINT_MS = 1500
+MOST_DELAY_S = 1.0
+"""From a change until it is on the screen (95th percentile)."""
+STAMP = "stamp-"
+"""What the name of the job begins with that says when it changed last."""
 MOST_TASK_MS = 100
 POOLS = ("default", "interactive", "night", "old")
 SPANS = 200
@@ -140,6 +144,9 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
             turn += 1
             changed = [self.dice.randrange(JOBS) for _ in range(CHANGES_PER_S // 4)]
             jobs = [self.job(n, self.dice.choice(STATES)) for n in changed]
+            stamped = self.job(JOBS - 1)
+            stamped.name = f"{STAMP}{time.time():.3f}"
+            jobs.append(stamped)
             loads = [] if turn % 8 else [self.load(n) for n in self.dice.sample(range(NODES), NODES // 4)]
             yield client_pb2.BoardUpdate(now=now(), jobs=jobs, loads=loads, last=True)
 
@@ -359,6 +366,17 @@ async def cpu_of(process: psutil.Process, seconds: float) -> float:
     return (times.user + times.system - used) / (time.monotonic() - begun)
 
 
+DELAYS = """() => new Promise((done) => {
+    const seen = new Map();
+    const look = () => {
+        for (const [stamp] of document.getElementById("rows").textContent.matchAll(/stamp-[0-9.]+/g))
+            if (!seen.has(stamp)) seen.set(stamp, Date.now() / 1000 - Number(stamp.slice(6)));
+    };
+    look();
+    seen.clear();  // what was there before is as old as it is
+    new MutationObserver(look).observe(document.body, { childList: true, subtree: true, characterData: true });
+    setTimeout(() => done([...seen.values()].slice(1)), 15000);
+})"""
 LOOK = """() => new Promise((done) => {
     const long = [];
     new PerformanceObserver((list) => long.push(...list.getEntries().map((one) => one.duration)))
@@ -418,6 +436,14 @@ def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]
                     page.wait_for_timeout(600)
                     page.screenshot(path=pictures / f"large-{name}-{theme}-{width}.png")  # type: ignore[operator]
                 page.set_viewport_size({"width": 1440, "height": 900})
+        page.goto(f"http://127.0.0.1:{port}/queue?q={STAMP}")
+        page.wait_for_selector(f"tbody :text('{STAMP}')")
+        delays = sorted(page.evaluate(DELAYS))
+        p95 = delays[int(0.95 * len(delays))]
+        print(
+            f"a change is on the screen after {delays[len(delays) // 2]:.2f} s (median), {p95:.2f} s (95th percentile)"
+        )
+        over += [f"a change is on the screen after {p95:.2f} s"] if p95 > MOST_DELAY_S else []
         browser.close()
     return over
 
