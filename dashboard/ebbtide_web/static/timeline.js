@@ -111,7 +111,7 @@ function draw() {
 
 const left = () => (width < 560 ? 92 : 150);
 const x = (seconds) => left() + ((Math.min(Math.max(seconds, found.since), found.until) - found.since) / (found.until - found.since)) * (width - left());
-const labelOf = (lane) => (strips() ? `${titleOf(lane)} · ${plural(lane.gpus, "GPU")}` : lane.job ? `${lane.job} ${lane.name}` : `${lane.node} · ${lane.gpu}`);
+const labelOf = (lane) => (strips() ? (width < 560 ? titleOf(lane) : `${titleOf(lane)} · ${plural(lane.gpus, "GPU")}`) : lane.job ? `${lane.job} ${lane.name}` : `${lane.node} · ${lane.gpu}`);
 const FAINT = { waiting: 0.25, held: 0.25, suspended: 0.4, starting: 0.55, leaving: 0.55, foreign: 0.4, unavailable: 0.4 };
 const REST = new Set(["foreign", "unavailable"]), EMPTY = new Set(["waiting", "held", "suspended"]);
 

@@ -155,10 +155,10 @@ function measures(found) {
 }
 
 function difference(before, after, moreIsBetter = false) {
-  if (before === null || after === null) return "–";
+  if (before === null || after === null) return null;
   if (Math.abs(after - before) <= 0.005 * Math.max(Math.abs(before), Math.abs(after))) return "the same";
   const words = before > 0 ? `${after > before ? "+" : "−"}${number((100 * Math.abs(after - before)) / before, 0)} %` : after > before ? "more" : "less";
-  return h("span", {}, `${words} `, moreIsBetter === null ? null : h("span", { class: "dim" }, (after > before) === moreIsBetter ? "better" : "worse"));
+  return moreIsBetter === null ? words : `${words}, ${(after > before) === moreIsBetter ? "better" : "worse"}`;
 }
 
 const HAPPENED = "what happened";
