@@ -12,14 +12,15 @@ const WORDS = {
 const WINDOWS = { hour: 3600, "6h": 21600, day: 86400, week: 604800 };
 const TICKS = [300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 432000];
 const MOST_ROWS = 2000; // of the table
-const HIGH = 24, BAR = 17, TOP = 22, REDRAWN_MS = 5000;
+const HIGH = 24, BAR = 17, TOP = 22, REDRAWN_MS = 5000, SLICE_MS = 12;
 const list = listPage({ path: "/timeline", filters: ["by", "node", "user", "pool"], follow: () => follow() });
 const { query } = list;
 const NOUNS = { gpu: "GPU", job: "job", pool: "pool", node: "node" }, PLACES = new Set(["gpu", "pool", "node"]);
 /** What a lane is of: if the address does not say it, a large cluster is shown by pools. */
 const by = () => (Object.hasOwn(NOUNS, query.get("by") ?? "") ? query.get("by") : query.get("node") || query.get("user") ? "gpu" : byId("filters").dataset.by);
 const at = { lane: 0, span: -1 }; // where the keyboard is; span -1 is the lane itself
-let found = null, following = null, lostAt = 0, canvas = null, over = null, pending = false, width = 0;
+const back = document.createElement("canvas"); // all lanes; what the pointer and the keyboard are on is drawn over a copy
+let found = null, following = null, lostAt = 0, canvas = null, over = null, pending = false, width = 0, painting = 0, whole = false;
 
 function follow() {
   following?.close();
@@ -90,10 +91,10 @@ function moves() {
 // --- the drawing ---
 
 function makeCanvas() {
-  canvas = h("canvas", { class: "map", tabindex: 0, role: "application", onkeydown: move, onfocus: draw, onblur: draw,
+  canvas = h("canvas", { class: "map", tabindex: 0, role: "application", onkeydown: move, onfocus: point, onblur: point,
     onclick: (event) => { const hit = hitBy(event); if (hit && (hit.span >= 0 || strips())) { Object.assign(at, hit); open(hit); } },
-    onmousemove: (event) => { const hit = hitBy(event); if (hit?.lane !== over?.lane || hit?.span !== over?.span) { over = hit; tell(hit); draw(); } },
-    onmouseleave: () => { over = null; tell(null); draw(); } });
+    onmousemove: (event) => { const hit = hitBy(event); if (hit?.lane !== over?.lane || hit?.span !== over?.span) { over = hit; tell(hit); point(); } },
+    onmouseleave: () => { over = null; tell(null); point(); } });
   byId("lanes").replaceChildren(canvas);
   byId("colour").addEventListener("change", draw);
   document.addEventListener("themed", draw);
@@ -116,23 +117,43 @@ const FAINT = { waiting: 0.25, held: 0.25, suspended: 0.4, starting: 0.55, leavi
 const REST = new Set(["foreign", "unavailable"]), EMPTY = new Set(["waiting", "held", "suspended"]);
 
 function paint() {
-  const scale = window.devicePixelRatio || 1, high = TOP + HIGH * found.lanes.length;
+  const scale = window.devicePixelRatio || 1, high = TOP + HIGH * found.lanes.length, mine = ++painting, it = found;
   width = byId("lanes").clientWidth;
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(high * scale)) {
-    canvas.width = Math.round(width * scale); canvas.height = Math.round(high * scale); canvas.style.height = `${high}px`;
-  }
-  const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+  back.width = Math.round(width * scale); back.height = Math.round(high * scale);
+  const pen = back.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
   const inks = { text: colour("--text"), dim: colour("--dim"), line: colour("--line"), strong: colour("--strong"), accent: colour("--accent"), foreign: colour("--c-foreign"), unavailable: colour("--c-unreachable"), rest: colour("--c-rest"), panel: colour("--panel"), allocated: colour("--c-allocated") };
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, width, high);
   pen.textBaseline = "middle";
   pen.font = "11.5px system-ui, sans-serif";
   axis(pen, inks, high);
-  found.lanes.forEach((lane, number) => paintLane(pen, inks, lane, TOP + number * HIGH));
-  if (edge() < found.until) { pen.strokeStyle = inks.accent; pen.lineWidth = 1; line(pen, x(edge()), TOP - 4, high); }
-  for (const where of [over, document.activeElement === canvas ? at : null]) if (where) outline(pen, inks, where);
+  const some = (from) => { // 20,000 spans take longer than anybody who types or scrolls should wait
+    if (mine !== painting || it !== found) return;
+    const ends = performance.now() + SLICE_MS;
+    let number = from;
+    for (; number < it.lanes.length && performance.now() < ends; number++) paintLane(pen, inks, it.lanes[number], TOP + number * HIGH);
+    whole = number >= it.lanes.length;
+    if (whole) point(); else requestAnimationFrame(() => some(number));
+  };
+  whole = false;
+  some(0);
   if (strips()) put(byId("keys"), found.by, stripKeys);
   else put(byId("keys"), [found.by, byId("colour").value, [...kinds()]], keys);
+}
+
+/** Shows the lanes, with what the pointer and the keyboard are on; a painting that is under way does so at its end. */
+function point() {
+  if (!whole) return;
+  if (canvas.width !== back.width || canvas.height !== back.height) { canvas.width = back.width; canvas.height = back.height; }
+  const scale = window.devicePixelRatio || 1, high = back.height / scale, pen = canvas.getContext("2d"), accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
+  canvas.style.height = `${Math.round(high)}px`;
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(back, 0, 0);
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.strokeStyle = accent; pen.lineWidth = 1;
+  if (edge() < found.until) line(pen, x(edge()), TOP - 4, high);
+  pen.lineWidth = 2;
+  for (const where of [over, document.activeElement === canvas ? at : null]) if (where) outline(pen, where);
 }
 
 function line(pen, from, top, bottom) { pen.beginPath(); pen.moveTo(Math.round(from) + 0.5, top); pen.lineTo(Math.round(from) + 0.5, bottom); pen.stroke(); }
@@ -214,10 +235,9 @@ function cut(pen, text, from, middle, wide) {
   pen.fillText(fits, from, middle);
 }
 
-function outline(pen, inks, { lane, span }) {
+function outline(pen, { lane, span }) {
   const top = TOP + lane * HIGH, part = (found.until - found.since) / (found.parts ?? 1);
   const one = strips() ? span >= 0 && { start: found.since + span * part, end: found.since + (span + 1) * part } : found.lanes[lane]?.spans[span];
-  pen.strokeStyle = inks.accent; pen.lineWidth = 2;
   if (one) pen.strokeRect(x(one.start) - 1, top + 1, Math.max(3, x(endOf(one)) - x(one.start) + 2), BAR + 3);
   else if (found.lanes[lane]) pen.strokeRect(1, top + 1, width - 2, BAR + 3);
 }
@@ -285,7 +305,7 @@ function move(event) {
   event.preventDefault();
   at.lane = Math.min(lanes - 1, Math.max(0, to[0]));
   at.span = Math.min(stopsOf(found.lanes[at.lane]) - 1, Math.max(-1, to[1]));
-  tell(at); say(wordsOf(at)); draw();
+  tell(at); say(wordsOf(at)); point();
   const top = canvas.getBoundingClientRect().top + TOP + at.lane * HIGH;
   if (top < 80 || top > innerHeight - 120) scrollBy(0, top - innerHeight / 2);
 }
