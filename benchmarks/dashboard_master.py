@@ -33,6 +33,7 @@ HEARTBEAT_S: Final = 2.0
 ENDS_PER_S: Final = 25
 PROGRESS_PER_S: Final = 200
 TASKS: Final = 1000
+SESSIONS: Final = 10
 MARK: Final = 0.05
 CONFIG: Final = "[limits]\ncalls_per_s = 100000\njobs_per_s = 100000\n"
 FOUR: Final = job_pb2.Share(numerator=4, denominator=1)
@@ -88,9 +89,9 @@ async def a_dashboard(master: Master, address: str, folder: Path) -> AsyncIterat
     try:
         assert child.stdout is not None
         await child.stdout.readline()
+        cookies = [await log_in(port, links) for _ in range(SESSIONS)]  # one user may have 100 tokens
         for number in range(VIEWERS):
-            cookie = await log_in(port, links)
-            path = STREAMS[number % len(STREAMS)]
+            path, cookie = STREAMS[number % len(STREAMS)], cookies[number % SESSIONS]
             tasks.append(asyncio.create_task(Viewer().read(port, path, cookie)))
         yield psutil.Process(child.pid)
     finally:
