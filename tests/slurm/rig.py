@@ -27,9 +27,11 @@ _OVER: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NOD
 class Slurm:
     """The daemons, and what a user would do with them."""
 
-    def __init__(self, folder: Path, tracking: str = "cgroup") -> None:
+    def __init__(self, folder: Path, tracking: str = "cgroup", constrains: bool = False) -> None:
+        """With ``constrains``, a job can open no GPU but its own (ConstrainDevices)."""
         self.folder = folder
         self.tracking = tracking
+        self.constrains = constrains
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -133,7 +135,7 @@ class Slurm:
                 os.mknod(devices / f"{node}-gpu{gpu}", 0o666 | stat.S_IFCHR, device)
             lines.append(f"NodeName={node} Name=gpu Type=a100 File={devices}/{node}-gpu[0-{GPUS - 1}]")
         (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
-        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
+        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF.format(constrains="yes" if self.constrains else "no"))
         (self.folder / "state").mkdir()
         ports = [_free_port() for _ in range(1 + len(NODES))]
         text = _SLURM_CONF.format(
@@ -150,7 +152,7 @@ _CGROUP_CONF = """
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 CgroupAutomount=yes
-ConstrainDevices=no
+ConstrainDevices={constrains}
 """
 _SLURM_CONF = """
 ClusterName=t
@@ -206,9 +208,9 @@ def available() -> bool:
 
 
 @contextmanager
-def a_slurm(folder: Path, tracking: str = "cgroup") -> Iterator[Slurm]:
+def a_slurm(folder: Path, tracking: str = "cgroup", constrains: bool = False) -> Iterator[Slurm]:
     """Slurm, until the end of the block."""
-    slurm = Slurm(folder, tracking)
+    slurm = Slurm(folder, tracking, constrains)
     try:
         slurm.start()
         yield slurm
