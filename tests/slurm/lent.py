@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.e2e.cluster import ANY_ACCOUNT, Cluster, wait_for
 from tests.e2e.day.test_nothing_is_lost import check_progress
-from tests.slurm.rig import Slurm
+from tests.slurm.rig import NODES, Slurm
 
 COMPUTING = Path(__file__).parents[1] / "e2e" / "day" / "computing.py"
 
@@ -19,9 +19,9 @@ class Loans:
         self.witnesses = cluster.home / "witnesses"
         self.witnesses.mkdir()
 
-    def lend(self, *pilot: str, gpus: int = 2, slurm: tuple[str, ...] = ()) -> str:
-        """Have Slurm start a pilot; return the id of its job there."""
-        words = [sys.executable, "-m", "ebbtide_cli.main", "agent", "pilot", "--gpus", "4xA100-40GB", *ANY_ACCOUNT]
+    def lend(self, *pilot: str, gpus: int = 2, slurm: tuple[str, ...] = (), shows: str = "4xA100-40GB") -> str:
+        """Have Slurm start a pilot whose driver shows these GPUs; return the id of its job there."""
+        words = [sys.executable, "-m", "ebbtide_cli.main", "agent", "pilot", "--gpus", shows, *ANY_ACCOUNT]
         script = f"export EBB_HOME={self.cluster.home}\ncd {Path.cwd()}\nsrun --overlap {' '.join([*words, *pilot])}"
         output = self.slurm.folder / "pilot-%j.txt"
         options = ["-p", "low", "-t", "10", "--no-requeue", "-c", "2", "--mem", "1000", "-o", str(output), *slurm]
@@ -29,9 +29,9 @@ class Loans:
 
     def node_of(self, loan: str) -> str:
         """The name of the node that a pilot runs; waits until it is up."""
-        named = [f"sn1-{loan}", f"sn2-{loan}"]
-        wait_for(f"a node of {loan} is up: {self.said(loan)}", lambda: self.cluster.nodes_up() & {*named})
-        return next(iter(self.cluster.nodes_up() & {*named}))
+        named = {f"{node}-{loan}" for node in NODES}
+        wait_for(f"a node of {loan} is up: {self.said(loan)}", lambda: self.cluster.nodes_up() & named)
+        return next(iter(self.cluster.nodes_up() & named))
 
     def said(self, loan: str) -> str:
         """What the pilot printed."""

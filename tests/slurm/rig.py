@@ -15,7 +15,9 @@ from typing import Final
 import psutil
 
 PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scontrol", "scancel")
-NODES: Final = ("sn1", "sn2")
+NODES: Final = tuple(f"sn{number}p{os.getpid()}" for number in (1, 2))
+"""Slurm names the cgroups of jobs by node and number, so those of another process on this machine need other names."""
+FIRST, SECOND = NODES
 GPUS: Final = 4
 GRACE_S: Final = 20
 """What Slurm leaves to whom it preempts, in seconds."""
@@ -193,7 +195,7 @@ def _free_port() -> int:
 
 
 def _remove_cgroups() -> None:
-    for top in Path("/sys/fs/cgroup").glob("*/slurm*"):
+    for top in (path for node in NODES for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}")):
         for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
             with suppress(OSError):
                 folder.rmdir()

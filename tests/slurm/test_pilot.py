@@ -2,30 +2,19 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import wait_for
-from tests.e2e.conftest import a_home
 from tests.slurm.lent import Loans
-from tests.slurm.rig import GRACE_S, Slurm
+from tests.slurm.rig import FIRST, GRACE_S, SECOND
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def loans(slurm: Slurm) -> Iterator[Loans]:
-    with a_home() as cluster:
-        cluster.up_for_people()
-        yield Loans(cluster, slurm)
-        slurm.try_command("scancel", "--user", "root")
-        wait_for("Slurm has all jobs back", lambda: not slurm.command("squeue", "-h").strip())
-
-
 def test_a_pilot_offers_what_slurm_gave_it_until_its_job_there_ends(loans: Loans) -> None:
-    first, second = loans.lend(slurm=("-w", "sn1")), loans.lend(gpus=1, slurm=("-w", "sn1"))
+    first, second = loans.lend(slurm=("-w", FIRST)), loans.lend(gpus=1, slurm=("-w", FIRST))
     names = [loans.node_of(first), loans.node_of(second)]
     nodes = {node["name"]: node for node in loans.cluster.facts("nodes") if node["name"] in names}
     assert [len(nodes[name]["gpus"]) for name in names] == [2, 1]
@@ -38,13 +27,13 @@ def test_a_pilot_offers_what_slurm_gave_it_until_its_job_there_ends(loans: Loans
 
 
 def test_jobs_save_and_go_on_elsewhere_when_slurm_preempts_their_loan(loans: Loans) -> None:
-    loan = loans.lend(slurm=("-w", "sn1"))
+    loan = loans.lend(slurm=("-w", FIRST))
     loans.node_of(loan)
     jobs = [loans.compute(), loans.compute(how="plain")]
     for job in jobs:
         loans.wait_for_steps(job, 5)
-    loans.node_of(loans.lend(slurm=("-w", "sn2")))
-    urgent = loans.slurm.batch("sleep 5", "-p", "high", "-w", "sn1", "--gres=gpu:4")
+    loans.node_of(loans.lend(slurm=("-w", SECOND)))
+    urgent = loans.slurm.batch("sleep 5", "-p", "high", "-w", FIRST, "--gres=gpu:4")
     loans.ended(loan)
     wait_for("Slurm starts the urgent job", lambda: loans.slurm.state(urgent) == "RUNNING", GRACE_S / 2)
     for job in jobs:
@@ -53,26 +42,26 @@ def test_jobs_save_and_go_on_elsewhere_when_slurm_preempts_their_loan(loans: Loa
 
 
 def test_jobs_have_left_when_the_time_of_their_loan_is_over(loans: Loans) -> None:
-    loan = loans.lend(slurm=("-w", "sn1", "-t", "1"))
+    loan = loans.lend(slurm=("-w", FIRST, "-t", "1"))
     loans.node_of(loan)
     jobs = [loans.compute(), loans.compute(how="plain")]
     for job in jobs:
         loans.wait_for_steps(job, 5)
-    loans.node_of(loans.lend(slurm=("-w", "sn2")))
+    loans.node_of(loans.lend(slurm=("-w", SECOND)))
     for job in jobs:
         loans.went_on(job)
     loans.ended(loan, 90.0)
-    wait_for("the node has ended", lambda: loans.state_of_node(f"sn1-{loan}") == "ended")
+    wait_for("the node has ended", lambda: loans.state_of_node(f"{FIRST}-{loan}") == "ended")
 
 
 def test_jobs_save_by_themselves_when_the_master_is_away(loans: Loans) -> None:
-    loan = loans.lend(slurm=("-w", "sn1"))
+    loan = loans.lend(slurm=("-w", FIRST))
     loans.node_of(loan)
     jobs = [loans.compute(), loans.compute(how="plain")]
     for job in jobs:
         loans.wait_for_steps(job, 5)
     loans.cluster.kill(loans.cluster.daemon("master"))
-    loans.slurm.batch("sleep 5", "-p", "high", "-w", "sn1", "--gres=gpu:4")
+    loans.slurm.batch("sleep 5", "-p", "high", "-w", FIRST, "--gres=gpu:4")
     loans.ended(loan)
     for job in jobs:
         assert [line["what"] for line in loans.lines(job)][-2:] == ["saved", "leaves"], loans.said(loan)

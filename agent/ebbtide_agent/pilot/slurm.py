@@ -21,8 +21,9 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 class SlurmStep:
     """What Slurm has given a step on one machine.
 
-    ``gpus`` is how many GPUs or MIG slices, and ``minors`` are the minor numbers of their devices, none where Slurm does
-    not say; ``slices`` are the UUIDs of MIG slices, none unless Slurm gives slices. ``cpus`` and ``mem_bytes`` are None where Slurm does not say; ``until`` is when the job ends, in Unix seconds.
+    ``gpus`` is how many GPUs or MIG slices. ``minors`` are the minor numbers of their devices, and ``slices`` the UUIDs
+    of the slices; each is empty where Slurm does not say so. ``cpus`` and ``mem_bytes`` are None where it does not say;
+    ``until`` is when the job ends, in Unix seconds.
     """
 
     job: str
