@@ -166,6 +166,8 @@ class NodeSupply:
     not_before: float = 0.0
     trouble: str = ""
     asked_at: float = 0.0
+    looked_at: float = 0.0
+    """When the lender was asked about all loans last."""
     needed_at: float = 0.0
 
     def unfinished(self) -> list[BorrowedNode]:
