@@ -16,7 +16,7 @@ SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 FILE = """
 [supply.hpc]
 pool = "hpc"
-max_nodes = 3
+max_nodes = {most}
 gpus_per_node = 2
 gpu_type = "A100-40GB"
 gpu_mem = "40GiB"
@@ -39,16 +39,17 @@ class Borrower:
         self.folder = folder
         self.suppliers: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> None:
+    def start(self, max_nodes: int = 3) -> None:
         self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
-        self.write()
+        self.write(max_nodes=max_nodes)
         (self.cluster.home / "ebbtide.toml").write_text("[pools.hpc]\n")
         self.cluster.up("none", "--node", "login")
 
-    def write(self, more: str = '"--gres=gpu:2"') -> None:
+    def write(self, more: str = '"--gres=gpu:2"', max_nodes: int = 3) -> None:
         account = ", ".join(f'"{word}"' for word in ANY_ACCOUNT)
         home, root = self.folder / "loans", self.folder / "root"
-        (self.cluster.home / "supply.toml").write_text(FILE.format(home=home, root=root, account=account, more=more))
+        text = FILE.format(home=home, root=root, account=account, more=more, most=max_nodes)
+        (self.cluster.home / "supply.toml").write_text(text)
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Start a supplier."""
@@ -70,8 +71,8 @@ class Borrower:
     def phases(self) -> list[str]:
         return [loan["phase"] for loan in self.supply()["loans"]]
 
-    def submit(self, *options: str) -> str:
-        return self.cluster.submit("--pool", "hpc", "--gpus", "2", "--grace", "2s", *options, "--", *SLEEPS)
+    def submit(self, *options: str, command: tuple[str, ...] = SLEEPS) -> str:
+        return self.cluster.submit("--pool", "hpc", "--gpus", "2", "--grace", "2s", *options, "--", *command)
 
     def jobs_in_slurm(self) -> list[str]:
         return self.slurm.command("squeue", "-h", "-o", "%j").split()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.cluster import wait_for
 from tests.e2e.conftest import a_home
+from tests.slurm.borrower import Borrower, a_borrower
 from tests.slurm.lent import Loans
 from tests.slurm.rig import Slurm, a_slurm
 
@@ -28,3 +29,9 @@ def loans(slurm: Slurm) -> Iterator[Loans]:
         yield Loans(cluster, slurm)
         slurm.try_command("scancel", "--user", "root")
         wait_for("Slurm has all jobs back", lambda: not slurm.command("squeue", "-h").strip())
+
+
+@pytest.fixture
+def borrower(slurm: Slurm) -> Iterator[Borrower]:
+    with a_borrower(slurm) as borrower:
+        yield borrower

@@ -2,21 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.cluster import wait_for
-from tests.slurm.borrower import Borrower, a_borrower
-from tests.slurm.rig import Slurm
+from tests.slurm.borrower import Borrower
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def borrower(slurm: Slurm) -> Iterator[Borrower]:
-    with a_borrower(slurm) as borrower:
-        yield borrower
 
 
 def test_nodes_come_as_jobs_wait_and_go_when_nobody_needs_them(borrower: Borrower) -> None:
