@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ebbtide_agent.pilot.pilot import IDLE_S
 
 from tests.e2e.cluster import wait_for
 from tests.slurm.lent import Loans
@@ -68,11 +69,13 @@ def test_jobs_save_by_themselves_when_the_master_is_away(loans: Loans) -> None:
 
 
 def test_a_node_is_given_back_when_nobody_needs_it_and_after_scancel(loans: Loans) -> None:
-    idle, busy = loans.lend("--idle", "3s"), loans.lend("--idle", "3s", "--label", "kind=busy")
-    loans.node_of(idle), loans.node_of(busy)
+    busy = loans.lend("--idle", "20s", "--label", "kind=busy")
+    loans.node_of(busy)
     job = loans.compute(10**6, "--select", "kind=busy")
     loans.wait_for_steps(job, 1)
-    loans.ended(idle)
+    idle = loans.lend("--idle", "3s")
+    loans.node_of(idle)
+    loans.ended(idle, 3.0 + IDLE_S)
     assert "event=leaving why=idle" in loans.said(idle)
     assert loans.slurm.state(busy) == "RUNNING"
     loans.slurm.command("scancel", busy)

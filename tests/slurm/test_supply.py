@@ -39,6 +39,20 @@ def test_a_loan_that_is_killed_frees_its_job_at_once_because_slurm_proves_its_de
     borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
 
 
+def test_an_end_that_slurm_moves_forward_reaches_the_jobs(borrower: Borrower) -> None:
+    borrower.serve()
+    job = borrower.submit()
+    borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
+    [loan] = borrower.supply()["loans"]
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 90.0))
+    borrower.slurm.command("scontrol", "update", f"jobid={loan['job']}", f"EndTime={end}")
+    wait_for(f"it runs elsewhere: {borrower.said()}", lambda: borrower.cluster.show(job)["attempt"] == 2, 150)
+    borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
+    [left, _] = borrower.cluster.show(job)["attempts"]
+    assert left["nodes"] == [loan["id"]]
+    assert "the lender has moved its end" in borrower.said()
+
+
 def test_a_supplier_that_is_killed_finds_its_loans_again_and_asks_for_no_more_than_it_may(borrower: Borrower) -> None:
     jobs = [borrower.submit() for _ in range(5)]
     for _ in range(4):
