@@ -93,10 +93,10 @@ def needy(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NeedyMaster]:
 @pytest.mark.parametrize("nodes", [1, 250])
 def test_slurm_is_asked_twice_a_minute_however_many_loans_there_are(home: Path, needy: NeedyMaster, nodes: int) -> None:
     counted = Counted(home, needy, nodes)
-    counted.serve(counted.supplier(), 121)
-    assert len(counted.at["squeue"]) == 5
+    counted.serve(counted.supplier(), 61)
+    assert len(counted.at["squeue"]) == 3
     assert all(later - earlier >= 30.0 for earlier, later in pairwise(counted.at["squeue"]))
-    assert len(counted.at["sbatch"]) == min(25, 256 - nodes)
+    assert len(counted.at["sbatch"]) == min(13, 256 - nodes)
     assert all(later - earlier >= 5.0 for earlier, later in pairwise(counted.at["sbatch"]))
     assert set(counted.at) <= {"squeue", "sbatch", "scontrol"}
     assert len(counted.at["scontrol"]) == 1
@@ -104,10 +104,10 @@ def test_slurm_is_asked_twice_a_minute_however_many_loans_there_are(home: Path, 
 
 def test_suppliers_that_are_started_again_and_again_ask_no_more_often_together(home: Path, needy: NeedyMaster) -> None:
     counted = Counted(home, needy, 1)
-    for _ in range(20):
-        counted.serve(counted.supplier(), 4)
-    assert len(counted.at["squeue"]) == 3
-    assert len(counted.at["sbatch"]) == 16
+    for _ in range(11):
+        counted.serve(counted.supplier(), 3)
+    assert len(counted.at["squeue"]) == 2
+    assert len(counted.at["sbatch"]) == 7
 
 
 def test_slurm_is_asked_though_the_clock_was_set_back(home: Path, needy: NeedyMaster) -> None:

@@ -44,10 +44,12 @@ def processes_seen() -> Iterator[set[bytes]]:
 def files_with(words: list[bytes], *folders: Path) -> set[Path]:
     """The files in which one of the words is."""
     found = set()
-    for path in (path for folder in folders for path in folder.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file() and any(word in path.read_bytes() for word in words):
-                found.add(path)
+    for top in folders:
+        for folder, _, names in os.walk(top):
+            for path in (Path(folder, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.is_file() and any(word in path.read_bytes() for word in words):
+                        found.add(path)
     return found
 
 
