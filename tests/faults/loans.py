@@ -21,7 +21,7 @@ from tests.e2e.cluster import wait_for
 from tests.faults.lenders import LENDERS, FaultyLender
 
 JOBS = 3
-SETTLED_EVERY = 5
+SETTLED_EVERY = 10
 AGAIN_S = 240.0
 """Seconds in which all jobs run again: a lender is asked every half a minute, and a silent node is lost after 20 s."""
 

@@ -41,7 +41,7 @@ def test_nothing_of_a_job_starts_elsewhere_while_what_slurm_has_lost_sight_of_li
     [loan] = borrower.supply()["loans"]
     try:
         borrower.slurm.command("scancel", "--signal=KILL", loan["job"])
-        wait_for(f"Slurm takes it for over: {borrower.said()}", lambda: borrower.phases() == ["ended"], 120)
+        wait_for("Slurm takes it for over", lambda: borrower.supply()["loans"][0]["phase"] == "ended", 120)
         borrower.cluster.wait_for_state(job, "UNREACHABLE", seconds=120)
         assert alive(there["escaped"]), "it was to outlive the job of Slurm"
         other = borrower.submit()
