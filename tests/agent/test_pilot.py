@@ -127,7 +127,8 @@ class Lending:
         self.end = NodeEnd(said, folder / "notice.json")
         self.telemetry = Telemetry(_NoGpus(), None, end=self.end)
         monkeypatch.setattr(pilot_module, "end_of", self.end_of)
-        monkeypatch.setattr(pilot_module, "_QUIET_S", 0.1)
+        for name in ("_HEARD_S", "_QUIET_S"):
+            monkeypatch.setattr(pilot_module, name, 0.1)
         self.pilot = Pilot(lent, folder, self.telemetry, lambda: self.left, lambda: self.read_at)
 
     async def end_of(self, job: str) -> float | None:

@@ -121,8 +121,9 @@ def _end_of(slurm: Slurm, loan: str) -> float:
 def _signalled(slurm: Slurm, loan: str) -> float:
     """When Slurm signalled the loan's step, as its daemon there has noted, in Unix seconds."""
     said = (slurm.folder / f"slurmd.{FIRST}.log").read_text()
-    [at] = re.findall(rf"^\[(\S+)\] \[{loan}\.0\] .*STEP {loan}\.0 .*CANCELLED", said, re.MULTILINE)
-    return datetime.fromisoformat(at).timestamp()
+    found = re.findall(rf"^\[(\S+)\] \[{loan}\.0\] .*STEP {loan}\.0 .*CANCELLED", said, re.MULTILINE)
+    assert found, f"loan {loan} was not signalled:\n{said[-3000:]}"
+    return datetime.fromisoformat(found[0]).timestamp()
 
 
 def _words(name: str, seconds: Sequence[float]) -> str:
