@@ -20,7 +20,7 @@ from tests.e2e.cluster import wait_for
 from tests.e2e.conftest import a_home
 from tests.e2e.day.test_nothing_is_lost import check_progress
 from tests.slurm.lent import Loans
-from tests.slurm.rig import FIRST, GPUS, SECOND, Slurm, a_slurm
+from tests.slurm.rig import FIRST, GPUS, OVER, SECOND, Slurm, a_slurm
 
 AT_A_TIME = GPUS
 """Loans that end together, each with one GPU and one job."""
@@ -104,7 +104,7 @@ def _wait_for_all(slurm: Slurm, lent: Sequence[str]) -> dict[str, float]:
         states = slurm.command("squeue", "-h", "-t", "all", "-j", ",".join(lent), "-o", "%i %T").split()
         at = time.time()
         for loan, state in zip(states[::2], states[1::2], strict=True):
-            if state not in ("PENDING", "RUNNING", "COMPLETING"):
+            if state in OVER:
                 gone.setdefault(loan, at)
         return len(gone) == len(lent)
 
@@ -154,13 +154,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preemptions", type=int, default=20)
     parser.add_argument("--walltimes", type=int, default=10)
+    parser.add_argument("--master", choices=["there", "away", "both"], default="both")
     options = parser.parse_args()
     counts = {"preemption": options.preemptions, "walltime": options.walltimes}
     held = True
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         Path(folder).chmod(0o755)
         with a_slurm(Path(folder)) as slurm:
-            for master in (True, False):
+            for master in {"there": [True], "away": [False], "both": [True, False]}[options.master]:
                 found: list[Ended] = []
                 for why, count in counts.items():
                     for done in range(0, count, AT_A_TIME):

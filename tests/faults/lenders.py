@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 from tests.e2e.cluster import Cluster, processes_of
 from tests.pods.borrowed import MOST_NODES, Borrowed
 from tests.slurm.borrower import Borrower
@@ -116,17 +114,10 @@ class FaultySlurm:
         elif running := self._running():
             id, node = rng.choice(running)
             if kind == "pilot":
-                return self._kill_pilot(id)
+                return self._borrower.kill_pilot(id)
             self._slurm.batch("sleep 1", "-p", "high", "-w", node, f"--gres=gpu:{GPUS}", "-t", "1")
         else:
             return False
-        return True
-
-    def _kill_pilot(self, id: str) -> bool:
-        pilots = (process for process in processes_of(self._borrower.folder / "loans") if _is_pilot(process, id))
-        if (pilot := next(pilots, None)) is None:
-            return False
-        pilot.kill()
         return True
 
     def _running(self) -> list[tuple[str, str]]:
@@ -180,15 +171,6 @@ class FaultySlurm:
             f"; {self._highest} of {self._most} loans at most, {self._confirmed} deaths confirmed by hand; "
             f"{asked['squeue']} squeue and {asked['sbatch']} sbatch of the suppliers in {seconds:.0f} s"
         )
-
-
-def _is_pilot(process: psutil.Process, id: str) -> bool:
-    """Whether this is the agent of a loan, and not the `srun` that started it, nor a process that it has forked."""
-    with suppress(psutil.Error):
-        words, parent = process.cmdline(), process.parent()
-        is_agent = "pilot" in words and id in words and "python" in words[0]
-        return is_agent and (parent is None or parent.cmdline() != words)
-    return False
 
 
 def _tasks_of(job: str) -> list[str]:

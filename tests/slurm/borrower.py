@@ -5,10 +5,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, wait_for
+import psutil
+
+from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, processes_of, wait_for
 from tests.e2e.test_between_machines import free_ports
 from tests.slurm.rig import Slurm
 
@@ -74,6 +76,14 @@ class Borrower:
     def submit(self, *options: str, command: tuple[str, ...] = SLEEPS) -> str:
         return self.cluster.submit("--pool", "hpc", "--gpus", "2", "--grace", "2s", *options, "--", *command)
 
+    def kill_pilot(self, id: str) -> bool:
+        """kill -9 of the agent of a loan; return whether there was one. `scancel --signal=KILL` warns it before."""
+        pilots = (process for process in processes_of(self.folder / "loans") if _is_pilot(process, id))
+        if (pilot := next(pilots, None)) is None:
+            return False
+        pilot.kill()
+        return True
+
     def jobs_in_slurm(self) -> list[str]:
         return self.slurm.command("squeue", "-h", "-o", "%j").split()
 
@@ -85,6 +95,15 @@ class Borrower:
         self.slurm.try_command("scancel", "--user", "root")
         wait_for("Slurm has all jobs back", lambda: not self.jobs_in_slurm())
         self.cluster.close()
+
+
+def _is_pilot(process: psutil.Process, id: str) -> bool:
+    """Whether this is the agent of a loan, and not the `srun` that started it, nor a process that it has forked."""
+    with suppress(psutil.Error):
+        words, parent = process.cmdline(), process.parent()
+        is_agent = "pilot" in words and id in words and "python" in words[0]
+        return is_agent and (parent is None or parent.cmdline() != words)
+    return False
 
 
 @contextmanager

@@ -23,7 +23,8 @@ GRACE_S: Final = 20
 """What Slurm leaves to whom it preempts, in seconds."""
 _MAJOR: Final = 240  # of the GPUs' devices; which driver that is does not matter, as nobody opens them
 _START_S: Final = 30.0
-_OVER: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+OVER: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+"""States of jobs that have ended, and whose processes are gone as far as Slurm knows."""
 
 
 class Slurm:
@@ -83,7 +84,7 @@ class Slurm:
 
     def is_over(self, job: str) -> bool:
         """Whether a job has ended, and its processes are gone as far as Slurm knows."""
-        return self.state(job) in ("", *_OVER)
+        return self.state(job) in ("", *OVER)
 
     def logs(self) -> str:
         """The ends of the daemons' logs."""

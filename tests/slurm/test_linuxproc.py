@@ -40,7 +40,7 @@ def test_nothing_of_a_job_starts_elsewhere_while_what_slurm_has_lost_sight_of_li
     there = processes(notes)
     [loan] = borrower.supply()["loans"]
     try:
-        borrower.slurm.command("scancel", "--signal=KILL", loan["job"])
+        assert borrower.kill_pilot(loan["id"])
         wait_for("Slurm takes it for over", lambda: borrower.supply()["loans"][0]["phase"] == "ended", 120)
         borrower.cluster.wait_for_state(job, "UNREACHABLE", seconds=120)
         assert alive(there["escaped"]), "it was to outlive the job of Slurm"

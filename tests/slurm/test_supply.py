@@ -34,7 +34,7 @@ def test_a_loan_that_is_killed_frees_its_job_at_once_because_slurm_proves_its_de
     job = borrower.submit("--retries", "3")
     borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
     [loan] = borrower.supply()["loans"]
-    borrower.slurm.command("scancel", "--signal=KILL", loan["job"])
+    assert borrower.kill_pilot(loan["id"])
     wait_for(f"it runs elsewhere: {borrower.said()}", lambda: borrower.cluster.show(job)["attempt"] == 2, 120)
     borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
 
