@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.e2e.cluster import wait_for
 from tests.e2e.conftest import a_home
 from tests.e2e.day.test_nothing_is_lost import check_progress
+from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
 from tests.slurm.lent import Loans
 from tests.slurm.rig import FIRST, GPUS, OVER, SECOND, Slurm, a_slurm
 
@@ -172,4 +173,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with until_interrupted():
+        sys.exit(main())
+    sys.exit(EXIT_INTERRUPTED)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tests.e2e.cluster import Cluster, processes_of
 from tests.pods.borrowed import MOST_NODES, Borrowed
 from tests.slurm.borrower import Borrower
-from tests.slurm.rig import GPUS, PROGRAMS, a_slurm
+from tests.slurm.rig import GPUS, NODES, PROGRAMS, a_slurm
 
 ORPHANED_S = 60.0
 """Seconds after which the lender lends nothing that the supplier does not know of."""
@@ -93,7 +93,7 @@ class FaultySlurm:
         self._slurm = borrower.slurm
         self._most = borrower.supply()["max_nodes"]
         self._began = time.time()
-        self._confirmed = 0
+        self._confirmed = self._resumed = 0
         self._highest = 0
         self._unknown_since: dict[str, float] = {}
         self.cluster = borrower.cluster
@@ -149,7 +149,15 @@ class FaultySlurm:
                 self.wrong.append(f"no supplier has known of {id} for {now - since:.0f} s")
 
     def help(self) -> None:
-        """Confirm that nodes are dead of which nothing is proved, as when Slurm has forgotten a loan."""
+        """Do what people do then.
+
+        A slurmctld that is killed forgets what it has not saved, gives a number of a job once more, and drains the node
+        where it finds the other one; of a loan that it has forgotten nothing is proved.
+        """
+        for node in NODES:
+            if "drain" in self._slurm.try_command("sinfo", "-h", "-n", node, "-o", "%T").stdout:
+                self._slurm.try_command("scontrol", "update", f"nodename={node}", "state=resume")
+                self._resumed += 1
         down = {node["name"] for node in self.cluster.facts("nodes", "--all") if node["state"] == "down"}
         for loan in self._loans():
             if loan["id"] in down and loan["phase"] == "ended" and not loan["proved"] and not _tasks_of(loan["job"]):
@@ -168,7 +176,8 @@ class FaultySlurm:
             if asked[command] > seconds / every_s + 1:
                 self.wrong.append(f"{asked[command]} times {command} in {seconds:.0f} s")
         return (
-            f"; {self._highest} of {self._most} loans at most, {self._confirmed} deaths confirmed by hand; "
+            f"; {self._highest} of {self._most} loans at most, {self._confirmed} deaths confirmed by hand, "
+            f"{self._resumed} drained nodes resumed; "
             f"{asked['squeue']} squeue and {asked['sbatch']} sbatch of the suppliers in {seconds:.0f} s"
         )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.cluster import wait_for
+from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
 from tests.faults.lenders import LENDERS, FaultyLender
 
 JOBS = 3
@@ -131,4 +132,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with until_interrupted():
+        sys.exit(main())
+    sys.exit(EXIT_INTERRUPTED)
