@@ -161,7 +161,7 @@ class FaultySlurm:
         down = {node["name"] for node in self.cluster.facts("nodes", "--all") if node["state"] == "down"}
         for loan in self._loans():
             if loan["id"] in down and loan["phase"] == "ended" and not loan["proved"] and not _tasks_of(loan["job"]):
-                self._confirmed += self.cluster.ebb("node", "confirm-dead", loan["id"], code=None).code == 0
+                self._confirmed += self.cluster.ebb("node", "confirm-dead", loan["id"], "--yes", code=None).code == 0
 
     def lent(self) -> list[str]:
         return [id for id, _, _ in self._jobs()]

@@ -53,7 +53,7 @@ def test_nothing_of_a_job_starts_elsewhere_while_what_slurm_has_lost_sight_of_li
         assert not noted(notes, attempt=2)
     finally:
         end(borrower)
-    borrower.cluster.ebb("node", "confirm-dead", loan["id"])
+    borrower.cluster.ebb("node", "confirm-dead", loan["id"], "--yes")
     wait_for(f"it goes on: {borrower.said()}", lambda: noted(notes, attempt=2), 120)
     end(borrower)
 
