@@ -30,7 +30,7 @@ class Loans:
     def node_of(self, loan: str) -> str:
         """The name of the node that a pilot runs; waits until it is up."""
         named = {f"{node}-{loan}" for node in NODES}
-        wait_for(f"a node of {loan} is up: {self.said(loan)}", lambda: self.cluster.nodes_up() & named)
+        wait_for(f"a node of {loan} is up: {self.said(loan)}", lambda: self.cluster.nodes_up() & named, 60)
         return next(iter(self.cluster.nodes_up() & named))
 
     def said(self, loan: str) -> str:
