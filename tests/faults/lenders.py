@@ -45,6 +45,9 @@ class FaultyLender(Protocol):
     def figures(self) -> str:
         """Return what else was counted."""
 
+    def said(self) -> str:
+        """Return how the lender and the supplier see things now."""
+
 
 class FaultyPods:
     """An emulated Kubernetes."""
@@ -77,6 +80,9 @@ class FaultyPods:
 
     def lent(self) -> list[str]:
         return list(self._borrowed.pods.pods)
+
+    def said(self) -> str:
+        return (self._borrowed.folder / "supplier.log").read_text()[-3000:]
 
     def figures(self) -> str:
         return ""
@@ -165,6 +171,10 @@ class FaultySlurm:
 
     def lent(self) -> list[str]:
         return [id for id, _, _ in self._jobs()]
+
+    def said(self) -> str:
+        slurm = (self._slurm.try_command(*words).stdout for words in (("squeue", "-a"), ("sinfo", "-N", "-l")))
+        return "\n".join([*slurm, self._borrower.said()[-3000:]])
 
     def figures(self) -> str:
         asked = Counter[str]()

@@ -112,7 +112,11 @@ def _settle(faulty: FaultyLender, jobs: list[str]) -> None:
         faulty.help()
         return all(faulty.cluster.show(job)["state"] == "RUNNING" for job in jobs)
 
-    wait_for("all jobs run", all_run, AGAIN_S)
+    try:
+        wait_for("all jobs run", all_run, AGAIN_S)
+    except BaseException:
+        print(faulty.cluster.ebb("ls").out, faulty.cluster.ebb("nodes", "--all").out, faulty.said(), sep="\n")
+        raise
 
 
 def main() -> int:
