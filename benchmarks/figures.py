@@ -1,4 +1,4 @@
-"""Draws what `bench.py` found: times beside those of others, passes beside their mark, and how much of each mark is used."""
+"""Draws what `bench.py` found: values beside those of others, and how much of each mark is used."""
 
 from pathlib import Path
 from typing import Any, Final

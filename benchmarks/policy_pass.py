@@ -122,7 +122,7 @@ class FullCluster:
 
 
 def measured(policies: Sequence[str] = POLICIES, ends: int = ENDS) -> Iterator[Measured]:
-    """Median and 99th percentile of each policy, without reservations and with some; changes the collector's settings."""
+    """Median and 99th percentile of each policy, without reservations and with some; sets the collector up."""
     gc.set_threshold(*COLLECTED)  # as in the master
     for policy in policies:
         for bookings in (0, BOOKINGS):

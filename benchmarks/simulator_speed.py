@@ -160,9 +160,9 @@ def measured(jobs: int, trace: Path | None, accasim: str | None) -> Iterator[Mea
     if trace is None:
         return
     with tempfile.TemporaryDirectory() as folder:
-        theirs = [_accasim(accasim, trace, Path(folder))] if accasim is not None else []
+        theirs = _accasim(accasim, trace, Path(folder)) if accasim is not None else None
     ours = _apart(sys.executable, __file__, "run-hpc2n", str(trace))
-    beside = {"AccaSim": run["jobs"] / run["cpu_s"] for run in theirs}
+    beside = {"AccaSim": theirs["run"] / theirs["cpu_s"]} if theirs is not None else {}
     name = f"simulation of HPC2N's {ours['jobs']:,} jobs under rigid-fcfs, reading them included"
     least = FASTER * beside["AccaSim"] if beside else None
     yield Measured(name=name, value=ours["jobs"] / ours["cpu_s"], unit="jobs/s", least=least, beside=beside)

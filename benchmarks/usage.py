@@ -140,7 +140,7 @@ def questions(now: float) -> Iterator[tuple[tuple[float, ...], tuple[Dimension, 
 
 
 def measured(journal: Journal, jobs: int) -> Iterator[Measured]:
-    """The CPU seconds of each answer, and a line with the number of accounts; changes the collector's settings."""
+    """The CPU seconds of each answer, of three tries the best; sets the collector up."""
     gc.set_threshold(*COLLECTED)  # as in the master
     cluster = new_cluster()
     ledger = Ledger(cluster)
