@@ -31,10 +31,10 @@ AT_ONCE: Final = 64
 LATE_S: Final = 2.0
 JOBS: Final = 10_000
 NODES: Final = 100
-SERVING_S: Final = 5.0
-ATTACHED_S: Final = 30.0
+MARKS: Final = {"serving_s": 5.0, "attached_s": 30.0}
+"""In seconds; and nothing is launched too early."""
 FOLD_S: Final = 0.5
-"""The marks, in seconds; and nothing is launched too early."""
+"""The mark for the fold alone, in seconds of CPU time; it is no promise, and so no reason to fail."""
 
 
 async def submit_all(ask: Any, count: int) -> None:
@@ -110,32 +110,43 @@ async def come_back(master: Master, nodes: list[Node], jobs: int) -> dict[str, f
         await until(lambda: any(node.launched_at for node in nodes))
         master.kill()
         await asyncio.gather(*streams)
-    found = {"serving_s": serving_s, "serving_cpu_s": cpu.user + cpu.system}
-    return {**found, "attached_s": attached_s, "launched_too_early": too_early}
+    return {
+        "serving_s": serving_s,
+        "serving_cpu_s": cpu.user + cpu.system,
+        "attached_s": attached_s,
+        "launched_too_early": too_early,
+    }
+
+
+def found(jobs: int, nodes: int) -> dict[str, float]:
+    """All that was measured, in seconds, and how many launches came too early."""
+    with tempfile.TemporaryDirectory(prefix="ebb-restart-") as folder:
+        restart = asyncio.run(measure(Path(folder), jobs, nodes))
+        return {**restart, "fold_cpu_s": fold_s(Path(folder))}
 
 
 def measured(jobs: int = JOBS, nodes: int = NODES) -> Iterator[Measured]:
-    """All values."""
-    with tempfile.TemporaryDirectory(prefix="ebb-restart-") as folder:
-        found = asyncio.run(measure(Path(folder), jobs, nodes))
-        took_s = fold_s(Path(folder))
-    name = f"restart with {jobs:,} jobs and {nodes} nodes"
-    yield Measured(name=f"{name}: serving", value=found["serving_s"], unit="s", most=SERVING_S)
-    yield Measured(name=f"{name}: CPU until it serves", value=found["serving_cpu_s"], unit="s")
-    yield Measured(name=f"{name}: CPU of the fold", value=took_s, unit="s", most=FOLD_S)
-    yield Measured(name=f"{name}: all nodes back", value=found["attached_s"], unit="s", most=ATTACHED_S)
-    yield Measured(name=f"{name}: launched too early", value=found["launched_too_early"], unit="jobs", most=0)
+    """The same, beside the marks."""
+    values, name = found(jobs, nodes), f"restart with {jobs:,} jobs and {nodes} nodes"
+    yield Measured(name=f"{name}: serving", value=values["serving_s"], unit="s", most=MARKS["serving_s"])
+    yield Measured(name=f"{name}: CPU until it serves", value=values["serving_cpu_s"], unit="s")
+    yield Measured(name=f"{name}: CPU of the fold", value=values["fold_cpu_s"], unit="s", most=FOLD_S)
+    yield Measured(name=f"{name}: all nodes back", value=values["attached_s"], unit="s", most=MARKS["attached_s"])
+    yield Measured(name=f"{name}: launched too early", value=values["launched_too_early"], unit="jobs", most=0)
 
 
 def main() -> int:
-    """Print the figures; 1 if a mark is missed."""
+    """Print the figures; 1 if one of the `MARKS` is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--nodes", type=int, default=NODES)
     options = parser.parse_args()
-    values = list(measured(options.jobs, options.nodes))
-    print(*values, sep="\n")
-    return 1 if any(value.kept is False for value in values) else 0
+    values = found(options.jobs, options.nodes)
+    for name, value in values.items():
+        mark = f" (mark: {MARKS[name]:g})" if name in MARKS else ""
+        print(f"{name}: {value:.2f}{mark}" if name.endswith("_s") else f"{name}: {value:g} (mark: 0)")
+    missed = [name for name, mark in MARKS.items() if values[name] > mark]
+    return 1 if missed or values["launched_too_early"] else 0
 
 
 if __name__ == "__main__":
