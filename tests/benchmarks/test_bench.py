@@ -20,11 +20,12 @@ pytestmark = pytest.mark.slow
 
 def left_in(folder: Path) -> list[str]:
     """The processes whose temporary files are in that folder."""
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
-        if (process.info["environ"] or {}).get("TMPDIR") == str(folder):
-            found.append(f"{process.info['pid']} {process.info['cmdline']}")
-    return found
+    processes = psutil.process_iter(["pid", "cmdline", "environ"])
+    return [
+        f"{process.info['pid']} {process.info['cmdline']}"
+        for process in processes
+        if (process.info["environ"] or {}).get("TMPDIR") == str(folder)
+    ]
 
 
 @pytest.fixture
