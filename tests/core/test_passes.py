@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.cluster import Cluster
+from ebbtide_core.cluster import DUE_AT_ONCE, Cluster
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import JobId, parts
+from ebbtide_core.model.types import JobId, StopCause, parts
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.reconcile import PLACED_AT_ONCE, reconcile
@@ -80,6 +80,31 @@ def test_of_very_many_jobs_that_can_start_some_start_in_each_pass_and_the_next_p
         commands = cluster.handle(e.SchedulingDue(), 2.0)
     assert passes == 2
     assert started(cluster) == [str(number) for number in range(count)]
+
+
+def test_of_very_many_jobs_whose_time_is_over_some_are_stopped_in_each_pass_and_nothing_starts_before_all_are() -> None:
+    cluster = Cluster(create_policy("fitgpp", {}))
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=0, gpus_max=0, time_limit_s=60.0)
+    count = 2 * DUE_AT_ONCE + 1
+    ids = [JobId(str(number)) for number in range(count)]
+    cluster.handle(registration("a"), 1.0)
+    for id in ids:
+        cluster.handle(e.JobSubmitted(id, spec, "ann"), 1.0)
+    cluster.handle(e.SchedulingDue(), 1.0)
+    for id in ids:
+        cluster.handle(e.AttemptStarted(id, 1, 100), 1.0)
+    late = JobId("late")
+    cluster.handle(e.JobSubmitted(late, spec, "ann"), 62.0)
+
+    def stopped() -> int:
+        orders = [attempt.stop for job in cluster.state.jobs.values() for attempt in job.attempts]
+        return sum(order is not None and order.cause is StopCause.TIME_LIMIT for order in orders)
+
+    for passes in (1, 2):
+        assert wake_times(cluster.handle(e.SchedulingDue(), 62.0)) == [62.0]
+        assert (stopped(), late in started(cluster)) == (passes * DUE_AT_ONCE, False)
+    cluster.handle(e.SchedulingDue(), 62.0)
+    assert (stopped(), late in started(cluster)) == (count, True)
 
 
 def test_a_job_that_is_held_resized_or_cancelled_between_two_passes_of_one_plan_does_not_start_by_it() -> None:
