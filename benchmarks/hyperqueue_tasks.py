@@ -5,6 +5,7 @@ it; a line with the seconds that the submit took is printed for each. The end of
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,12 +15,15 @@ CORES = 8
 
 def main(folder: str) -> None:
     """Serve until the end of the input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # it prints a table of itself
     from hyperqueue import Job, LocalCluster
     from hyperqueue.cluster import WorkerConfig
 
+    Path(folder).mkdir()
     with LocalCluster(folder, WorkerConfig(cores=CORES)) as cluster:
         client = cluster.client()
-        print("ready", flush=True)
+        print("ready", file=answers, flush=True)
         for line in sys.stdin:
             command, tasks = json.loads(line)
             job = Job(default_workdir=Path(folder), max_fails=None)
@@ -27,7 +31,7 @@ def main(folder: str) -> None:
                 job.program(command, stdout=None, stderr=None)
             began = time.perf_counter()
             client.submit(job)
-            print(time.perf_counter() - began, flush=True)
+            print(time.perf_counter() - began, file=answers, flush=True)
 
 
 if __name__ == "__main__":

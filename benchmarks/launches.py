@@ -7,7 +7,8 @@ Each has 8 GPUs, or 8 cores, and starts the same commands of ``sh`` and ``bash``
 
 - from a submit to the job's first line, by a call of the API and by the command (``ebb submit``, ``sbatch``);
 - 8 jobs of one GPU each fill the cluster; an urgent job comes, which takes half a second: from its submit to its first
-  line, and from its end to the first line of the job that had to go for it;
+  line, and from its end to the first line of the job that had to go for it. Slurm lets that wait for two minutes by
+  itself, which are taken back by ``scontrol update StartTime=now``;
 - an array of 5,000 tasks that do next to nothing: jobs a second, and CPU time of all processes for each job.
 
 Slurm is Debian's, as tests/slurm starts it (as root), with settings for many short jobs. HyperQueue runs in an
@@ -68,6 +69,9 @@ class EbbtideJobs:
         """Queue the script for one GPU, as a user does."""
         ebb("submit", "--gpus", "1", "--", "/bin/bash", "-c", script)
 
+    def let_return(self) -> None:
+        """Nothing: who was preempted comes back by itself."""
+
     def clear(self) -> None:
         """Cancel all jobs, and wait until they are gone."""
         with connected(None) as stub:
@@ -82,7 +86,7 @@ class TunedSlurm(rig.Slurm):
     name = "Slurm"
     _SETTINGS: Final = {
         "SchedulerParameters": "batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,"
-        "default_queue_depth=10000,bf_max_job_test=1000,requeue_delay=0",
+        "default_queue_depth=10000,bf_max_job_test=1000",
         "KillWait": "1",
         "MaxArraySize": "10001",
         "MaxJobCount": "50000",
@@ -96,11 +100,24 @@ class TunedSlurm(rig.Slurm):
 
     def submit(self, script: str, tasks: int = 0, urgent: bool = False) -> None:
         """Queue the script for one GPU, or an array of it; Slurm has no other way in than its command."""
-        options = ["--gres=gpu:1", "-c", "1", "-o", "/dev/null", f"--partition={'high' if urgent else 'low'}"]
+        options = [
+            "--gres=gpu:1",
+            "-c",
+            "1",
+            "--mem=100",
+            "-o",
+            "/dev/null",
+            f"--partition={'high' if urgent else 'low'}",
+        ]
         options += ["--requeue", *([f"--array=0-{tasks - 1}"] if tasks else [])]
         self.batch(script, *options)
 
     submit_by_command = submit
+
+    def let_return(self) -> None:
+        """Take back the two minutes for which Slurm lets a preempted job wait by itself."""
+        for job in self.command("squeue", "-h", "-t", "PENDING", "-o", "%i").split():
+            self.command("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def clear(self) -> None:
         """Cancel all jobs, and wait until they are gone."""
@@ -211,6 +228,8 @@ def steps_aside_s(system: Any, folder: Path) -> tuple[float, float]:
     time.sleep(URGENT_S)  # the last one that began has set its trap
     asked_at = time.time()
     system.submit(URGENT.format(file=urgent), urgent=True)
+    _until(lambda: _times(urgent))
+    system.let_return()
     _until(lambda: len(_times(urgent)) == 2)
     _until(lambda: len(_times(victims)) > GPUS)
     began, ended = _times(urgent)
