@@ -129,7 +129,7 @@ def test_what_a_plan_has_left_on_a_node_that_is_removed_in_between_is_left_to_th
     state = cluster.state
     state.add_anti_affinity(state.jobs[JobId("0")], state.jobs[JobId("1")], 1e6)
     for name in "ab":
-        cluster.handle(registration(name, PLACED_AT_ONCE // 20), 2.0)
+        cluster.handle(registration(name, -(-PLACED_AT_ONCE // 20)), 2.0)
     cluster.handle(e.SchedulingDue(), 2.0)
     used = {job.attempts[-1].allocation.node_ids[0] for job in state.jobs.values() if job.live is not None}
     [unused] = state.nodes.keys() - used
