@@ -437,7 +437,7 @@ class ClusterState:
 
         ``most`` deadlines are looked at; `has_due_deadlines` says whether more have come.
         """
-        due = []
+        due: list[Job | None] = []
         while self.has_due_deadlines(now) and len(due) < most:
             due.append(self.jobs.get(heapq.heappop(self._deadlines)[1]))
         return [job for job in due if job is not None and job.running]
