@@ -46,7 +46,7 @@ def may_ask_equals(job: Job, outlook: Outlook) -> bool:
     """Return whether jobs of its own priority may be preempted for ``job``.
 
     They are for a trial-and-error job, and for one that is known to be done soon. What earlier runs suggest is too
-    uncertain: measured on generated workloads, all jobs take longer if others step aside for that.
+    uncertain: flow times were longer, on FitGpp's workload and on bags, where others stepped aside for that.
     """
     return outlook.source in KNOWN or _is_trial(job, outlook)
 
