@@ -214,7 +214,7 @@ class _Turns:
             if not where:
                 continue
             given += job.gpus_min
-            if not self._weigh(job, wait_s):
+            if not self._weigh(job, wait_s, due=True):
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
@@ -294,19 +294,20 @@ class _Turns:
 
     # --- preemption ---
 
-    def _weigh(self, job: Job, wait_s: float) -> bool:
+    def _weigh(self, job: Job, wait_s: float, due: bool = False) -> bool:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
+        equals = due or may_ask_equals(job, mine)
         nodes = self.tides.rates.cheapest_first(
             job.priority,
-            equals=may_ask_equals(job, mine),
+            equals=equals,
             less_urgent=wait_s > PATIENCE * mine.left_s,
         )
         if self.weighed >= MOST_WEIGHED or not nodes or nodes[0].price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best = self._best_choice(job, nodes, worth, wait_s)
+        best = self._best_choice(job, nodes, worth, wait_s, equals)
         if best is None:
             return False
         last = self.outlook(best[0][-1])
@@ -316,7 +317,9 @@ class _Turns:
         self._first_rooms.clear()
         return True
 
-    def _best_choice(self, job: Job, nodes: list[Candidate], worth: float, wait_s: float) -> Choice | None:
+    def _best_choice(
+        self, job: Job, nodes: list[Candidate], worth: float, wait_s: float, equals: bool
+    ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
         What bounds the choice on a node may be a minute old, in which a price hardly falls by half. Half of it times
@@ -328,7 +331,7 @@ class _Turns:
                 other.id: other
                 for candidate in nodes
                 if candidate.left_s > TWICE * left_s
-                for other in self._able(job, candidate.node)
+                for other in self._able(job, candidate.node, equals)
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
@@ -336,20 +339,20 @@ class _Turns:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least:
                 break
-            if most_s > TWICE * left_s and (able := self._able(job, id)):
+            if most_s > TWICE * left_s and (able := self._able(job, id, equals)):
                 found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
         return best
 
-    def _able(self, job: Job, id: NodeId) -> list[Job]:
+    def _able(self, job: Job, id: NodeId, equals: bool) -> list[Job]:
         """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
         node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
         if not self.draft.trial.is_gang(job) and (
             node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
         ):
             return []
-        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
+        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job, equals)]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -359,12 +362,12 @@ class _Turns:
             found = self._planned[id] = [(gpus_on(job, id), job) for job in jobs]
         return found
 
-    def _may_step_aside(self, other: Job, job: Job) -> bool:
+    def _may_step_aside(self, other: Job, job: Job, equals: bool) -> bool:
         """Return whether ``other`` may be preempted for ``job`` if it pays."""
         if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
         if other.priority == job.priority:
-            if not other.running or other.id in self.tides.was_due or not may_ask_equals(job, self.outlook(job)):
+            if not other.running or other.id in self.tides.was_due or not equals:
                 return False
             if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
                 return False
