@@ -12,8 +12,9 @@ expected to appear (`RoomRates`), and as much later as it has waited in vain, bu
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
 victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
 that it would preempt in turn, nor for a small error of an estimate. Jobs of its own priority step aside only for a
-trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts
-next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+trial-and-error job, for one that is known to be done soon (`may_ask_equals`), and for one that is due. The delay of a
+less urgent job counts next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent
+job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -90,7 +91,7 @@ class Tide(Policy):
     """
 
     bound: float = 8.0
-    min_run_s: float = 600.0
+    min_run_s: float = 1.0
     resize_after_s: float = 60.0
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY, JobImportance.WEIGHT})
 
@@ -215,6 +216,7 @@ class _Turns:
                 continue
             given += job.gpus_min
             if not self._weigh(job, wait_s, due=True):
+                draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
@@ -251,7 +253,7 @@ class _Turns:
             self.draft.wait(job)
             return False
         wait_s = self._wait_s(job)
-        if self._weigh(job, wait_s):
+        if self._weigh(job, wait_s, due=False):
             return True
         if not self.ahead:
             if defragment(self.draft, job, self.policy.resize_after_s):
@@ -294,20 +296,20 @@ class _Turns:
 
     # --- preemption ---
 
-    def _weigh(self, job: Job, wait_s: float, due: bool = False) -> bool:
+    def _weigh(self, job: Job, wait_s: float, *, due: bool) -> bool:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
-        equals = due or may_ask_equals(job, mine)
+        longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self.policy.bound) if due else math.inf
         nodes = self.tides.rates.cheapest_first(
             job.priority,
-            equals=equals,
+            equals=longer < math.inf,
             less_urgent=wait_s > PATIENCE * mine.left_s,
         )
         if self.weighed >= MOST_WEIGHED or not nodes or nodes[0].price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best = self._best_choice(job, nodes, worth, wait_s, equals)
+        best = self._best_choice(job, nodes, worth, wait_s, longer)
         if best is None:
             return False
         last = self.outlook(best[0][-1])
@@ -318,7 +320,7 @@ class _Turns:
         return True
 
     def _best_choice(
-        self, job: Job, nodes: list[Candidate], worth: float, wait_s: float, equals: bool
+        self, job: Job, nodes: list[Candidate], worth: float, wait_s: float, longer: float
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
@@ -331,7 +333,7 @@ class _Turns:
                 other.id: other
                 for candidate in nodes
                 if candidate.left_s > TWICE * left_s
-                for other in self._able(job, candidate.node, equals)
+                for other in self._able(job, candidate.node, longer)
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
@@ -339,20 +341,20 @@ class _Turns:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least:
                 break
-            if most_s > TWICE * left_s and (able := self._able(job, id, equals)):
+            if most_s > TWICE * left_s and (able := self._able(job, id, longer)):
                 found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
         return best
 
-    def _able(self, job: Job, id: NodeId, equals: bool) -> list[Job]:
+    def _able(self, job: Job, id: NodeId, longer: float) -> list[Job]:
         """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
         node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
         if not self.draft.trial.is_gang(job) and (
             node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
         ):
             return []
-        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job, equals)]
+        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job, longer)]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -362,14 +364,14 @@ class _Turns:
             found = self._planned[id] = [(gpus_on(job, id), job) for job in jobs]
         return found
 
-    def _may_step_aside(self, other: Job, job: Job, equals: bool) -> bool:
+    def _may_step_aside(self, other: Job, job: Job, longer: float) -> bool:
         """Return whether ``other`` may be preempted for ``job`` if it pays."""
         if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
         if other.priority == job.priority:
-            if not other.running or other.id in self.tides.was_due or not equals:
+            if not other.running or longer == math.inf or other.id in self.tides.was_due:
                 return False
-            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
+            if self.outlook(other).left_s <= longer * self.outlook(job).left_s + cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
