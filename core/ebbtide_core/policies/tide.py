@@ -54,6 +54,7 @@ from ebbtide_core.policies.room_rates import (
     NEXT_TO_NOTHING,
     Candidate,
     RoomRates,
+    at_risk_s,
     cost_s,
     gpus_on,
     may_ask_equals,
@@ -377,7 +378,8 @@ class _Turns:
 
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
-        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + cost_s(other))
+        theirs = self.outlook(other)
+        loss = TWICE * price(other, theirs) * (self.outlook(job).left_s + cost_s(other) + at_risk_s(other, theirs))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(
