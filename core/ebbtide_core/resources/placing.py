@@ -60,6 +60,14 @@ class Trial:
         shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
         return WHOLE - 1 if shared else 0
 
+    def nodes_with_room(self) -> Iterator[NodeId]:
+        """Iterate over the nodes where a GPU may be free, or a part of one; some may come twice, or be full by now."""
+        for count, nodes in self._room.idle.items():
+            if count:
+                yield from nodes
+        yield from self._room.shared
+        yield from self._books.beside
+
     @property
     def room(self) -> Room:
         """The index of nodes by idle GPUs; it must not be changed."""
