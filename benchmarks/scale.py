@@ -12,6 +12,8 @@ policy over as many nodes while elastic jobs wait.
 
 import argparse
 import asyncio
+import gc
+import itertools
 import json
 import random
 import socket
@@ -19,41 +21,98 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import quantiles
 from typing import Any, Final
 
 import grpc
 import psutil
+from ebbtide_agent.link.deltas import Deltas
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import WHOLE, JobClass, SuspendMode
+from ebbtide_master.main import COLLECTED
+from ebbtide_master.nodes.agents import NODE_SILENCE_S
+from ebbtide_master.nodes.heartbeats import HEARTBEAT_S
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
-from masters import GIB, GPUS, Master, Node, reach, status
+from masters import GIB, GPUS, Master, Node, reach, status, until
+from policy_pass import FullCluster
 
 NODES: Final = (1000, 2000, 5000)
 WAITING: Final = 10_000
 SECONDS: Final = 30.0
 AT_ONCE: Final = 64
 """Agents that introduce themselves at the same time."""
+BEATS: Final = 101
+"""Heartbeats in the script of an agent."""
+FLEETS: Final = 2
+"""Processes that the agents are in."""
+ENDS: Final = 500
+"""Passes that are timed, each after the end of a job."""
+POLICY: Final = "fitgpp"
 TASKS: Final = 1000
 SETTLE_S: Final = 5.0
-SILENCE_S: Final = 20.0
-"""Seconds for which a node is silent before it counts as lost."""
-ONE: Final = job_pb2.Share(numerator=1, denominator=1)
-EIGHT: Final = job_pb2.Share(numerator=GPUS, denominator=1)
+MARKS: Final = {
+    "heartbeat_core": (0.5, "cores"),
+    "registered_s": (10.0, "s"),
+    "lost_s": (5.0, "s"),
+    "pass_p99_ms": (10.0, "ms"),
+    "rss_with_jobs_mib": (1024.0, "MiB"),
+}
+"""What each figure should be below, with 5,000 nodes on two cores."""
 
 
 # --- the agents ---
 
 
+class Script:
+    """What every agent says in turn, written down once: the heartbeats of a node whose GPUs are busy.
+
+    An agent's own heartbeats differ from these only in its name, which is as long as the one in here, and a number.
+    With ``whole``, they are those of an agent from before heartbeats were deltas.
+    """
+
+    NAME: Final = "n00000"
+
+    def __init__(self, whole: bool) -> None:
+        dice, deltas = random.Random(1), Deltas()
+        self.beats = list[bytes]()
+        for _ in range(BEATS):
+            beat = agent_pb2.Heartbeat(gpus=[_reading(f"{self.NAME}-{index}", dice) for index in range(GPUS)])
+            if not whole:
+                deltas.shorten(beat)
+            self.beats.append(beat.SerializeToString())
+
+    def beat(self, name: str, number: int) -> agent_pb2.AgentMessage:
+        """Return a node's heartbeat of that number, which begins with 1; the first one is complete."""
+        turn = number - 1 if number <= BEATS else 1 + (number - 2) % (BEATS - 1)
+        heartbeat = agent_pb2.Heartbeat.FromString(self.beats[turn].replace(self.NAME.encode(), name.encode()))
+        heartbeat.beat = number
+        return agent_pb2.AgentMessage(heartbeat=heartbeat)
+
+
+def _reading(uuid: str, dice: random.Random) -> agent_pb2.GpuReading:
+    return agent_pb2.GpuReading(
+        uuid=uuid,
+        mem_used_bytes=30 * GIB,
+        utilisation=0.93 + 0.04 * dice.random(),
+        healthy=True,
+        mem_reserved_bytes=GIB // 2,
+        temperature_c=60 + dice.randrange(3),
+        power_w=300.0 + 20.0 * dice.random(),
+        idle_bytes=0,
+        processes=[agent_pb2.GpuProcess(pid=4711, mem_bytes=30 * GIB, job_id="1", attempt=1)],
+    )
+
+
 @dataclass
 class Agent(Node):
-    """A node that sends heartbeats: its GPUs are busy, and each reading differs a little from the one before."""
+    """A node that sends heartbeats, and tells nothing else but what becomes of its attempts."""
 
-    dice: random.Random = field(default_factory=random.Random)
+    script: Script = field(kw_only=True)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     heard_at: float = 0.0
-    beats: int = 0
 
     async def attach(self, channel: Any) -> None:
         """Serve one stream until it breaks."""
@@ -67,8 +126,7 @@ class Agent(Node):
                         self.welcomed_at = time.monotonic()
                         beating = asyncio.create_task(self._beat(call, message.welcome.heartbeat_s))
                     case "heard":
-                        self.heard_at = time.monotonic()
-                        self.beats += 1
+                        self.heard_at = self.heard_at or time.monotonic()
                     case "launch":
                         self.running[message.launch.job_id] = message.launch.attempt
                         await self._tell(call, message.launch, agent_pb2.ATTEMPT_PHASE_RUNNING)
@@ -88,38 +146,25 @@ class Agent(Node):
             await call.write(agent_pb2.AgentMessage(status=status(order.job_id, order.attempt, phase)))
 
     async def _beat(self, call: Any, pause_s: float) -> None:
-        number = 0
-        while True:
-            number += 1
-            beat = agent_pb2.Heartbeat(gpus=[self._reading(index) for index in range(GPUS)], beat=number)
+        # The second heartbeat comes after a part of the pause, for agents do not start all at once.
+        due = time.monotonic() - pause_s * random.Random(self.name).random()
+        for number in itertools.count(1):
             async with self.writing:
-                await call.write(agent_pb2.AgentMessage(heartbeat=beat))
-            # The agents' clocks do not agree, so the second heartbeat comes after a part of the pause.
-            await asyncio.sleep(pause_s if number > 1 else pause_s * self.dice.random())
-
-    def _reading(self, index: int) -> agent_pb2.GpuReading:
-        return agent_pb2.GpuReading(
-            uuid=f"{self.name}-{index}",
-            mem_used_bytes=30 * GIB,
-            utilisation=0.9 + 0.1 * self.dice.random(),
-            healthy=True,
-            mem_reserved_bytes=GIB // 2,
-            temperature_c=60 + self.dice.randrange(3),
-            power_w=300.0 + 20 * self.dice.random(),
-            idle_bytes=0,
-        )
+                await call.write(self.script.beat(self.name, number))
+            due += pause_s
+            await asyncio.sleep(due - time.monotonic())
 
 
-async def fleet(address: str, token: str, count: int) -> None:
-    """Be so many nodes until the process is killed; print when all were heard, in seconds after the first Hello."""
-    agents = [Agent(f"n{number:05}", dice=random.Random(number)) for number in range(count)]
+async def fleet(address: str, token: str, numbers: range, whole: bool) -> None:
+    """Be these nodes until the process is killed; print when all were heard, in seconds after the first Hello."""
+    script = Script(whole)
+    agents = [Agent(f"n{number:05}", script=script) for number in numbers]
     free, began = asyncio.Semaphore(AT_ONCE), time.monotonic()
 
     async def serve(agent: Agent) -> None:
         async with reach(address, token) as channel:
             stream = asyncio.create_task(agent.attach(channel))
-            while not agent.welcomed_at and not stream.done():
-                await asyncio.sleep(0.005)
+            await until(lambda: agent.welcomed_at or stream.done())
             free.release()
             await stream
 
@@ -130,26 +175,75 @@ async def fleet(address: str, token: str, count: int) -> None:
 
     async with asyncio.TaskGroup() as streams:
         streams.create_task(introduce())
-        while not all(agent.heard_at for agent in agents):
-            await asyncio.sleep(0.05)
+        await until(lambda: all(agent.heard_at for agent in agents), 600.0)
         print(json.dumps({"registered_s": max(agent.heard_at for agent in agents) - began}), flush=True)
+
+
+# --- the passes ---
+
+
+class ElasticCluster(FullCluster):
+    """A cluster that is full of elastic jobs, while more of them wait."""
+
+    def __init__(self, policy: str, nodes: int, waiting: int) -> None:
+        self.begin(policy, nodes, 0)
+        for _ in range(nodes * GPUS // 2 + waiting):
+            self.submit()
+        self.settle()
+        self.fill(waiting)
+
+    def submit(self) -> None:
+        """Submit an elastic job of a random user and size."""
+        least, most = self.random.choice([(1, 2), (1, 8), (2, 8), (4, 8)])
+        self.submit_job(
+            JobSpec(
+                command=("train",),
+                workdir="/",
+                gpus_min=least * WHOLE,
+                gpus_max=most * WHOLE,
+                job_class=JobClass.BEST_EFFORT,
+                grace_s=30.0,
+                suspend=SuspendMode.CHECKPOINT,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """CPU milliseconds of a pass after the end of a job, and what was there."""
+
+    pass_p50_ms: float
+    pass_p99_ms: float
+    running: int
+    waiting: int
+
+
+def passes(nodes: int, waiting: int) -> Passes:
+    """Time passes of the policy; each follows the end of a job, in place of which another one is submitted."""
+    gc.set_threshold(*COLLECTED)  # as in the master
+    cluster = ElasticCluster(POLICY, nodes, waiting)
+    cuts = quantiles([seconds * 1e3 for seconds in cluster.ends(ENDS)], n=100)
+    return Passes(cuts[49], cuts[98], len(cluster.running), cluster.waiting)
 
 
 # --- the master ---
 
 
-@dataclass
-class Result:
-    """What was measured with so many nodes; CPU is the master's, in seconds, and memory its resident set."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a master was seen to need for so many nodes; CPU is its own."""
 
     nodes: int
     registered_s: float
     registered_cpu_s: float
     heartbeat_core: float
+    """The share of a core that it uses while nothing comes but heartbeats."""
     heartbeat_ms: float
     rss_mib: float
-    filled_rss_mib: float
+    rss_with_jobs_mib: float
+    """The same once jobs wait; all of them are elastic."""
     lost_s: float
+    """Until all nodes were lost, beyond the seconds of silence."""
     lost_cpu_s: float
 
 
@@ -166,88 +260,127 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def nodes_down(port: int) -> int:
-    """Return how many nodes the master counts as silent."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60.0) as page:
-        lines = page.read().decode().splitlines()
-    return sum(int(float(line.rsplit(" ", 1)[1])) for line in lines if line.startswith('ebbtide_nodes{') and '"down"' in line)
+def lost(home: Path) -> int:
+    """Return how many nodes the master has said to be lost, in its log."""
+    return (home / "master.log").read_text().count(" lost: silent for ")
 
 
-async def submit(stub: Any, count: int) -> None:
-    """Have so many elastic jobs wait."""
-    spec = job_pb2.JobSpec(command=["train"], workdir="/", gpus_min=ONE, gpus_max=EIGHT, grace_s=30.0)
+async def submit(stub: Any, least: int, count: int) -> None:
+    """Submit so many jobs of ``least`` to 8 GPUs."""
+    sizes = [job_pb2.Share(numerator=size, denominator=1) for size in (least, GPUS)]
+    spec = job_pb2.JobSpec(command=["train"], workdir="/", gpus_min=sizes[0], gpus_max=sizes[1], grace_s=30.0)
     for first in range(0, count, TASKS):
         wanted = client_pb2.SubmitRequest(spec=spec)
         wanted.tasks.extend(client_pb2.ArrayTask(index=index) for index in range(min(TASKS, count - first)))
         await stub.Submit(wanted, timeout=120.0)
 
 
-async def measure(home: Path, nodes: int, waiting: int, seconds: float, port: int) -> Result:
+async def measured(home: Path, nodes: int, waiting: int, seconds: float, whole: bool) -> Load:
     """Start a master and its nodes, and measure."""
-    master = Master(home)
-    agents = None
+    master, fleets = Master(home), list[asyncio.subprocess.Process]()
     try:
         address = await master.address()
         process = psutil.Process(master.process.pid)
         before = cpu_s(process)
-        agents = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, "--fleet", address, master.token, str(nodes), stdout=subprocess.PIPE
-        )
-        assert agents.stdout is not None
-        registered = json.loads(await agents.stdout.readline())
+        for number in range(FLEETS):
+            command = [sys.executable, __file__, "--fleet", address, master.token, str(number), "--nodes", str(nodes)]
+            command += ["--whole"] * whole
+            fleets.append(await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE))
+        said = [json.loads(await each.stdout.readline()) for each in fleets if each.stdout is not None]
         registered_cpu_s = cpu_s(process) - before
         await asyncio.sleep(SETTLE_S)
         before, began = cpu_s(process), time.monotonic()
         await asyncio.sleep(seconds)
-        used, took = cpu_s(process) - before, time.monotonic() - began
+        core = (cpu_s(process) - before) / (time.monotonic() - began)
         rss = process.memory_info().rss
         async with reach(address, master.token) as channel:
-            await submit(client_pb2_grpc.ClientServiceStub(channel), waiting)
-        filled = process.memory_info().rss
+            stub = client_pb2_grpc.ClientServiceStub(channel)
+            await submit(stub, GPUS, nodes)  # one has all GPUs of each node, so that those that come later wait
+            await submit(stub, 1, waiting)
+        with_jobs = process.memory_info().rss
         before = cpu_s(process)
-        agents.kill()
+        for each in fleets:
+            each.kill()
         silent_at = time.monotonic()
-        await asyncio.sleep(SILENCE_S)
-        while await asyncio.to_thread(nodes_down, port) < nodes:
-            await asyncio.sleep(0.1)
-        return Result(
+        await asyncio.sleep(NODE_SILENCE_S)
+        await until(lambda: lost(home) == nodes, 300.0)
+        async with reach(address, master.token) as channel:  # whatever is before it in the queue is done by then
+            await client_pb2_grpc.ClientServiceStub(channel).ListJobs(client_pb2.ListJobsRequest(limit=1))
+        lost_s = time.monotonic() - silent_at - NODE_SILENCE_S
+        return Load(
             nodes=nodes,
-            registered_s=registered["registered_s"],
+            registered_s=max(each["registered_s"] for each in said),
             registered_cpu_s=registered_cpu_s,
-            heartbeat_core=used / took,
-            heartbeat_ms=1000 * used / took / (nodes / 2.0),
+            heartbeat_core=core,
+            heartbeat_ms=1e3 * core * HEARTBEAT_S / nodes,
             rss_mib=rss / 2**20,
-            filled_rss_mib=filled / 2**20,
-            lost_s=time.monotonic() - silent_at - SILENCE_S,
+            rss_with_jobs_mib=with_jobs / 2**20,
+            lost_s=lost_s,
             lost_cpu_s=cpu_s(process) - before,
         )
     finally:
-        if agents is not None:
+        for each in fleets:
             with suppress(ProcessLookupError):
-                agents.kill()
-            await agents.wait()
+                each.kill()
+            await each.wait()
         master.kill()
 
 
+def loaded(nodes: int, waiting: int, seconds: float, whole: bool) -> Load:
+    """Do the same with a master of its own."""
+    with tempfile.TemporaryDirectory(prefix="ebb-scale-") as folder:
+        (Path(folder) / "ebbtide.toml").write_text("[limits]\ncalls_per_s = 100000\njobs_per_s = 1000000\n")
+        return asyncio.run(measured(Path(folder), nodes, waiting, seconds, whole))
+
+
+# --- the whole ---
+
+
+def draw(found: list[dict[str, float]], path: Path) -> None:
+    """Draw the figures against the number of nodes, each with the bound that it should be below."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(MARKS), figsize=(4 * len(MARKS), 3.2), layout="constrained")
+    for panel, (name, (mark, unit)) in zip(panels, MARKS.items(), strict=True):
+        panel.plot([each["nodes"] for each in found], [each[name] for each in found], marker="o")
+        panel.axhline(mark, linestyle="--", color="grey")
+        panel.set(title=f"{name} ({unit})", xlabel="nodes of 8 GPUs", ylim=(0, None), xlim=(0, None))
+    figure.savefig(path)
+
+
 def main() -> int:
-    """Measure each number of nodes."""
+    """Measure each number of nodes; return 1 if a mark is missed with any of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
-    parser.add_argument("--waiting", type=int, default=WAITING)
-    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--waiting", type=int, default=WAITING, help="jobs that wait (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for which heartbeats are measured")
+    parser.add_argument("--whole", action="store_true", help="agents that send whole heartbeats")
+    parser.add_argument("--only", choices=("passes", "load"), help="measure only this")
+    parser.add_argument("--plot", type=Path, help="draw the figures into this file")
     parser.add_argument("--fleet", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.fleet:
-        address, token, count = options.fleet
-        asyncio.run(fleet(address, token, int(count)))
+    given = parser.parse_args()
+    if given.fleet:
+        address, token, number = given.fleet
+        asyncio.run(fleet(address, token, range(int(number), given.nodes[0], FLEETS), given.whole))
         return 0
-    for nodes in options.nodes:
-        with tempfile.TemporaryDirectory(prefix="ebb-scale-") as folder:
-            port = free_port()
-            (Path(folder) / "ebbtide.toml").write_text(f"[limits]\ncalls_per_s = 100000\n[metrics]\nport = {port}\n")
-            result = asyncio.run(measure(Path(folder), nodes, options.waiting, options.seconds, port))
-        print(json.dumps(asdict(result)), flush=True)
-    return 0
+    found, missed = list[dict[str, float]](), False
+    for nodes in given.nodes:
+        figures: dict[str, float] = {"nodes": nodes}
+        if given.only != "passes":
+            figures |= asdict(loaded(nodes, given.waiting, given.seconds, given.whole))
+        if given.only != "load":
+            figures |= asdict(passes(nodes, given.waiting))
+        found.append(figures)
+        print(*(f"{name}: {value:,.2f}" for name, value in figures.items()), sep=", ", flush=True)
+        over = [name for name, (mark, _) in MARKS.items() if figures.get(name, 0.0) >= mark]
+        print(f"marks missed: {', '.join(over) or 'none'}", flush=True)
+        missed = missed or bool(over)
+    if given.plot:
+        draw(found, given.plot)
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import ExitFacts, NodeId
+from ebbtide_core.model.types import ExitFacts
 from ebbtide_core.nodes import foreign_use
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.silent_nodes import NOBODY

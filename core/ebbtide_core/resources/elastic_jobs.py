@@ -28,8 +28,8 @@ class ElasticJobs:
         """When each growable attempt that runs may be resized, with its job's place in the order of submission."""
         self._entries: dict[JobId, tuple[float, int, JobId]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.jobs)
+    def __len__(self) -> int:
+        return len(self.jobs)
 
     def __contains__(self, id: JobId) -> bool:
         return id in self.jobs
