@@ -47,7 +47,10 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     if that makes no room.
     """
     best: tuple[list[Job], NodeId | None] | None = None
-    shrinkable = _shrinkable(draft, resize_after_s, _with_surplus(draft) if among is None else among)
+    if among is None:
+        _recheck_surplus(draft, resize_after_s)
+        among = _with_surplus_for(draft, job)
+    shrinkable = _shrinkable(draft, resize_after_s, among)
     if draft.trial.is_gang(job):
         everywhere = [*{victim.id: victim for victims in shrinkable.values() for victim in victims}.values()]
         choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
@@ -70,9 +73,28 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     return True
 
 
-def _with_surplus(draft: Draft) -> list[Job]:
-    """Return the elastic jobs that would run, except some of those that have their smallest size."""
-    return list((draft.snapshot.elastic_jobs.surplus | draft.placed_elastic()).values())
+def _recheck_surplus(draft: Draft, resize_after_s: float) -> None:
+    """Schedule another pass for when the first job that has run too short a time to shrink now has run long enough."""
+    for due, job in draft.snapshot.elastic_jobs.surplus.later(resize_after_s, draft.snapshot.now):
+        if job.running and job.preemptible and _share(draft, job) > job.gpus_min:
+            draft.recheck(due)
+            return
+
+
+def _with_surplus_for(draft: Draft, job: Job) -> list[Job]:
+    """Return the elastic jobs that would run where ``job`` might have room if they gave their surplus back.
+
+    Some of them have none. A gang might have room wherever there is a surplus, and so might a job without GPUs.
+    """
+    index, placed = draft.snapshot.elastic_jobs, draft.placed_elastic()
+    surplus = index.surplus.by_id
+    if not draft.trial.is_gang(job) and job.gpus_min:
+        nodes = draft.trial.nodes_with_spare(index, job.gpus_min)
+        for other in placed.values():
+            nodes.update(draft.placements[other.id].allocation.node_ids)
+        planned = (id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned)
+        surplus = {id: surplus[id] for id in planned if id in surplus}
+    return list((surplus | placed).values())
 
 
 def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:
@@ -146,7 +168,7 @@ def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> N
 
 def _recheck_growable(draft: Draft, resize_after_s: float, keep: Collection[JobId]) -> None:
     """Schedule another pass for when the first job that has run too short a time to grow now has run long enough."""
-    for due, job in draft.snapshot.elastic_jobs.resizable_later(resize_after_s, draft.snapshot.now):
+    for due, job in draft.snapshot.elastic_jobs.growable.later(resize_after_s, draft.snapshot.now):
         stays = job.id not in draft.evictions and job.id not in draft.placements
         if stays and job.running and job.preemptible and _has_use_for_more(draft, job, keep):
             draft.recheck(due)
@@ -161,7 +183,7 @@ def _near_room(draft: Draft) -> Iterable[Job]:
     if not draft.trial.most:
         return ()
     index, placed, evictions = draft.snapshot.elastic_jobs, draft.placed_elastic(), draft.evictions
-    growable = index.growable
+    growable = index.growable.by_id
     if not index.spread and not any(job.spec.spread for job in placed.values()):
         near = list(islice(draft.trial.nodes_with_room(), len(growable)))
         if len(near) < len(growable):

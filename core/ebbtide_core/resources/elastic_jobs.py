@@ -1,32 +1,36 @@
 """Indexes the elastic jobs of a pool by what can be done about their size, so that no pass looks at all of them."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 
 from ebbtide_core.estimates.restart_costs import RUNS_PER_RESTART
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import JobId
+from ebbtide_core.model.types import WHOLE, JobId, NodeId
+
+Entry = tuple[float, int, JobId]
+"""The Unix time from which a job may be resized, its place in the order of submission, and its id."""
 
 
 class ElasticJobs:
     """The elastic jobs that are promised room, by id.
 
     ``surplus`` are the ones of these with more than their smallest size, ``growable`` those with less than their
-    largest, and ``spread`` the growable ones that may grow on nodes where they have nothing yet.
+    largest, and ``spread`` the growable ones that may grow on nodes where they have nothing yet. ``spare`` is how many
+    GPUs jobs with a surplus might give back on a node, rounded up.
     """
 
     def __init__(self) -> None:
         self.jobs: dict[JobId, Job] = {}
-        self.surplus: dict[JobId, Job] = {}
-        self.growable: dict[JobId, Job] = {}
+        self.surplus = ResizableJobs()
+        self.growable = ResizableJobs()
         self.spread: dict[JobId, Job] = {}
-        self._after_s = 0.0
-        """The seconds for which the times in ``_order`` let an attempt run before it is resized."""
-        self._order: list[tuple[float, int, JobId]] = []
-        """When each growable attempt that runs may be resized, with its job's place in the order of submission."""
-        self._entries: dict[JobId, tuple[float, int, JobId]] = {}
+        self.spare: dict[NodeId, int] = {}
+        self._with_spare: dict[int, dict[NodeId, None]] = {}
+        self._parts: dict[NodeId, int] = {}
+        self._given: dict[JobId, dict[NodeId, int]] = {}
+        """What each job might give back, in parts of GPUs."""
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -39,47 +43,112 @@ class ElasticJobs:
         id, room = job.id, job.planned
         if room is None or not has_room or not job.elastic:
             if id in self.jobs:
-                self.forget(id)
+                self.forget(job)
             return
         share = room.share
-        _keep(self.jobs, job, True)
-        _keep(self.surplus, job, share > job.gpus_min)
-        _keep(self.growable, job, share < job.gpus_max)
-        _keep(self.spread, job, share < job.gpus_max and job.spec.spread)
-        self._enter(id, self._entry(job) if share < job.gpus_max else None)
+        self.jobs[id] = job
+        self.surplus.update(job, share > job.gpus_min)
+        self.growable.update(job, share < job.gpus_max)
+        if share < job.gpus_max and job.spec.spread:
+            self.spread[id] = job
+        else:
+            self.spread.pop(id, None)
+        self._give(id, _given_back(job) if share > job.gpus_min else {})
 
-    def forget(self, id: JobId) -> None:
-        """Leave out the job with that id."""
-        for index in (self.jobs, self.surplus, self.growable, self.spread):
-            index.pop(id, None)
-        self._enter(id, None)
+    def forget(self, job: Job) -> None:
+        """Leave ``job`` out."""
+        self.jobs.pop(job.id, None)
+        self.spread.pop(job.id, None)
+        self.surplus.update(job, False)
+        self.growable.update(job, False)
+        self._give(job.id, {})
 
-    def resizable_later(self, after_s: float, now: float) -> Iterator[tuple[float, Job]]:
-        """Iterate over the running growable jobs that may be resized only after Unix time ``now``, the soonest first.
+    def nodes_with(self, count: int, idle: Mapping[int, Mapping[NodeId, None]]) -> set[NodeId]:
+        """Return the nodes that may have ``count`` GPUs once all jobs there have given their surplus back.
 
-        Each comes with that time; ``after_s`` is as for `resizable_at`.
+        ``idle`` has the nodes by how many GPUs are idle there. Shares of GPUs that are in use do not count.
         """
-        if after_s != self._after_s:
-            self._after_s = after_s
-            for job in self.growable.values():
-                self._enter(job.id, self._entry(job))
-        first = bisect_right(self._order, now, key=itemgetter(0))
-        return ((due, self.growable[id]) for due, _, id in islice(self._order, first, None))
+        found = {node for spare, nodes in self._with_spare.items() if spare >= count for node in nodes}
+        for free, nodes in idle.items():
+            if free:
+                found.update([node for node in nodes if free + self.spare.get(node, 0) >= count])
+        return found
 
-    def _entry(self, job: Job) -> tuple[float, int, JobId] | None:
-        due = resizable_at(job, self._after_s)
-        return None if due is None else (due, job.sequence, job.id)
+    def _give(self, id: JobId, parts: dict[NodeId, int]) -> None:
+        before = self._given.get(id, {})
+        if parts == before:
+            return
+        for node in before.keys() | parts.keys():
+            total = self._parts.get(node, 0) + parts.get(node, 0) - before.get(node, 0)
+            spare, had = -(-total // WHOLE), self.spare.get(node, 0)
+            _put(self._parts, node, total)
+            _put(self.spare, node, spare)
+            if spare != had:
+                if had:
+                    del self._with_spare[had][node]
+                if spare:
+                    self._with_spare.setdefault(spare, {})[node] = None
+        if parts:
+            self._given[id] = parts
+        else:
+            del self._given[id]
 
-    def _enter(self, id: JobId, entry: tuple[float, int, JobId] | None) -> None:
-        before = self._entries.get(id)
+
+class ResizableJobs:
+    """Some jobs, by id, and when their attempts may be resized."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[JobId, Job] = {}
+        self._orders: dict[float, _Order] = {}
+        """By the seconds for which an attempt runs before it is resized."""
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def update(self, job: Job, belongs: bool) -> None:
+        """Note how ``job`` is now, or that it does not belong here."""
+        if belongs:
+            self.by_id[job.id] = job
+        elif self.by_id.pop(job.id, None) is None:
+            return
+        for after_s, order in self._orders.items():
+            order.enter(job.id, _entry(job, after_s) if belongs else None)
+
+    def later(self, after_s: float, now: float) -> Iterator[tuple[float, Job]]:
+        """Iterate over those that run and may be resized only after Unix time ``now``, each with that time.
+
+        The soonest comes first; ``after_s`` is as for `resizable_at`.
+        """
+        order = self._orders.get(after_s)
+        if order is None:
+            order = self._orders[after_s] = _Order()
+            for job in self.by_id.values():
+                order.enter(job.id, _entry(job, after_s))
+        return ((due, self.by_id[id]) for due, _, id in order.after(now))
+
+
+class _Order:
+    """Jobs in the order in which their attempts may be resized."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._of: dict[JobId, Entry] = {}
+
+    def enter(self, id: JobId, entry: Entry | None) -> None:
+        """Enter a job anew, or leave it out."""
+        before = self._of.get(id)
         if entry == before:
             return
         if before is not None:
-            del self._order[bisect_left(self._order, before)]
-            del self._entries[id]
+            del self._entries[bisect_left(self._entries, before)]
+            del self._of[id]
         if entry is not None:
-            insort(self._order, entry)
-            self._entries[id] = entry
+            insort(self._entries, entry)
+            self._of[id] = entry
+
+    def after(self, now: float) -> Iterator[Entry]:
+        """Iterate over the entries that are later than Unix time ``now``."""
+        return islice(self._entries, bisect_right(self._entries, now, key=itemgetter(0)), None)
 
 
 def resizable_at(job: Job, after_s: float) -> float | None:
@@ -93,8 +162,22 @@ def resizable_at(job: Job, after_s: float) -> float | None:
     return live.started + max(after_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
 
 
-def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
-    if wanted:
-        index[job.id] = job
+def _entry(job: Job, after_s: float) -> Entry | None:
+    due = resizable_at(job, after_s)
+    return None if due is None else (due, job.sequence, job.id)
+
+
+def _given_back(job: Job) -> dict[NodeId, int]:
+    """Return how many parts of GPUs ``job`` might give back on each node; one that may be spread may leave a node."""
+    room = job.planned
+    assert room is not None
+    if job.spec.spread:
+        return {piece.node: piece.share for piece in room.nodes}
+    return {room.node_ids[0]: room.share - job.gpus_min}
+
+
+def _put(counts: dict[NodeId, int], node: NodeId, count: int) -> None:
+    if count:
+        counts[node] = count
     else:
-        index.pop(job.id, None)
+        counts.pop(node, None)

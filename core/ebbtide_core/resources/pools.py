@@ -95,7 +95,7 @@ class PoolState:
 
     def forget(self, job: Job) -> None:
         """Remove all traces of ``job``, which must have no room here and be in no queue."""
-        self.elastic.forget(job.id)
+        self.elastic.forget(job)
         self.resizing.pop(job.id, None)
         self.changed = True
         if self.ranking is not None:

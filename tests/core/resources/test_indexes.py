@@ -1,14 +1,18 @@
 """What is counted as nodes and jobs change equals what a look at all of them finds."""
 
+import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 
+import pytest
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import Loan, NodeId
+from ebbtide_core.model.types import WHOLE, Loan, NodeId
 from ebbtide_core.policies import elastic
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.resources.books import Node
@@ -18,7 +22,6 @@ from ebbtide_core.resources.tally import Tally
 from ebbtide_core.state import ClusterState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pytest import MonkeyPatch, mark
 
 from tests.core.lab import Lab, registration, stepped_aside
 
@@ -43,12 +46,30 @@ def check_elastic(pool: PoolState) -> None:
     sizes = {id: job.planned.share for id, job in index.jobs.items() if job.planned is not None}
     assert sizes.keys() == index.jobs.keys()
     assert index.jobs.items() <= pool.planned.items()
-    assert index.surplus == {id: job for id, job in index.jobs.items() if sizes[id] > job.gpus_min}
-    assert index.growable == {id: job for id, job in index.jobs.items() if sizes[id] < job.gpus_max}
-    assert index.spread == {id: job for id, job in index.growable.items() if job.spec.spread}
-    for after_s in (60.0, 5.0):
-        due = [(due, job) for job in index.growable.values() if (due := resizable_at(job, after_s)) is not None]
-        assert list(index.resizable_later(after_s, 0.0)) == sorted(due, key=lambda found: (found[0], found[1].sequence))
+    assert index.surplus.by_id == {id: job for id, job in index.jobs.items() if sizes[id] > job.gpus_min}
+    assert index.growable.by_id == {id: job for id, job in index.jobs.items() if sizes[id] < job.gpus_max}
+    assert index.spread == {id: job for id, job in index.growable.by_id.items() if job.spec.spread}
+    for jobs in (index.surplus, index.growable):
+        for after_s in (60.0, 5.0):
+            due = [(due, job) for job in jobs.by_id.values() if (due := resizable_at(job, after_s)) is not None]
+            assert list(jobs.later(after_s, 0.0)) == sorted(due, key=lambda found: (found[0], found[1].sequence))
+    check_spare(pool)
+
+
+def check_spare(pool: PoolState) -> None:
+    parts = Counter[NodeId]()
+    for job in pool.elastic.surplus.by_id.values():
+        assert job.planned is not None
+        if job.spec.spread:
+            parts.update({piece.node: piece.share for piece in job.planned.nodes})
+        else:
+            parts[job.planned.node_ids[0]] += job.planned.share - job.gpus_min
+    assert pool.elastic.spare == {node: math.ceil(Fraction(count, WHOLE)) for node, count in parts.items()}
+    for count in (1, 2, 4):
+        idle = {node.id: node.idle(node.promised) for node in pool.books.usable.values()}
+        enough = {id for id, free in idle.items() if free + pool.elastic.spare.get(id, 0) >= count}
+        found = pool.elastic.nodes_with(count, pool.books.room.idle)
+        assert enough == {id for id in found if id in idle}
 
 
 # --- nodes ---
@@ -91,36 +112,37 @@ STEPS = st.lists(
 )
 
 
+def step(lab: Lab, what: str, name: str) -> None:
+    """Let something happen to a node, if it can."""
+    state, lent = lab.cluster.state, Loan(1e9, "ann")
+    node = NodeId(name)
+    there, jobs = state.nodes[node], [job for job in state.jobs_on(state.nodes[node]) if job.live is not None]
+    facts: dict[str, tuple[bool, e.Event]] = {
+        "register": (True, registration(name, 1)),
+        "lend": (True, registration(name, 1, loan=lent)),
+        "disconnect": (True, e.NodeDisconnected(node)),
+        "lose": (not there.connected, e.NodeLost(node, 20.0)),
+        "kill": (not there.connected, e.NodeConfirmedDead(node=node, user="ann")),
+        "believe": (bool(state.silent.doubted), e.SilenceBelieved("ann")),
+        "ends": (True, e.LoanAnnounced(node, lent if there.loan is None else None)),
+        "wait": (True, e.SchedulingDue()),
+    }
+    if what == "submit":
+        lab.submit(1)
+    elif what == "end" and jobs:
+        lab.end(jobs[0])
+    elif what in facts and facts[what][0]:
+        lab.now += 70.0 if what == "wait" else 0.0
+        lab.tell(facts[what][1])
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @given(STEPS)
 def test_which_nodes_fell_silent_together_is_what_a_look_at_all_nodes_finds(steps: list[tuple[str, str]]) -> None:
     lab = Lab(nodes=NAMES, gpus=1)
-    state, lent = lab.cluster.state, Loan(1e9, "ann")
+    state = lab.cluster.state
     for what, name in steps:
-        node, there = NodeId(name), state.nodes[NodeId(name)]
-        match what:
-            case "register":
-                lab.tell(registration(name, 1))
-            case "lend":
-                lab.tell(registration(name, 1, loan=lent))
-            case "disconnect":
-                lab.tell(e.NodeDisconnected(node))
-            case "lose" if not there.connected:
-                lab.tell(e.NodeLost(node, 20.0))
-            case "kill" if not there.connected:
-                lab.tell(e.NodeConfirmedDead(node=node, user="ann"))
-            case "believe" if state.silent.doubted:
-                lab.tell(e.SilenceBelieved("ann"))
-            case "submit":
-                lab.submit(1)
-            case "end" if (jobs := [job for job in state.jobs_on(there) if job.live is not None]):
-                lab.end(jobs[0])
-            case "wait":
-                lab.wait(70.0)
-            case "ends":
-                lab.tell(e.LoanAnnounced(node, lent if there.loan is None else None))
-            case _:
-                pass
+        step(lab, what, name)
         check_indexes(state)
         doubted = state.silent.doubted
         for now in (lab.now, lab.now + limits.TOGETHER_S):
@@ -152,7 +174,7 @@ def test_a_node_that_comes_or_goes_costs_the_same_beside_a_thousand_others_as_be
         for number in range(count):
             lab.cluster.handle(registration(f"n{number}", 1), lab.now)
         steps = registration("late", 1), e.NodeDisconnected(NodeId("late")), e.NodeLost(NodeId("late"), 20.0)
-        costs.append(sum(calls_to(partial(lab.cluster.handle, step, lab.now)) for step in steps))
+        costs.append(sum(calls_to(partial(lab.cluster.handle, each, lab.now)) for each in steps))
     assert costs[1] < costs[0] + 20
 
 
@@ -196,13 +218,14 @@ def journal_of(seed: int, policy: str) -> tuple[list[tuple[float, e.Event]], lis
     return lab.journal, lab.wakes
 
 
-@mark.parametrize("policy", ["fitgpp", "fifo", "priority", "tide", "fair-share", "hybrid"])
-@mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", ["fitgpp", "fifo", "priority", "tide", "fair-share", "hybrid"])
+@pytest.mark.parametrize("seed", range(4))
 def test_looking_only_where_there_is_room_decides_the_same_as_looking_at_all_elastic_jobs(
-    seed: int, policy: str, monkeypatch: MonkeyPatch
+    seed: int, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near = journal_of(seed, policy)
     monkeypatch.setattr(elastic, "_near_room", scan_all)
-    monkeypatch.setattr(elastic, "_with_surplus", scan_all)
+    monkeypatch.setattr(elastic, "_with_surplus_for", lambda draft, job: draft.elastic())
     monkeypatch.setattr(elastic, "_recheck_growable", lambda draft, after_s, keep: None)
+    monkeypatch.setattr(elastic, "_recheck_surplus", lambda draft, after_s: None)
     assert journal_of(seed, policy) == near
