@@ -70,7 +70,7 @@ class Trial:
         yield from self.sharing()
 
     def nodes_with_spare(self, elastic: ElasticJobs, share: int) -> set[NodeId]:
-        """Return the nodes, and perhaps others, that have room for ``share`` if elastic jobs give their surplus back."""
+        """Return the nodes, and perhaps others, that have room for ``share`` if elastic jobs give a surplus back."""
         return elastic.nodes_with(-(-share // WHOLE), self._room.idle).union(self.sharing())
 
     def sharing(self) -> Iterator[NodeId]:
