@@ -112,6 +112,7 @@ class Agent(Node):
 
     script: Script = field(kw_only=True)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    welcomed: asyncio.Event = field(default_factory=asyncio.Event)
     heard_at: float = 0.0
 
     async def attach(self, channel: Any) -> None:
@@ -123,7 +124,7 @@ class Agent(Node):
             while (message := await call.read()) is not grpc.aio.EOF:
                 match message.WhichOneof("body"):
                     case "welcome":
-                        self.welcomed_at = time.monotonic()
+                        self.welcomed.set()
                         beating = asyncio.create_task(self._beat(call, message.welcome.heartbeat_s))
                     case "heard":
                         self.heard_at = self.heard_at or time.monotonic()
@@ -163,15 +164,14 @@ async def fleet(address: str, token: str, numbers: range, whole: bool) -> None:
 
     async def serve(agent: Agent) -> None:
         async with reach(address, token) as channel:
-            stream = asyncio.create_task(agent.attach(channel))
-            await until(lambda: agent.welcomed_at or stream.done())
-            free.release()
-            await stream
+            await agent.attach(channel)
+        raise SystemExit(f"the master has ended the stream of {agent.name}")
 
     async def introduce() -> None:
         for agent in agents:
             await free.acquire()
             streams.create_task(serve(agent))
+            streams.create_task(agent.welcomed.wait()).add_done_callback(lambda _: free.release())
 
     async with asyncio.TaskGroup() as streams:
         streams.create_task(introduce())
@@ -303,7 +303,8 @@ async def measured(home: Path, nodes: int, waiting: int, seconds: float, whole: 
             each.kill()
         silent_at = time.monotonic()
         await asyncio.sleep(NODE_SILENCE_S)
-        await until(lambda: lost(home) == nodes, 300.0)
+        while lost(home) < nodes:
+            await asyncio.sleep(0.1)
         async with reach(address, master.token) as channel:  # whatever is before it in the queue is done by then
             await client_pb2_grpc.ClientServiceStub(channel).ListJobs(client_pb2.ListJobsRequest(limit=1))
         lost_s = time.monotonic() - silent_at - NODE_SILENCE_S
