@@ -49,7 +49,7 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     best: tuple[list[Job], NodeId | None] | None = None
     if among is None:
         _recheck_surplus(draft, resize_after_s)
-        among = _with_surplus_for(draft, job)
+        among = _with_surplus_for(draft, job, resize_after_s)
     shrinkable = _shrinkable(draft, resize_after_s, among)
     if draft.trial.is_gang(job):
         everywhere = [*{victim.id: victim for victims in shrinkable.values() for victim in victims}.values()]
@@ -81,8 +81,8 @@ def _recheck_surplus(draft: Draft, resize_after_s: float) -> None:
             return
 
 
-def _with_surplus_for(draft: Draft, job: Job) -> list[Job]:
-    """Return the elastic jobs that would run where ``job`` might have room if they gave their surplus back.
+def _with_surplus_for(draft: Draft, job: Job, resize_after_s: float) -> list[Job]:
+    """Return the elastic jobs that may shrink now where ``job`` might have room if they gave their surplus back.
 
     Some of them have none. A gang might have room wherever there is a surplus, and so might a job without GPUs.
     """
@@ -92,9 +92,17 @@ def _with_surplus_for(draft: Draft, job: Job) -> list[Job]:
         nodes = draft.trial.nodes_with_spare(index, job.gpus_min)
         for other in placed.values():
             nodes.update(draft.placements[other.id].allocation.node_ids)
-        planned = (id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned)
-        surplus = {id: surplus[id] for id in planned if id in surplus}
+        may_shrink = index.surplus.not_later(resize_after_s, draft.snapshot.now, most=len(nodes))
+        if may_shrink is not None:
+            surplus = {id: surplus[id] for id in may_shrink if not nodes.isdisjoint(_nodes_of(surplus[id]))}
+        else:
+            planned = (id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned)
+            surplus = {id: surplus[id] for id in planned if id in surplus}
     return list((surplus | placed).values())
+
+
+def _nodes_of(job: Job) -> tuple[NodeId, ...]:
+    return job.planned.node_ids if job.planned is not None else ()
 
 
 def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:

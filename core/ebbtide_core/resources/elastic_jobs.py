@@ -1,7 +1,7 @@
 """Indexes the elastic jobs of a pool by what can be done about their size, so that no pass looks at all of them."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -112,43 +112,67 @@ class ResizableJobs:
         elif self.by_id.pop(job.id, None) is None:
             return
         for after_s, order in self._orders.items():
-            order.enter(job.id, _entry(job, after_s) if belongs else None)
+            order.update(job, belongs, after_s)
 
     def later(self, after_s: float, now: float) -> Iterator[tuple[float, Job]]:
         """Iterate over those that run and may be resized only after Unix time ``now``, each with that time.
 
         The soonest comes first; ``after_s`` is as for `resizable_at`.
         """
+        return ((due, self.by_id[id]) for due, _, id in self._order(after_s).after(now))
+
+    def not_later(self, after_s: float, now: float, most: int) -> Sequence[JobId] | None:
+        """Return all others of these jobs, in no order; None if they are more than ``most``."""
+        return self._order(after_s).not_after(now, most)
+
+    def _order(self, after_s: float) -> "_Order":
         order = self._orders.get(after_s)
         if order is None:
             order = self._orders[after_s] = _Order()
             for job in self.by_id.values():
-                order.enter(job.id, _entry(job, after_s))
-        return ((due, self.by_id[id]) for due, _, id in order.after(now))
+                order.update(job, True, after_s)
+        return order
 
 
 class _Order:
-    """Jobs in the order in which their attempts may be resized."""
+    """Jobs in the order in which their attempts may be resized, and those of which that is not known."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._of: dict[JobId, Entry] = {}
+        self._of: dict[JobId, Entry | None] = {}
+        self._unknown: dict[JobId, None] = {}
 
-    def enter(self, id: JobId, entry: Entry | None) -> None:
-        """Enter a job anew, or leave it out."""
-        before = self._of.get(id)
+    def update(self, job: Job, belongs: bool, after_s: float) -> None:
+        """Enter ``job`` anew, or leave it out."""
+        id, due = job.id, resizable_at(job, after_s) if belongs and job.running else None
+        entry = None if due is None else (due, job.sequence, id)
+        before = self._of.pop(id, None)
+        if belongs:
+            self._of[id] = entry
+        if belongs and entry is None:
+            self._unknown[id] = None
+        else:
+            self._unknown.pop(id, None)
         if entry == before:
             return
         if before is not None:
             del self._entries[bisect_left(self._entries, before)]
-            del self._of[id]
         if entry is not None:
             insort(self._entries, entry)
-            self._of[id] = entry
 
     def after(self, now: float) -> Iterator[Entry]:
         """Iterate over the entries that are later than Unix time ``now``."""
-        return islice(self._entries, bisect_right(self._entries, now, key=itemgetter(0)), None)
+        return islice(self._entries, self._first_after(now), None)
+
+    def not_after(self, now: float, most: int) -> Sequence[JobId] | None:
+        """Return the other jobs; None if they are more than ``most``."""
+        first = self._first_after(now)
+        if first + len(self._unknown) > most:
+            return None
+        return [*[id for _, _, id in islice(self._entries, first)], *self._unknown]
+
+    def _first_after(self, now: float) -> int:
+        return bisect_right(self._entries, now, key=itemgetter(0))
 
 
 def resizable_at(job: Job, after_s: float) -> float | None:
@@ -160,11 +184,6 @@ def resizable_at(job: Job, after_s: float) -> float | None:
     if live is None or live.started is None:
         return None
     return live.started + max(after_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
-
-
-def _entry(job: Job, after_s: float) -> Entry | None:
-    due = resizable_at(job, after_s)
-    return None if due is None else (due, job.sequence, job.id)
 
 
 def _given_back(job: Job) -> dict[NodeId, int]:

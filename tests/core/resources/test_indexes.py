@@ -51,8 +51,13 @@ def check_elastic(pool: PoolState) -> None:
     assert index.spread == {id: job for id, job in index.growable.by_id.items() if job.spec.spread}
     for jobs in (index.surplus, index.growable):
         for after_s in (60.0, 5.0):
-            due = [(due, job) for job in jobs.by_id.values() if (due := resizable_at(job, after_s)) is not None]
+            dues = {id: resizable_at(job, after_s) if job.running else None for id, job in jobs.by_id.items()}
+            due = [(at, jobs.by_id[id]) for id, at in dues.items() if at is not None]
             assert list(jobs.later(after_s, 0.0)) == sorted(due, key=lambda found: (found[0], found[1].sequence))
+            at = min((at for at, _ in due), default=0.0)
+            others = sorted(id for id, known in dues.items() if (known or 0.0) <= at)
+            assert sorted(jobs.not_later(after_s, at, len(others)) or ()) == others
+            assert jobs.not_later(after_s, at, len(others) - 1) is None
     check_spare(pool)
 
 
@@ -225,7 +230,7 @@ def test_looking_only_where_there_is_room_decides_the_same_as_looking_at_all_ela
 ) -> None:
     near = journal_of(seed, policy)
     monkeypatch.setattr(elastic, "_near_room", scan_all)
-    monkeypatch.setattr(elastic, "_with_surplus_for", lambda draft, job: draft.elastic())
+    monkeypatch.setattr(elastic, "_with_surplus_for", lambda draft, job, after_s: draft.elastic())
     monkeypatch.setattr(elastic, "_recheck_growable", lambda draft, after_s, keep: None)
     monkeypatch.setattr(elastic, "_recheck_surplus", lambda draft, after_s: None)
     assert journal_of(seed, policy) == near
