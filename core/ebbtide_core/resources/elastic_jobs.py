@@ -162,7 +162,7 @@ class _Order:
 
     def after(self, now: float) -> Iterator[Entry]:
         """Iterate over the entries that are later than Unix time ``now``."""
-        return islice(self._entries, self._first_after(now), None)
+        return (self._entries[number] for number in range(self._first_after(now), len(self._entries)))
 
     def not_after(self, now: float, most: int) -> Sequence[JobId] | None:
         """Return the other jobs; None if they are more than ``most``."""
