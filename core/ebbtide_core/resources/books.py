@@ -38,7 +38,7 @@ from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.cache import Cache
 from ebbtide_core.resources.loans import Loans
 from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, NodeUse, Stray
-from ebbtide_core.resources.tally import Tally
+from ebbtide_core.resources.node_values import NodeValues
 from ebbtide_core.resources.topology import Topology, together, topology_of
 
 
@@ -327,7 +327,11 @@ class Books:
     """
 
     def __init__(
-        self, everywhere: dict[NodeId, Node], roots: Tally[str], problems: list[str], fitting: Fitting = Fitting.BEST
+        self,
+        everywhere: dict[NodeId, Node],
+        roots: NodeValues[str],
+        problems: list[str],
+        fitting: Fitting = Fitting.BEST,
     ) -> None:
         self.fitting = fitting
         self.everywhere = everywhere
@@ -347,8 +351,8 @@ class Books:
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
         self.heterogeneous = False
-        self._models = Tally[str]()
-        self._together = Tally[int]()
+        self._models = NodeValues[str]()
+        self._together = NodeValues[int]()
         """How many GPUs one job can have, on each of the usable nodes."""
         self.changes = 0
         self.cache = Cache()

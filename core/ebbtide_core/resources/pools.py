@@ -15,7 +15,7 @@ from ebbtide_core.resources.anti_affinity import Pairs
 from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.books import Books, Node
 from ebbtide_core.resources.elastic_jobs import ElasticJobs
-from ebbtide_core.resources.tally import Tally
+from ebbtide_core.resources.node_values import NodeValues
 
 
 class Ranking(Protocol):
@@ -33,7 +33,7 @@ class SharedByPools:
     speedup: Speedup
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[NodeId, Node] = field(default_factory=dict)
-    roots: Tally[str] = field(default_factory=Tally)
+    roots: NodeValues[str] = field(default_factory=NodeValues)
     problems: list[str] = field(default_factory=list)
     history: History = field(default_factory=History)
     rates: ScriptRates = field(default_factory=ScriptRates)

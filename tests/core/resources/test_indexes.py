@@ -17,8 +17,8 @@ from ebbtide_core.policies import elastic
 from ebbtide_core.policies.draft import Draft
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.elastic_jobs import resizable_at
+from ebbtide_core.resources.node_values import NodeValues
 from ebbtide_core.resources.pools import PoolState
-from ebbtide_core.resources.tally import Tally
 from ebbtide_core.state import ClusterState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -82,7 +82,7 @@ def check_spare(pool: PoolState) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sets(st.integers(0, 3), max_size=2))))
 def test_a_tally_has_the_values_that_some_node_has_and_says_when_they_change(steps: list[tuple[str, set[int]]]) -> None:
-    tally, held = Tally[int](), dict[str, set[int]]()
+    tally, held = NodeValues[int](), dict[str, set[int]]()
     for name, values in steps:
         before, changes = {value for each in held.values() for value in each}, tally.changes
         held[name] = values

@@ -8,7 +8,7 @@ from ebbtide_core.model.types import NodeId
 Value = TypeVar("Value", str, int)
 
 
-class Tally(Generic[Value]):
+class NodeValues(Generic[Value]):
     """The values that at least one node has. ``changes`` counts how often a value came or went."""
 
     def __init__(self) -> None:
