@@ -81,15 +81,15 @@ def check_spare(pool: PoolState) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sets(st.integers(0, 3), max_size=2))))
-def test_a_tally_has_the_values_that_some_node_has_and_says_when_they_change(steps: list[tuple[str, set[int]]]) -> None:
-    tally, held = NodeValues[int](), dict[str, set[int]]()
+def test_the_values_that_some_node_has_are_counted_and_their_changes_too(steps: list[tuple[str, set[int]]]) -> None:
+    values_of_nodes, held = NodeValues[int](), dict[str, set[int]]()
     for name, values in steps:
-        before, changes = {value for each in held.values() for value in each}, tally.changes
+        before, changes = {value for each in held.values() for value in each}, values_of_nodes.changes
         held[name] = values
-        tally.note(NodeId(name), tuple(sorted(values)))
+        values_of_nodes.note(NodeId(name), tuple(sorted(values)))
         now = {value for each in held.values() for value in each}
-        assert (set(tally), len(tally)) == (now, len(now))
-        assert (tally.changes > changes) == (now != before)
+        assert (set(values_of_nodes), len(values_of_nodes)) == (now, len(now))
+        assert (values_of_nodes.changes > changes) == (now != before)
 
 
 def scanned(state: ClusterState, now: float) -> tuple[frozenset[NodeId], int] | None:
