@@ -44,6 +44,8 @@ WAITING: Final = 10_000
 SECONDS: Final = 30.0
 AT_ONCE: Final = 64
 """Agents that introduce themselves at the same time."""
+AGAIN_S: Final = 1.0
+"""Seconds until an agent whose stream broke opens another one."""
 BEATS: Final = 101
 """Heartbeats in the script of an agent."""
 FLEETS: Final = 2
@@ -164,8 +166,10 @@ async def fleet(address: str, token: str, numbers: range, whole: bool) -> None:
 
     async def serve(agent: Agent) -> None:
         async with reach(address, token) as channel:
-            await agent.attach(channel)
-        raise SystemExit(f"the master has ended the stream of {agent.name}")
+            while True:  # as agents do: one whose Hello a busy machine brings too late comes again
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await agent.attach(channel)
+                await asyncio.sleep(AGAIN_S)
 
     async def introduce() -> None:
         for agent in agents:
