@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-all matrix chaos chaos-mutations attacks check protos man docs wheel compiled-wheel release-check bundle deb clean
+.PHONY: install demo test test-all matrix chaos chaos-mutations attacks bench check protos man docs wheel compiled-wheel release-check bundle deb clean
 
 install: $(STAMP)
 
@@ -47,6 +47,12 @@ chaos-mutations: $(STAMP)
 # What one user may make, 10,000 trees, names and processes of it, against a live agent (as root).
 attacks: $(STAMP)
 	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
+
+# What is fast and what is not, on this machine, as a table and figures in dist/bench (a quarter of an hour): beside Slurm
+# where it is installed, and beside HyperQueue and AccaSim with the Pythons that BENCH names, as in
+# `make bench BENCH='--hyperqueue hq/bin/python --trace HPC2N-2002-2.2-cln.swf.gz'`.
+bench: $(STAMP)
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 # What CI runs beside the tests.
 check: $(STAMP)

@@ -69,6 +69,19 @@ class Node:
     ended: dict[str, int] = field(default_factory=dict)
     launched_at: list[float] = field(default_factory=list)
     welcomed_at: float = 0.0
+    call: Any = None
+    """The stream that is open, once there is one."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def send(self, **body: Any) -> None:
+        """Say something on the stream, which takes one message at a time."""
+        async with self._writing:
+            await self.call.write(agent_pb2.AgentMessage(**body))
+
+    async def end(self, job: str) -> None:
+        """A job that runs here has completed, or has left when it was told to."""
+        self.ended[job] = attempt = self.running.pop(job)
+        await self.send(status=status(job, attempt, agent_pb2.ATTEMPT_PHASE_FREED))
 
     def hello(self) -> agent_pb2.Hello:
         """What it is, and what it has."""
@@ -85,8 +98,8 @@ class Node:
 
     async def attach(self, channel: Any) -> None:
         """Serve one stream until it breaks."""
-        call: Any = agent_pb2_grpc.AgentServiceStub(channel).Attach()
-        await call.write(agent_pb2.AgentMessage(hello=self.hello()))
+        self.call = call = agent_pb2_grpc.AgentServiceStub(channel).Attach()
+        await self.send(hello=self.hello())
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while (message := await call.read()) is not grpc.aio.EOF:
                 match message.WhichOneof("body"):
@@ -96,14 +109,10 @@ class Node:
                         self.launched_at.append(time.monotonic())
                         launch = message.launch
                         self.running[launch.job_id] = launch.attempt
-                        told = status(launch.job_id, launch.attempt, agent_pb2.ATTEMPT_PHASE_RUNNING)
-                        await call.write(agent_pb2.AgentMessage(status=told))
+                        await self.send(status=status(launch.job_id, launch.attempt, agent_pb2.ATTEMPT_PHASE_RUNNING))
                     case "stop":
-                        stop = message.stop
-                        if self.running.pop(stop.job_id, None) is not None:
-                            self.ended[stop.job_id] = stop.attempt
-                            told = status(stop.job_id, stop.attempt, agent_pb2.ATTEMPT_PHASE_FREED)
-                            await call.write(agent_pb2.AgentMessage(status=told))
+                        if message.stop.job_id in self.running:
+                            await self.end(message.stop.job_id)
                     case "forget":
                         self.ended.pop(message.forget.job_id, None)
                     case _:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -34,6 +35,7 @@ from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.loading import load_workload
 from ebbtide_sim.workloads.nodes import SimNode
+from marks import Measured
 
 NODES: Final = 120
 CORES: Final = 2
@@ -114,17 +116,23 @@ def _times(run: dict[str, Any]) -> str:
     return f"{run['seconds']:.1f} s ({run['cpu_s']:.1f} s of CPU)"
 
 
+def _accasim(python: str, trace: Path, folder: Path) -> dict[str, Any]:
+    """One run of AccaSim on the trace."""
+    plain = folder / "trace.swf"  # AccaSim reads no .gz
+    if not plain.exists():
+        with gzip.open(trace) as packed, plain.open("wb") as out:
+            shutil.copyfileobj(packed, out)
+    other = str(Path(__file__).with_name("accasim_fifo.py"))
+    return _apart(python, other, str(plain), str(NODES), str(CORES))
+
+
 def compare(trace: Path, accasim: str, rounds: int) -> bool:
     """Run both in turn; whether all marks hold."""
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "trace.swf"  # AccaSim reads no .gz
-        with gzip.open(trace) as packed, plain.open("wb") as out:
-            shutil.copyfileobj(packed, out)
-        other = str(Path(__file__).parent / "accasim_fifo.py")
         for number in range(1, rounds + 1):
             ours.append(_apart(sys.executable, __file__, "run-hpc2n", str(trace)))
-            theirs.append(_apart(accasim, other, str(plain), str(NODES), str(CORES)))
+            theirs.append(_accasim(accasim, trace, Path(folder)))
             print(f"round {number}: ebbtide {_times(ours[-1])}, AccaSim {_times(theirs[-1])}", flush=True)
         replay = _apart(sys.executable, __file__, "replay-hpc2n", str(trace))
     ratio = median(run["seconds"] for run in theirs) / median(run["seconds"] for run in ours)
@@ -141,6 +149,23 @@ def full_study(jobs: int) -> bool:
     print(f"{run['finished']} of {run['jobs']} jobs under fitgpp in {_times(run)} (mark: {SECONDS:g} s)")
     print(f"peak memory {run['peak_bytes'] / 2**30:.2f} GiB (mark: {BYTES / 2**30:g} GiB)")
     return bool(run["seconds"] < SECONDS and run["peak_bytes"] < BYTES and run["finished"] == run["jobs"])
+
+
+def measured(jobs: int, trace: Path | None, accasim: str | None) -> Iterator[Measured]:
+    """Simulated jobs in a CPU second: ``jobs`` of FitGpp's study, and the trace and AccaSim if they are there."""
+    run = _apart(sys.executable, __file__, "run-fitgpp", str(jobs))
+    assert run["finished"] == run["jobs"], run
+    name = f"simulation of {jobs:,} generated jobs under fitgpp"
+    yield Measured(name=name, value=jobs / run["cpu_s"], unit="jobs/s", least=JOBS / SECONDS, shown="simulator")
+    if trace is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = _accasim(accasim, trace, Path(folder)) if accasim is not None else None
+    ours = _apart(sys.executable, __file__, "run-hpc2n", str(trace))
+    beside = {"AccaSim": theirs["run"] / theirs["cpu_s"]} if theirs is not None else {}
+    name = f"simulation of HPC2N's {ours['jobs']:,} jobs under rigid-fcfs, reading them included"
+    least = FASTER * beside["AccaSim"] if beside else None
+    yield Measured(name=name, value=ours["jobs"] / ours["cpu_s"], unit="jobs/s", least=least, beside=beside)
 
 
 def main() -> int:

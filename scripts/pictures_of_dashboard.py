@@ -3,6 +3,8 @@
     ebb up --dashboard
     python scripts/pictures_of_dashboard.py --out pictures --job 2 --waiting 4 --array 5 --node gpu1
 
+``--token`` takes them as another user sees the pages, who may have no permission for some.
+
 Each problem that the browser sees on the way (an error, a violation of the pages' own policy) is printed, and makes the
 exit code 1.
 """
@@ -48,13 +50,16 @@ def overflow(page: Page) -> list[str]:
 class Pictures:
     """One browser that is logged in, and what it complained about."""
 
-    def __init__(self, browser: Browser, out: Path) -> None:
+    def __init__(self, browser: Browser, out: Path, token: str | None) -> None:
         self.out, self.problems = out, list[str]()
         first = link()
         self.base = first.partition("/login")[0]
         self.context = browser.new_context(color_scheme="light", reduced_motion="reduce")
         page = self.context.new_page()
-        page.goto(first)
+        page.goto(first if token is None else f"{self.base}/login")
+        if token is not None:
+            page.fill("#token", token)
+            page.click("#by-token button")
         page.wait_for_url(f"{self.base}/")
         page.close()
 
@@ -78,7 +83,8 @@ class Pictures:
                 page.close()
 
     def _note(self, where: str, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not (where.startswith("missing") and "404" in text):
+        refused = where.startswith(("missing", "admin")) and ("404" in text or "403" in text)
+        if kind in ("error", "warning") and not refused:
             self.problems.append(f"{where}: {text}")
 
 
@@ -90,12 +96,13 @@ def main() -> int:
     parser.add_argument("--waiting", help="a job that waits")
     parser.add_argument("--array", help="an array")
     parser.add_argument("--node", help="a node")
+    parser.add_argument("--token", help="of the user who looks (default: whoever runs the dashboard)")
     parser.add_argument("--only", help="only pictures whose name begins so")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        pictures = Pictures(browser, given.out)
+        pictures = Pictures(browser, given.out, given.token)
         wanted: list[tuple[Any, ...]] = [
             ("cluster", "/", "#tiles .tile"),
             ("queue", "/queue", "#rows tbody tr, #rows .empty"),
@@ -122,9 +129,16 @@ def main() -> int:
             ("events", "/events", ".story li"),
             ("timeline", "/timeline?window=hour", "#lanes canvas, #empty .empty"),
             ("timeline-of-jobs", "/timeline?window=hour&by=job", "#lanes canvas, #empty .empty"),
+            ("timeline-of-pools", "/timeline?window=hour&by=pool", "#lanes canvas, #empty .empty"),
+            ("timeline-of-nodes", "/timeline?window=hour&by=node", "#lanes canvas, #empty .empty"),
             ("usage", "/usage", "#rows tbody tr, #empty .empty"),
             ("whatif", "/whatif?policy=fifo", ".what-if-table, #result .problem"),
-            ("admin", "/admin", "#agents tbody tr"),
+            (
+                "whatif-of-several",
+                "/whatif?policy=fifo&policy=fitgpp&o.s=2&policy=tide",
+                ".what-if-table th:nth-child(5), #result .problem",
+            ),
+            ("admin", "/admin", "#agents tbody tr, #agents p, .empty"),
         ]
         for name, *rest in wanted:
             if (not given.only or name.startswith(given.only)) and not rest[0].endswith("/None"):

@@ -17,6 +17,8 @@ def defer_what_verbs_hardly_use() -> None:
     defer("urllib.parse", "quote_from_bytes")
     # protobuf loads its implementation in Python beside the one in C, which is the one that is used.
     defer("google.protobuf.internal.python_message")
+    # The one in C asks it what to add to Google's own messages, such as times; none of ours is or has one of these.
+    defer("google.protobuf.internal.well_known_types", WKTBASES={})
 
 
 def _cleandoc(text: str) -> str:

@@ -39,6 +39,9 @@ DEFAULTS: Final = Settings()
 ROUNDING_S: Final = 1e-6
 """Seconds. Sums of Unix times are off by less: at its time limit, a job may seem to have run shorter."""
 
+DUE_AT_ONCE: Final = 100
+"""Deadlines that one pass looks at. If more have come, it goes no further, and the next pass follows at once."""
+
 GIVEN_UP_AT_ONCE: Final = 100
 """Doomed jobs that one call of `Cluster.handle` cancels. The rest follow right after, with other events in between."""
 
@@ -87,7 +90,7 @@ class Cluster:
         if self._doomed or self.state.goes_on:
             self._wake_by(now, now, out)
         if (time := self.state.next_time()) is not None:
-            self._wake_by(time, now, out)
+            self._wake_by(max(time, now), now, out)
         if self.state.problems:
             raise InvariantError("; ".join(self.state.problems))
         return out
@@ -153,8 +156,8 @@ class Cluster:
     def _schedule(self, now: float, out: list[Command]) -> None:
         """Run one scheduling pass.
 
-        1. End the attempts whose time is over.  2. Go no further while the cluster is quiesced, or while a restarted
-        master has not heard from all nodes.
+        1. End the attempts whose time is over.  2. Go no further if that takes another pass, while the cluster is
+        quiesced, or while a restarted master has not heard from all nodes.
         3. Schedule each pool in which something changed, or whose policy asked for it; a single pool always.
         """
         state = self.state
@@ -162,8 +165,8 @@ class Cluster:
             pool.books.loans.now = now
         if state.goes_on:
             state.go_on(now)
-        if state.is_due(now):
-            self._end_times(now, out)
+        if state.is_due(now) and not self._end_times(now, out):
+            return
         if state.leasing:
             self._decide(silence.over_leases(state, now), now, out)
         if state.bookings or state.blocked_by_bookings:
@@ -222,8 +225,8 @@ class Cluster:
         again = [at for at in (plan.recheck_at, pool.books.loans.changes_at) if at is not None and at < math.inf]
         pool.recheck_at = now if unplaced else min(again, default=None)
 
-    def _end_times(self, now: float, out: list[Command]) -> None:
-        """End the delays, drains, deadlines and waits whose time has come."""
+    def _end_times(self, now: float, out: list[Command]) -> bool:
+        """End the delays, drains, deadlines and waits whose time has come; return False if deadlines are left."""
         state = self.state
         state.end_delays(now)
         state.overdue = False
@@ -232,7 +235,7 @@ class Cluster:
         if state.draining:
             self._decide(draining.leave(state, now, now + ROUNDING_S), now, out)
         self._decide(loan_ends.leave(state, now), now, out)
-        for job in state.due_deadlines(now):
+        for job in state.due_deadlines(now, DUE_AT_ONCE):
             ran_s, reserved_s = job.running_s(now) + ROUNDING_S, job.attempts[-1].reserved_s
             if job.spec.time_limit_s is not None and ran_s >= job.spec.time_limit_s:
                 reason = f"time limit of {job.spec.time_limit_s:g} s reached"
@@ -247,6 +250,7 @@ class Cluster:
                 self._decide(idling.suspend(job, now), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()
+        return not state.has_due_deadlines(now)
 
     def _wake_by(self, time: float, now: float, out: list[Command]) -> None:
         """Ask to be woken at ``time`` unless a wake-up is due by then anyway."""

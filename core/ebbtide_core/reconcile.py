@@ -32,7 +32,7 @@ from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Eviction, Placement, Plan
 
-PLACED_AT_ONCE: Final = 500
+PLACED_AT_ONCE: Final = 50
 """Placements that one pass carries out at most."""
 
 Unplaced = deque[tuple[Job, Placement, tuple[object, ...]]]

@@ -433,12 +433,19 @@ class ClusterState:
         time = self.next_time()
         return self.overdue or (time is not None and time <= now)
 
-    def due_deadlines(self, now: float) -> list[Job]:
-        """Return the running jobs with a deadline that has come, also those on silent nodes; return each once."""
-        due = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+    def due_deadlines(self, now: float, most: int) -> list[Job]:
+        """Return running jobs with a deadline that has come, also those on silent nodes; return each once.
+
+        ``most`` deadlines are looked at; `has_due_deadlines` says whether more have come.
+        """
+        due: list[Job | None] = []
+        while self.has_due_deadlines(now) and len(due) < most:
             due.append(self.jobs.get(heapq.heappop(self._deadlines)[1]))
         return [job for job in due if job is not None and job.running]
+
+    def has_due_deadlines(self, now: float) -> bool:
+        """Return whether a deadline has come that `due_deadlines` has not looked at yet."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= now
 
     def end_delays(self, now: float) -> None:
         """Refresh the jobs whose back-off is over or whose begin time has come, in order of submission.

@@ -24,7 +24,13 @@ _TOKEN: Final = re.compile(r"[0-9a-zA-Z]{1,40}")
 def user_facts(reply: user_pb2.ListUsersReply) -> dict[str, Any]:
     """Return the users."""
     users = [
-        {"name": user.name, "role": user.role, "account": user.account or user.name, "tokens": user.tokens}
+        {
+            "name": user.name,
+            "role": user.role,
+            "account": user.account or user.name,
+            "tokens": user.tokens,
+            "used": optional(user, "last_used"),
+        }
         for user in reply.users[:MOST_USERS]
     ]
     return {"users": users, "more_users": max(0, len(reply.users) - MOST_USERS)}
@@ -43,6 +49,7 @@ def token_facts(reply: user_pb2.ListTokensReply, own: str, *, all_users: bool) -
                 "label": token.label,
                 "created": token.created,
                 "expires": optional(token, "expires"),
+                "used": optional(token, "last_used"),
                 "own": token.id == own,
             }
             for token in tokens[:MOST_TOKENS]
@@ -79,6 +86,7 @@ def settings_facts(reply: user_pb2.ShowSettingsReply) -> dict[str, Any]:
             "has_room": journal.has_room,
             "restored": optional(journal, "restored"),
             "backed_up": optional(journal, "backed_up"),
+            "standbys": [{"name": one.name, "heard_s": one.heard_s} for one in journal.standbys],
         },
     }
 

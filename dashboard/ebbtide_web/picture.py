@@ -13,7 +13,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_web.shared_page import encoded
 
 FEW_GPUS: Final = 64
-"""Up to so many GPUs have a card each; more are drawn as cells of a map."""
+"""Up to so many GPUs have a card each, and a lane on the timeline; more are drawn as cells of a map, and by pool."""
 HEAD: Final = 6
 """Jobs at the head of each queue that the page of the cluster shows."""
 LONGEST_TEXT: Final = 128
@@ -79,11 +79,16 @@ class ClusterPicture:
             self.notices = update.notices
         self.known = self.known or update.last
 
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs the cluster has."""
+        return sum(len(node.gpus) for node in self.nodes.values())
+
     # --- the page of the cluster ---
 
     def cluster_cells(self) -> dict[str, str]:
         """Return the cells of the page of the cluster."""
-        total = sum(len(node.gpus) for node in self.nodes.values())
+        total = self.gpu_count
         cells = {
             "sums": encoded(self._sums(total)),
             "head": encoded([self._head_row(id) for queue in self.queues.values() for id in self._head_of(queue)]),

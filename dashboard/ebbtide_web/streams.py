@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from ebbtide_web.timeline_answers import TimelineAnswers
 from ebbtide_web.timeline_page import WantedTimeline
 from ebbtide_web.usage_ledger import UsageLedger, UsageSums
 from ebbtide_web.usage_page import WantedUsage
-from ebbtide_web.what_if_page import WantedWhatIf
+from ebbtide_web.what_if_page import WantedWhatIf, mistake_of
 
 Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
@@ -160,8 +160,8 @@ def of_timeline(session: Session, answers: TimelineAnswers, wanted: WantedTimeli
     return _again(session, lambda: _timeline_now(session, answers, wanted))
 
 
-def of_what_if(session: Session, replays: Replays, wanted: WantedWhatIf) -> Events:
-    """Yield how far a simulation is, and its result, or why there is none."""
+def of_what_if(session: Session, replays: Replays, wanted: Sequence[WantedWhatIf]) -> Events:
+    """Yield how far simulations are, and the result of each, or why there is none."""
     return _again(session, lambda: _what_if_now(session, replays, wanted))
 
 
@@ -279,20 +279,32 @@ async def _reply_of(replies: AsyncGenerator[Result, None]) -> Result | None:
     return await anext(replies, None)
 
 
-async def _what_if_now(session: Session, replays: Replays, wanted: WantedWhatIf) -> Events:
-    if mistake := wanted.mistake():
+async def _what_if_now(session: Session, replays: Replays, wanted: Sequence[WantedWhatIf]) -> Events:
+    if mistake := mistake_of(wanted):
         yield event("failed", encoded({"words": mistake}))
     else:
-        try:
-            async with aclosing(replays.replies(session, wanted)) as replies:
-                while (found := await before_end(session, _reply_of(replies))) is not None:
-                    is_progress = isinstance(found, ReplayProgress)
-                    facts = {"words": found.words, "done": found.done} if isinstance(found, ReplayProgress) else found
-                    yield event("progress" if is_progress else "result", encoded(facts))
-        except ReplayFailedError as error:
-            yield event("failed", encoded({"words": str(error)}))
+        for number in range(len(wanted)):
+            async with aclosing(_simulated(session, replays, wanted, number)) as events:
+                async for each in events:
+                    yield each
     while await before_end(session, _pause(PING_S)):
         yield _PING
+
+
+async def _simulated(session: Session, replays: Replays, wanted: Sequence[WantedWhatIf], number: int) -> Events:
+    """Yield how far all simulations are while the one with this number runs, and what came of it."""
+    try:
+        async with aclosing(replays.replies(session, wanted[number])) as replies:
+            while (found := await before_end(session, _reply_of(replies))) is not None:
+                if isinstance(found, ReplayProgress):
+                    done = (number + found.done) / len(wanted)
+                    which = f" ({number + 1} of {len(wanted)})" if len(wanted) > 1 else ""
+                    yield event("progress", encoded({"words": f"{found.words}{which}", "done": done}))
+                else:
+                    yield event("result", encoded({"number": number, "of": len(wanted)} | found))
+    except ReplayFailedError as error:
+        told = {"words": str(error), "number": number, "of": len(wanted), "label": wanted[number].label}
+        yield event("failed", encoded(told))
 
 
 async def _job_now(session: Session, master: Master, id: str) -> Events:

@@ -1,7 +1,7 @@
 """Which window of the timeline its page shows, and the facts that it draws. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,16 @@ PAGE: Final = 100
 """Lanes of one page."""
 BUCKETS: Final = 800
 """Parts of the window, about as many as the drawing has points; what is narrower is merged."""
-LANES: Final = {"gpu": timeline_pb2.TIMELINE_LANES_GPUS, "job": timeline_pb2.TIMELINE_LANES_JOBS}
+PARTS: Final = 240
+"""Parts of the window in a strip of a pool or node."""
+LANES: Final = {
+    "gpu": timeline_pb2.TIMELINE_LANES_GPUS,
+    "job": timeline_pb2.TIMELINE_LANES_JOBS,
+    "pool": timeline_pb2.TIMELINE_LANES_POOLS,
+    "node": timeline_pb2.TIMELINE_LANES_NODES,
+}
+STRIPS: Final = ("pool", "node")
+"""Lanes that say how many GPUs were held, and not by which jobs."""
 _DOING: Final = {
     int(number): name.removeprefix("TIMELINE_DOING_").lower() for name, number in timeline_pb2.TimelineDoing.items()
 }
@@ -78,10 +87,10 @@ class WantedTimeline:
             since=since,
             until=until,
             lanes=LANES[self.lanes],
-            node=self.node,
+            node="" if self.lanes == "pool" else self.node,
             of_user=self.user,
             pool=self.pool,
-            buckets=BUCKETS,
+            buckets=PARTS if self.lanes in STRIPS else BUCKETS,
             first=self.page * PAGE,
             limit=PAGE,
         )
@@ -95,6 +104,8 @@ def timeline_facts(
     lags = reply.done < 1.0 or bool(reply.problem)
     return {
         "by": wanted.lanes,
+        "user": wanted.user,
+        "parts": PARTS if wanted.lanes in STRIPS else None,
         "live": wanted.live,
         "since": since,
         "until": until,
@@ -119,6 +130,22 @@ def _lane(lane: timeline_pb2.TimelineLane) -> dict[str, Any]:
         "name": lane.name,
         "shortened": lane.shortened,
         "spans": [_span(span) for span in lane.spans],
+        "gpus": lane.gpus,
+        "heat": _heat(lane.heat) if lane.HasField("heat") else None,
+    }
+
+
+def _heat(heat: timeline_pb2.TimelineHeat) -> dict[str, Any]:
+    """Return per cent of the GPUs that were there in each part of the window; None where there were none."""
+
+    def shares(numbers: Sequence[float]) -> list[int | None]:
+        pairs = zip(numbers, heat.present, strict=True)
+        return [round(100 * number / there) if there > 0.0 else None for number, there in pairs]
+
+    return {
+        "held": shares(heat.held),
+        "foreign": shares(heat.foreign),
+        "unavailable": shares(heat.unavailable),
     }
 
 

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from ebbtide_web import streams
 from ebbtide_web.answers import Templates
 from ebbtide_web.dashboard import Dashboard
+from ebbtide_web.picture import FEW_GPUS
 from ebbtide_web.sessions import Session
 from ebbtide_web.timeline_page import WantedTimeline
 
@@ -18,8 +19,10 @@ class TimelineRoutes:
         self._templates = templates
 
     async def timeline(self, request: Request, session: Session) -> Response:
-        """Show who had which GPU, and what jobs did meanwhile."""
-        return self._templates.page("timeline.html", session, wanted=WantedTimeline.read(request.query_params))
+        """Show who had which GPU, and what jobs did meanwhile; of a large cluster, how much of each pool was held."""
+        by = "pool" if self._dashboard.feed.picture.gpu_count > FEW_GPUS else "gpu"
+        wanted = WantedTimeline.read(request.query_params)
+        return self._templates.page("timeline.html", session, wanted=wanted, by=by)
 
     async def stream(self, request: Request, session: Session) -> Response:
         """Stream what is drawn whenever it is another than before."""

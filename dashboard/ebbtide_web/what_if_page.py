@@ -1,11 +1,11 @@
-"""Which simulation the page "what if" asks for, the choices that it offers, and the facts of a result. Pure."""
+"""Which simulations the page "what if" asks for, the choices that it offers, and the facts of a result. Pure."""
 
 import dataclasses
 import json
 import re
 import shlex
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from ebbtide_core.policies.registry import POLICIES, PolicyError, create_policy,
 OPTION: Final = "o."
 """What the names of a policy's options begin with in the page's address."""
 LONGEST_OPTION: Final = 40
+MOST_POLICIES: Final = 4
+"""Policies that one address compares."""
 _LATEST: Final = 253402300800
 """The end of the year 9999."""
 _NODES: Final = re.compile(r"[1-9]\d{0,4}x\d{1,3}")
@@ -22,7 +24,7 @@ _NODES: Final = re.compile(r"[1-9]\d{0,4}x\d{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class WantedWhatIf:
-    """A policy with options, a span in Unix seconds, and perhaps other machines, as the page's address says it.
+    """One simulation: a policy with options, a span in Unix seconds, and perhaps other machines.
 
     A bound of 0 is none: the span begins with the first job then, or ends now. ``nodes`` is such as ``4x8``; empty
     stands for the cluster's own.
@@ -34,20 +36,10 @@ class WantedWhatIf:
     until: int = 0
     nodes: str = ""
 
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> "WantedWhatIf":
-        """Read the query of an address; what makes no sense is as if it were not there."""
-        policy = query.get("policy", "")
-        policy = policy if policy in POLICIES else DEFAULT_POLICY
-        options = ((name, query.get(f"{OPTION}{name}", "").strip()) for name in option_names(policy))
-        nodes = query.get("nodes", "").strip()
-        return cls(
-            policy=policy,
-            options=tuple((name, text) for name, text in options if text and _is_plain(text)),
-            since=_seconds(query.get("since", "")),
-            until=_seconds(query.get("until", "")),
-            nodes=nodes if _NODES.fullmatch(nodes) else "",
-        )
+    @property
+    def label(self) -> str:
+        """What the simulation is called beside others: its policy, with the options that it was given."""
+        return ", ".join([self.policy, *(f"{name} = {text}" for name, text in self.options)])
 
     def mistake(self) -> str:
         """Return what is wrong with the options or the span, in words; empty if nothing is."""
@@ -77,6 +69,44 @@ class WantedWhatIf:
         options = ", ".join(f"{name} = {json.dumps(text)}" for name, text in self.options)
         lines = ["[pools.default]", f"policy = {json.dumps(self.policy)}"]
         return [*lines, f"options = {{{options}}}"] if options else lines
+
+
+def read_what_ifs(query: Iterable[tuple[str, str]]) -> tuple[WantedWhatIf, ...]:
+    """Read the query of an address, in its order: one to `MOST_POLICIES` simulations of the same span and machines.
+
+    Options belong to the policy before them. What makes no sense is as if it were not there, as is what comes twice.
+    """
+    asked: list[tuple[str, dict[str, str]]] = []
+    shared = dict[str, str]()
+    for name, text in query:
+        if name == "policy":
+            asked.append((text if text in POLICIES else DEFAULT_POLICY, {}))
+        elif not name.startswith(OPTION):
+            shared.setdefault(name, text)
+        elif asked:
+            asked[-1][1].setdefault(name.removeprefix(OPTION), text.strip())
+    nodes = shared.get("nodes", "").strip()
+    span = _seconds(shared.get("since", "")), _seconds(shared.get("until", ""))
+    found = [
+        WantedWhatIf(policy, _known(policy, options), *span, nodes if _NODES.fullmatch(nodes) else "")
+        for policy, options in asked or [(DEFAULT_POLICY, {})]
+    ]
+    return tuple(dict.fromkeys(found))[:MOST_POLICIES]
+
+
+def mistake_of(wanted: Sequence[WantedWhatIf]) -> str:
+    """Return what is wrong with simulations that are to be compared, in words; empty if nothing is."""
+    if len(wanted) > 1 and not wanted[0].until:
+        return "policies are compared up to the same time: choose when it ends"
+    for each in wanted:
+        if mistake := each.mistake():
+            return f"{each.policy}: {mistake}" if len(wanted) > 1 else mistake
+    return ""
+
+
+def _known(policy: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found = ((name, options.get(name, "")) for name in option_names(policy))
+    return tuple((name, text) for name, text in found if text and _is_plain(text))
 
 
 def _is_plain(text: str) -> bool:
@@ -120,6 +150,7 @@ def what_if_facts(wanted: WantedWhatIf, replayed: Mapping[str, Any], left_out: i
     """Return what the page shows of what ``ebb replay --json`` printed; ``left_out`` events were not to be seen."""
     return {
         "policy": wanted.policy,
+        "label": wanted.label,
         "live": replayed["live"],
         "simulated": replayed["simulated"][0],
         "since": replayed["since"],

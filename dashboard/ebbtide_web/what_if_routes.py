@@ -1,5 +1,7 @@
 """The routes of "what if": the page, and what it reads while a simulation runs for it."""
 
+import time
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -7,7 +9,7 @@ from ebbtide_web import streams
 from ebbtide_web.answers import Templates
 from ebbtide_web.dashboard import Dashboard
 from ebbtide_web.sessions import Session
-from ebbtide_web.what_if_page import WantedWhatIf, offered_policies
+from ebbtide_web.what_if_page import MOST_POLICIES, offered_policies, read_what_ifs
 
 
 class WhatIfRoutes:
@@ -19,12 +21,12 @@ class WhatIfRoutes:
 
     async def what_if(self, request: Request, session: Session) -> Response:
         """Show what can be tried, and, if the address says it, what came of it."""
-        wanted = WantedWhatIf.read(request.query_params)
-        chosen = dict(wanted.options)
-        return self._templates.page("what_if.html", session, wanted=wanted, chosen=chosen, policies=offered_policies())
+        return self._templates.page(
+            "what_if.html", session, policies=offered_policies(), most=MOST_POLICIES, now=int(time.time())
+        )
 
     async def stream(self, request: Request, session: Session) -> Response:
-        """Run a simulation, and stream how far it is and its result; leaving the stream ends it."""
+        """Run simulations one by one, and stream how far they are and their results; leaving the stream ends them."""
         session.check_room()
-        wanted = WantedWhatIf.read(request.query_params)
+        wanted = read_what_ifs(request.query_params.multi_items())
         return streams.EventStream(streams.of_what_if(session, self._dashboard.replays, wanted))

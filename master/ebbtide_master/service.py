@@ -147,7 +147,8 @@ async def serving(
             agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
             await server.start()
             bound, agent_bound = (0, 0) if front is None else (front.port, front.agent_port)
-            yield Service(bound, agent_bound, epoch, context, consumer, reloading)
+            async with gate.identities.uses.kept():
+                yield Service(bound, agent_bound, epoch, context, consumer, reloading)
         finally:
             await agents.close()
             await fencing.close()

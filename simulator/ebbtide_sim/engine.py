@@ -49,7 +49,7 @@ CUT_OFF: Final = ExitFacts(
 )  # the job has not saved by the end of its grace period
 
 _PASS: Final = e.SchedulingDue()
-MOST_PASSES: Final = 1000
+MOST_PASSES: Final = 10_000
 """The most passes at one moment without a job that arrives or ends; a policy that needs more is taken to loop."""
 
 _HEARD, _DONE, _ENDED, _WAKE = range(4)

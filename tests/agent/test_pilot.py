@@ -34,7 +34,7 @@ def test_a_process_outside_of_slurm_has_nothing_of_it() -> None:
 
 def test_a_step_has_what_slurm_says() -> None:
     found = step(STEP)
-    assert found == SlurmStep("7", "gpu1", "ann", 2, ("1", "2"), 8.0, 1000 * MIB, None)
+    assert found == SlurmStep("7", "gpu1", "ann", 2, ("1", "2"), (), 8.0, 1000 * MIB, None)
     assert found.node_name == "gpu1-7"
     assert step({**STEP, "SLURM_JOB_END_TIME": "1800000000"}).until == 1.8e9
     assert step({**STEP, "SLURM_STEP_GPUS": "", "SLURM_JOB_GPUS": "0-1,3"}).minors == ("0", "1", "3")
@@ -61,10 +61,32 @@ def test_a_batch_script_is_refused_because_nobody_would_warn_it() -> None:
         step(env)
 
 
-def test_gpus_are_those_that_slurm_names_or_all_that_it_does_not_hide() -> None:
+def test_gpus_are_those_that_slurm_names_however_many_the_driver_shows() -> None:
     assert step(STEP).choose(FOUR) == ("G1", "G2")
-    assert step(STEP).choose(FOUR[:2]) == ("G0", "G1")  # of a container that sees no others
+    shown = [Gpu(f"G{minor}", index, "A100", 40 << 30, minor=minor) for index, minor in enumerate((1, 2))]
+    assert step(STEP).choose(shown) == ("G1", "G2")
     assert step({**STEP, "SLURM_GPUS_ON_NODE": "0", "SLURM_STEP_GPUS": ""}).choose(FOUR) == ()
+
+
+def test_a_gpu_of_another_job_is_not_taken_in_place_of_a_lost_one() -> None:
+    env = {**STEP, "SLURM_GPUS_ON_NODE": "3", "SLURM_STEP_GPUS": "0-2"}
+    with pytest.raises(ValueError, match="3 of the 3 GPUs here, and the ones that it names, 0, 1, 2, are not known"):
+        step(env).choose(FOUR[1:])
+
+
+def test_without_numbers_all_gpus_are_taken_if_there_are_as_many_as_slurm_gave() -> None:
+    without = [Gpu(f"G{index}", index, "A100", 40 << 30) for index in range(2)]
+    assert step(STEP).choose(without) == ("G0", "G1")
+    assert step({**STEP, "SLURM_STEP_GPUS": ""}).choose(FOUR[:2]) == ("G0", "G1")
+
+
+def test_of_a_gpu_that_is_cut_into_slices_a_step_gets_those_that_slurm_names() -> None:
+    cut = [Gpu(f"MIG-{place}", place, "A100 1g", 5 << 30, parent="G0", minor=0) for place in range(7)]
+    env = {**STEP, "SLURM_STEP_GPUS": "0", "SLURM_GPUS_ON_NODE": "1"}
+    assert step({**env, "CUDA_VISIBLE_DEVICES": "MIG-3"}).choose(cut) == ("MIG-3",)
+    assert step({**env, "CUDA_VISIBLE_DEVICES": "0"}).choose(cut) == tuple(gpu.uuid for gpu in cut)
+    with pytest.raises(ValueError, match="the ones that it names, MIG-9, are not known"):
+        step({**env, "CUDA_VISIBLE_DEVICES": "MIG-9"}).choose(cut)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +127,8 @@ class Lending:
         self.end = NodeEnd(said, folder / "notice.json")
         self.telemetry = Telemetry(_NoGpus(), None, end=self.end)
         monkeypatch.setattr(pilot_module, "end_of", self.end_of)
-        monkeypatch.setattr(pilot_module, "_QUIET_S", 0.1)
+        for name in ("_HEARD_S", "_QUIET_S"):
+            monkeypatch.setattr(pilot_module, name, 0.1)
         self.pilot = Pilot(lent, folder, self.telemetry, lambda: self.left, lambda: self.read_at)
 
     async def end_of(self, job: str) -> float | None:

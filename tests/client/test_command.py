@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+import ebbtide_protos.v1
 import pytest
 from ebbtide_cli import main as entry_point
 from ebbtide_cli.daemons import stop_process
@@ -179,7 +180,7 @@ def test_what_draws_nothing_does_not_load_rich(master, arguments):
     assert not any(name.partition(".")[0] in ("rich", "grpc", "asyncio") for name in modules)
 
 
-DEFERRED = {"ast", "dis", "ipaddress", "google.protobuf.text_format"}
+DEFERRED = {"ast", "calendar", "dis", "ipaddress", "google.protobuf.text_format"}
 """Modules that only those load which are deferred."""
 SHORT = {"ls": [], "show": ["17"], "explain": ["17"], "cancel": ["17"], "events": []}
 """Verbs that ask the master once or twice, and print what it says."""
@@ -195,6 +196,12 @@ def test_a_short_verb_loads_no_more_than_it_needs(master, verb):
     assert not packages(modules) & {"ebbtide_agent", "ebbtide_master", "ebbtide_core"}
     assert len(ours(modules)) <= 51
     assert len(modules - modules_of_nothing()) <= 165
+
+
+def test_no_message_has_one_of_googles_own_since_verbs_do_not_load_what_these_need():
+    protos = sorted(Path(ebbtide_protos.v1.__path__[0]).glob("*.proto"))
+    assert len(protos) > 5
+    assert [proto.name for proto in protos if "google/protobuf/" in proto.read_text()] == []
 
 
 def test_a_submit_loads_no_more_than_it_needs(master):

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.cluster import Cluster
+from ebbtide_core.cluster import DUE_AT_ONCE, Cluster
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import JobId, parts
+from ebbtide_core.model.types import JobId, StopCause, parts
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.reconcile import PLACED_AT_ONCE, reconcile
@@ -82,6 +82,32 @@ def test_of_very_many_jobs_that_can_start_some_start_in_each_pass_and_the_next_p
     assert started(cluster) == [str(number) for number in range(count)]
 
 
+def test_of_very_many_jobs_whose_time_is_over_some_are_stopped_in_each_pass_and_nothing_starts_before_all_are() -> None:
+    cluster = Cluster(create_policy("fitgpp", {}))
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=0, gpus_max=0, time_limit_s=60.0)
+    count = 2 * DUE_AT_ONCE + 1
+    ids = [JobId(str(number)) for number in range(count)]
+    cluster.handle(registration("a"), 1.0)
+    for id in ids:
+        cluster.handle(e.JobSubmitted(id, spec, "ann"), 1.0)
+    while len(started(cluster)) < count:
+        cluster.handle(e.SchedulingDue(), 1.0)
+    for id in ids:
+        cluster.handle(e.AttemptStarted(id, 1, 100), 1.0)
+    late = JobId("late")
+    cluster.handle(e.JobSubmitted(late, spec, "ann"), 62.0)
+
+    def stopped() -> int:
+        orders = [attempt.stop for job in cluster.state.jobs.values() for attempt in job.attempts]
+        return sum(order is not None and order.cause is StopCause.TIME_LIMIT for order in orders)
+
+    for passes in (1, 2):
+        assert set(wake_times(cluster.handle(e.SchedulingDue(), 62.0))) == {62.0}
+        assert (stopped(), late in started(cluster)) == (passes * DUE_AT_ONCE, False)
+    cluster.handle(e.SchedulingDue(), 62.0)
+    assert (stopped(), late in started(cluster)) == (count, True)
+
+
 def test_a_job_that_is_held_resized_or_cancelled_between_two_passes_of_one_plan_does_not_start_by_it() -> None:
     count = 2 * PLACED_AT_ONCE
     cluster = many_jobs_when_a_node_comes(count)
@@ -103,7 +129,7 @@ def test_what_a_plan_has_left_on_a_node_that_is_removed_in_between_is_left_to_th
     state = cluster.state
     state.add_anti_affinity(state.jobs[JobId("0")], state.jobs[JobId("1")], 1e6)
     for name in "ab":
-        cluster.handle(registration(name, PLACED_AT_ONCE // 20), 2.0)
+        cluster.handle(registration(name, -(-PLACED_AT_ONCE // 20)), 2.0)
     cluster.handle(e.SchedulingDue(), 2.0)
     used = {job.attempts[-1].allocation.node_ids[0] for job in state.jobs.values() if job.live is not None}
     [unused] = state.nodes.keys() - used

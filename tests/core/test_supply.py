@@ -189,6 +189,14 @@ def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> N
     assert (lab.phase(), lab.asks(1)) == (LoanPhase.QUEUED, [])
 
 
+def test_a_clock_that_was_set_back_stops_no_supply() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.supply.refused("hpc-1", "no", lab.now)
+    lab.now -= 10 * LONGEST_PAUSE_S
+    assert lab.asks(1) == ["hpc-2"]
+
+
 def test_a_loan_that_the_lender_has_though_it_is_over_here_is_taken_back() -> None:
     lab = Lab()
     [id] = lab.asks(1)

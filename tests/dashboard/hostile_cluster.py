@@ -38,7 +38,7 @@ NODE_JOBS = 200
 """Jobs on a node, each with a text."""
 ROOT = Path(__file__).resolve().parents[2]
 REPLAY = ("/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.dashboard.hostile_replay")
-PERSON = "\"><script>alert('person')</script>\u202e"
+USER = "\"><script>alert('user')</script>\u202e"
 RAW_LINES = (
     b"\xff\xfe\x00", b"\xc3", b"\xed\xa0\x80 half a surrogate", b"\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\x1b[31",
     b"\x1b[1;31mred\x1b[0m <b>plain</b>", b"10%\r 20%\r<i>30%</i>", b"x" * 100_000,
@@ -71,7 +71,7 @@ def is_over(number: int) -> bool:
 
 
 def board(turn: int) -> client_pb2.BoardUpdate:
-    """All that is told to everybody."""
+    """All that is reported to everybody."""
     first, count = (turn * CARDS, CARDS) if turn < MAP else (0, len(CORPUS))
     names = [text(first + n) for n in range(count)]
     nodes = [
@@ -134,10 +134,13 @@ def job(id: str) -> client_pb2.Job:
     return found
 
 
-def fates() -> list[client_pb2.NodeJob]:
+def outcomes() -> list[client_pb2.NodeJob]:
     """What becomes of jobs on a node; of so many the page shows all."""
     half = CORPUS[:NODE_JOBS]
     return [client_pb2.NodeJob(job_id="1", name=one, user=text(n + 1), text=one) for n, one in enumerate(half)]
+
+
+HEAT = ("present", "held", "foreign", "unavailable")
 
 
 class HostileMaster(client_pb2_grpc.ClientServiceServicer):
@@ -169,10 +172,10 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         return client_pb2.ForecastQueueReply(jobs=jobs)
 
     async def CreateToken(self, request: Any, context: Any) -> user_pb2.CreateTokenReply:
-        return user_pb2.CreateTokenReply(token=user_pb2.Token(id="t", user=PERSON), text="ebb_t_x")
+        return user_pb2.CreateTokenReply(token=user_pb2.Token(id="t", user=USER), text="ebb_t_x")
 
     async def WhoAmI(self, request: Any, context: Any) -> user_pb2.Identity:
-        return user_pb2.Identity(user=user_pb2.User(name=PERSON, role="admin"))
+        return user_pb2.Identity(user=user_pb2.User(name=USER, role="admin"))
 
     async def RevokeToken(self, request: Any, context: Any) -> user_pb2.Token:
         return user_pb2.Token()
@@ -200,8 +203,10 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         )  # fmt: skip
 
     async def ShowStory(self, request: Any, context: Any) -> client_pb2.StoryReply:
-        told = [client_pb2.Event(kind="AttemptExited", text=one, time=time.time()) for one in CORPUS]
-        return client_pb2.StoryReply(events=[*told, *(client_pb2.Event(kind=one, time=time.time()) for one in CORPUS)])
+        reported = [client_pb2.Event(kind="AttemptExited", text=one, time=time.time()) for one in CORPUS]
+        return client_pb2.StoryReply(
+            events=[*reported, *(client_pb2.Event(kind=one, time=time.time()) for one in CORPUS)]
+        )
 
     async def Explain(self, request: Any, context: Any) -> client_pb2.Explanation:
         number = int(request.job_id)
@@ -236,14 +241,14 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
         node = client_pb2.Node(name=request.node, state="up", reason=text(5), version=text(6), gpus=gpus, drain=drain,
                                hostname=text(9), pool=text(10), gpu_backend=text(11), moves_to=text(12), strays=strays,
                                labels={one: one for one in CORPUS}, taints=list(CORPUS))  # fmt: skip
-        yield client_pb2.NodeReply(node=node, jobs=fates())
+        yield client_pb2.NodeReply(node=node, jobs=outcomes())
         await asyncio.Event().wait()
 
     async def DrainNode(self, request: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text(13))
 
     async def ForecastDrain(self, request: Any, context: Any) -> client_pb2.NodeReply:
-        return client_pb2.NodeReply(jobs=fates())
+        return client_pb2.NodeReply(jobs=outcomes())
 
     async def Usage(self, request: Any, context: Any) -> AsyncIterator[usage_pb2.UsageReply]:
         accounts = [
@@ -271,6 +276,11 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
                 lane.job_id, lane.user, lane.name = text(n + 1), text(n + 2), one
             else:
                 lane.node = one
+            if request.lanes in (timeline_pb2.TIMELINE_LANES_POOLS, timeline_pb2.TIMELINE_LANES_NODES):
+                parts = [0.0] * (request.buckets - 1) + [1.0]
+                lane.heat.CopyFrom(timeline_pb2.TimelineHeat(**dict.fromkeys(HEAT, parts)))
+                if request.lanes == timeline_pb2.TIMELINE_LANES_POOLS:
+                    lane.node = ""
             lanes.append(lane)
         return timeline_pb2.QueryTimelineReply(
             lanes=lanes, total=len(lanes), edge=now, done=1.0, known_since=now, problem=text(8)
@@ -283,11 +293,11 @@ class HostileMaster(client_pb2_grpc.ClientServiceServicer):
     async def QueryEvents(self, request: Any, context: Any) -> client_pb2.QueryEventsReply:
         if request.after_sequence:
             return client_pb2.QueryEventsReply(last_sequence=request.after_sequence)
-        told = [
+        reported = [
             client_pb2.Event(sequence=n + 1, time=time.time(), kind=text(n + 1), job_id=text(n + 2), node=one, text=one)
             for n, one in enumerate(CORPUS)
         ]
-        return client_pb2.QueryEventsReply(events=told[::-1], last_sequence=len(CORPUS))
+        return client_pb2.QueryEventsReply(events=reported[::-1], last_sequence=len(CORPUS))
 
     async def ShowSettings(self, request: Any, context: Any) -> user_pb2.ShowSettingsReply:
         settings = [user_pb2.Setting(name=one, value=one, in_file=text(n + 1)) for n, one in enumerate(CORPUS)]
@@ -342,7 +352,7 @@ async def main(folder: Path) -> None:
     listening = serving.listen(0)
     links = Links(folder / "links")
     settings = DashboardSettings(
-        opener=opener, token=lambda: "x", links=links, origin=listening.origin, replay=REPLAY, cluster=PERSON
+        opener=opener, token=lambda: "x", links=links, origin=listening.origin, replay=REPLAY, cluster=USER
     )  # fmt: skip
     taking = asyncio.create_task(turns())
     await serving.serve(settings, listening, lambda: print(listening.port, flush=True), stopped)

@@ -187,7 +187,7 @@ class Stage:
     def visitor(self) -> Visitor:
         return Visitor(self.listening)
 
-    async def person(self, name: str) -> Visitor:
+    async def logged_in(self, name: str) -> Visitor:
         """Somebody who is logged in."""
         visitor = self.visitor()
         assert (await visitor.log_in("token", self.tokens[name])).status == 200

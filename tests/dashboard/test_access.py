@@ -94,7 +94,7 @@ async def test_without_a_session_every_route_is_refused_and_nothing_changes(tmp_
 async def test_with_a_session_that_is_over_every_route_is_refused_and_nothing_changes(tmp_path, monkeypatch, base):
     async with a_stage(tmp_path, monkeypatch, base) as stage:
         job = await a_job(stage)
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         for session in stage.dashboard.sessions.all():
             session.ends = time.monotonic() - 1
         await refused_everywhere(stage, ann, job, 401)
@@ -110,7 +110,7 @@ async def test_with_a_made_up_cookie_every_route_is_refused(tmp_path, monkeypatc
 async def test_with_a_session_whose_token_was_revoked_every_route_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(dashboards, "CHECKED_S", 0.0)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         await revoke_token_of(stage, "ann")
         await refused_everywhere(stage, ann, job, 401)
 
@@ -124,7 +124,7 @@ async def revoke_token_of(stage, user: str) -> None:
 async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         job = await a_job(stage, command=["secret-command"], workdir="/secret", env={"secret": "secret"})
-        bob, read = await stage.person("bob"), []
+        bob, read = await stage.logged_in("bob"), []
         for method, path in closed_routes_of(stage):
             if method == "POST" or "{name}" in path:
                 continue
@@ -146,7 +146,7 @@ async def test_on_no_route_is_shown_what_of_somebody_elses_job_is_private(tmp_pa
 async def test_somebody_elses_job_is_not_changed_and_its_log_not_shown(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         job = await a_job(stage, command=["secret-command"])
-        bob = await stage.person("bob")
+        bob = await stage.logged_in("bob")
         before = facts(stage)
         fields = {"gpus": "1", "priority": 50}
         for verb in VERBS:
@@ -160,16 +160,16 @@ async def test_somebody_elses_job_is_not_changed_and_its_log_not_shown(tmp_path,
         log.close()
         assert (await bob.get(f"/jobs/{job}/log.txt")).status == 403
         shown = await bob.stream(f"/stream/jobs/{job}")
-        told = await shown.until(lambda name, _: name == "job")
+        reported = await shown.until(lambda name, _: name == "job")
         shown.close()
-        assert "secret" not in json.dumps(told)
+        assert "secret" not in json.dumps(reported)
         assert facts(stage) == before
 
 
 async def test_its_owner_and_an_operator_change_a_job(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         first, second = await a_job(stage), await a_job(stage)
-        ann, olga = await stage.person("ann"), await stage.person("olga")
+        ann, olga = await stage.logged_in("ann"), await stage.logged_in("olga")
         assert (await ann.post(f"/jobs/{first}/hold")).status == 200
         assert (await olga.post("/jobs", {"verb": "cancel", "ids": [second]})).json == {"done": 1, "refused": {}}
         shown = await stage.master.ask.ShowJob(client_pb2.JobRequest(job_id=first), metadata=stage.bearer("ann"))
@@ -197,7 +197,7 @@ async def test_its_owner_and_an_operator_change_a_job(tmp_path, monkeypatch):
 )
 async def test_a_change_that_no_page_of_ours_asked_for_is_refused(tmp_path, monkeypatch, headers, status):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         before = facts(stage)
         given = {name: value.replace("{port}", str(stage.port)) for name, value in headers.items()}
         if "x_csrf" in given and not given["x_csrf"]:
@@ -216,7 +216,7 @@ async def test_a_change_that_no_page_of_ours_asked_for_is_refused(tmp_path, monk
 
 async def test_under_the_name_of_another_host_no_route_answers(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         for path in routes_of(stage):
             for host in (f"evil.example:{stage.port}", "127.0.0.1:1", "127.0.0.1", ""):
                 assert (await ann.get(filled(path, job), host=host)).status in (400, 421), (path, host)
@@ -224,14 +224,14 @@ async def test_under_the_name_of_another_host_no_route_answers(tmp_path, monkeyp
 
 async def test_the_csrf_token_of_somebody_else_is_no_proof(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
+        job, ann, bob = await a_job(stage), await stage.logged_in("ann"), await stage.logged_in("bob")
         ann.csrf = bob.csrf
         assert (await ann.post(f"/jobs/{job}/cancel")).status == 403
 
 
 async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         before = facts(stage)
         for route in routes_of(stage):
             path = filled(route, job)
@@ -244,7 +244,7 @@ async def test_reading_changes_nothing_and_there_are_no_other_methods(tmp_path, 
 
 async def test_too_large_a_body_is_refused_unread(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         assert (await ann.post("/jobs", {"verb": "x" * 40_000})).status == 413
         assert (await ann.ask("POST", "/jobs", {}, content_length="", transfer_encoding="chunked")).status == 413
 
@@ -263,7 +263,7 @@ async def test_too_large_a_body_is_refused_unread(tmp_path, monkeypatch):
 )
 async def test_what_makes_no_sense_is_refused_by_name(tmp_path, monkeypatch, fields, words):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         reply = await ann.post("/jobs", fields)
         assert reply.status == 400
         assert words in reply.json["error"]
@@ -317,7 +317,7 @@ async def test_after_some_failures_nobody_logs_in_for_a_minute(tmp_path, monkeyp
 
 async def test_a_session_has_a_token_of_its_own_which_ends_with_it(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         asked = user_pb2.ListTokensRequest()
         made = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ann"))).tokens
         assert [token.label for token in made] == ["", "dashboard"]
@@ -339,7 +339,7 @@ async def test_a_token_that_is_revoked_or_over_ends_every_stream_and_the_session
     monkeypatch.setattr(dashboards, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
-        job, ann, bob = await a_job(stage), await stage.person("ann"), await stage.person("bob")
+        job, ann, bob = await a_job(stage), await stage.logged_in("ann"), await stage.logged_in("bob")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"a line\n"))
@@ -368,7 +368,7 @@ async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(
     monkeypatch.setattr(dashboards, "CHECKED_S", 0.2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         answering = asyncio.create_task(answer_reads(agent, b"the first line\n", ends=False))
@@ -379,7 +379,7 @@ async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(
 
 async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        await stage.person("ann")
+        await stage.logged_in("ann")
         await stage.dashboard.close()
         asked = user_pb2.ListTokensRequest(all=True)
         left = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ada"))).tokens
@@ -389,7 +389,7 @@ async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch)
 async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "MOST_STREAMS", 2)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         streams = [await ann.stream("/stream/cluster") for _ in range(2)]
         for stream in streams:
             await stream.next()
@@ -403,12 +403,12 @@ async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):
                 await asyncio.sleep(0.01)
 
 
-# --- what browsers are told ---
+# --- what browsers are reported ---
 
 
 async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         replies = [await stage.visitor().page("/login"), await stage.visitor().get("/"), await ann.page("/")]
         replies += [await ann.page(path) for path in ("/queue", f"/jobs/{job}", "/jobs/99", "/static/app.js", "/none")]
         replies += [
@@ -427,7 +427,7 @@ async def test_every_answer_tells_browsers_what_they_may_do(tmp_path, monkeypatc
 
 async def test_no_page_has_a_script_or_a_style_of_its_own(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         for path in (
             "/",
             "/queue",

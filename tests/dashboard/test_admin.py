@@ -19,9 +19,9 @@ async def facts_for(visitor):
     return reply.json
 
 
-async def test_a_user_is_told_by_the_master_that_it_is_not_theirs_and_has_no_link_to_it(tmp_path, monkeypatch):
+async def test_a_user_is_refused_by_the_master_as_it_is_not_theirs_and_has_no_link_to_it(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         page = await ann.page("/admin")
         assert page.status == 403
         assert b"looking at the configuration" in page.body
@@ -36,11 +36,16 @@ async def test_a_user_is_told_by_the_master_that_it_is_not_theirs_and_has_no_lin
 async def test_an_admin_sees_users_tokens_settings_journal_and_agents(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         await stage.master.agent_with(stage.tokens["ada"])
-        ada = await stage.person("ada")
+        ada = await stage.logged_in("ada")
         assert b'href="/admin"' in (await ada.page("/admin")).body
         found = await facts_for(ada)
         assert {user["name"]: user["role"] for user in found["users"]}["olga"] == "operator"
         assert [token["user"] for token in found["tokens"] if token["own"]] == ["ada"]
+        (own,) = [token for token in found["tokens"] if token["own"]]
+        used = {user["name"]: user["used"] for user in found["users"]}
+        assert own["used"] == pytest.approx(time.time(), abs=60)
+        assert used["ada"] == pytest.approx(own["used"], abs=60)
+        assert used["bob"] is None
         assert {token["user"] for token in found["tokens"]} == {"ann", "bob", "olga", "ada"}
         settings = {one["name"]: (one["value"], one["in_file"]) for one in found["settings"]}
         assert settings["pools.default.policy"] == ("fitgpp", "fitgpp")
@@ -50,6 +55,7 @@ async def test_an_admin_sees_users_tokens_settings_journal_and_agents(tmp_path, 
             True,
             0,
         )
+        assert found["journal"]["standbys"] == []
         assert found["journal"]["events"] > 0
         assert [node["name"] for node in found["nodes"]] == ["n1"]
         assert found["cluster"]["pools"][0]["name"] == "default"
@@ -57,16 +63,16 @@ async def test_an_admin_sees_users_tokens_settings_journal_and_agents(tmp_path, 
 
 async def test_an_operator_sees_the_same_but_of_tokens_only_their_own(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        olga = await stage.person("olga")
+        olga = await stage.logged_in("olga")
         found = await facts_for(olga)
         assert not found["all_tokens"]
         assert {token["user"] for token in found["tokens"]} == {"olga"}
         assert (await olga.post("/admin/reload")).status == 403
 
 
-async def test_a_new_token_is_told_once_proves_its_user_and_is_revoked(tmp_path, monkeypatch):
+async def test_a_new_token_is_shown_once_proves_its_user_and_is_revoked(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ada = await stage.person("ada")
+        ada = await stage.logged_in("ada")
         made = (await ada.post("/admin/create", {"user": "ann", "label": "laptop", "days": 30})).json
         who = await stage.master.ask.WhoAmI(
             user_pb2.WhoAmIRequest(), metadata=(("authorization", f"Bearer {made['text']}"),)
@@ -80,7 +86,7 @@ async def test_a_new_token_is_told_once_proves_its_user_and_is_revoked(tmp_path,
 
 async def test_who_revokes_the_token_of_the_own_session_is_logged_out(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ada = await stage.person("ada")
+        ada = await stage.logged_in("ada")
         (own,) = [token for token in (await facts_for(ada))["tokens"] if token["own"]]
         assert (await ada.post("/admin/revoke", {"id": own["id"]})).status == 200
         assert (await ada.get("/admin/facts")).status == 401

@@ -45,20 +45,20 @@ def test_what_is_no_number_is_none_and_no_column_is_left_out():
 async def test_an_array_is_followed_as_its_tasks_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "ARRAY_S", 0.05)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        array, ann = await an_array(stage, "0.1", "0.2"), await stage.person("ann")
+        array, ann = await an_array(stage, "0.1", "0.2"), await stage.logged_in("ann")
         stream = await ann.stream(f"/stream/arrays/{array}")
-        told = await stream.until(lambda name, _: name == "array")
-        assert (told["states"], told["param"], told["x"]) == ("pp", "lr", [0.1, 0.2])
+        reported = await stream.until(lambda name, _: name == "array")
+        assert (reported["states"], reported["param"], reported["x"]) == ("pp", "lr", [0.1, 0.2])
         await ann.post(f"/jobs/{array}.1/cancel")
-        told = await stream.until(lambda name, data: name == "array" and data["states"] == "px")
-        assert told["rows"][1]["state"] == "CANCELLED"
+        reported = await stream.until(lambda name, data: name == "array" and data["states"] == "px")
+        assert reported["rows"][1]["state"] == "CANCELLED"
         stream.close()
 
 
 async def test_the_page_of_an_array_as_a_job_has_its_first_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(array_facts, "PAGE", 2)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        array, ann = await an_array(stage, "0.1", "0.2", "0.3"), await stage.person("ann")
+        array, ann = await an_array(stage, "0.1", "0.2", "0.3"), await stage.logged_in("ann")
         found = (await ann.get(f"/jobs/{array}/tasks")).json
         assert (found["id"], found["left_out"], [task["params"] for task in found["tasks"]]) == (
             array, 1, [{"lr": "0.1"}, {"lr": "0.2"}],
@@ -69,17 +69,17 @@ async def test_the_page_of_an_array_as_a_job_has_its_first_tasks(tmp_path, monke
 
 async def test_of_the_array_of_somebody_else_states_are_shown_but_not_what_its_tasks_stand_for(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        array, bob = await an_array(stage, "secret-1", "secret-2"), await stage.person("bob")
+        array, bob = await an_array(stage, "secret-1", "secret-2"), await stage.logged_in("bob")
         stream = await bob.stream(f"/stream/arrays/{array}")
-        told = await stream.until(lambda name, _: name == "array")
+        reported = await stream.until(lambda name, _: name == "array")
         stream.close()
-        assert (told["states"], told["params"], told["x"]) == ("pp", [], [])
-        assert "secret" not in json.dumps(told)
+        assert (reported["states"], reported["params"], reported["x"]) == ("pp", [], [])
+        assert "secret" not in json.dumps(reported)
 
 
-async def test_what_is_no_array_is_told_in_the_masters_words(tmp_path, monkeypatch):
+async def test_what_is_no_array_is_refused_in_the_masters_words(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         for id, status, words in ((job, 409, f"job {job} is not an array"), ("99", 404, "99")):
             page = await ann.page(f"/arrays/{id}")
             assert (page.status, words in page.body.decode()) == (status, True)

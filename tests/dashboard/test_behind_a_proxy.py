@@ -40,7 +40,7 @@ def behind() -> Iterator[Proxied]:
 async def test_all_is_below_the_path_and_what_is_outside_says_so(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch, "/ebb") as stage:
         assert stage.listening.url == f"http://127.0.0.1:{stage.port}/ebb"
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         job = await a_job(stage)
         for path in ("/", "/queue", f"/jobs/{job}"):
             text = (await ann.page(path)).body.decode()
@@ -62,7 +62,7 @@ async def test_all_is_below_the_path_and_what_is_outside_says_so(tmp_path, monke
 
 async def test_no_answer_leads_to_an_address_that_a_proxy_has_not_got(tmp_path, monkeypatch, behind):
     async with a_stage(tmp_path, monkeypatch, "/ebb", behind) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         for path in ("", "/", "/queue/", "/jobs/1/", "/static", "/static/", "/login", "/login/"):
             reply = await ann.page(path)
             assert reply.headers.get("location", "/ebb/").startswith("/ebb/"), path
@@ -86,7 +86,7 @@ async def test_behind_a_proxy_only_its_names_are_served_and_its_pages_may_change
 ):
     async with a_stage(tmp_path, monkeypatch, shared=behind) as stage:
         assert stage.listening.url == "https://lab.example"
-        job, ann = await a_job(stage), await stage.person("ann")
+        job, ann = await a_job(stage), await stage.logged_in("ann")
         for host in ("lab.example", "lab.example:443", "WWW.lab.example"):
             name = host.removesuffix(":443")
             assert (await ann.post(f"/jobs/{job}/hold", host=host, origin=f"https://{name}")).status == 200
@@ -100,7 +100,7 @@ async def test_behind_a_proxy_only_its_names_are_served_and_its_pages_may_change
 
 async def test_what_a_proxy_may_not_hold_back_says_so_and_tls_is_for_the_proxy_to_demand(tmp_path, monkeypatch, behind):
     async with a_stage(tmp_path, monkeypatch, shared=behind) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         _, writer, status, headers = await ann.send("GET", "/stream/cluster")
         writer.close()
         assert (status, headers["x-accel-buffering"]) == (200, "no")
@@ -128,7 +128,7 @@ async def test_at_a_port_of_its_own_no_forwarded_address_is_believed(tmp_path, m
 
 async def test_the_socket_is_gone_before_the_dashboard_is(tmp_path, monkeypatch, behind):
     async with a_stage(tmp_path, monkeypatch, shared=behind) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/cluster")
         await stream.next()
         assert behind.socket.is_socket()

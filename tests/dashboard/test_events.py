@@ -37,7 +37,7 @@ async def test_events_come_as_they_happen_and_older_ones_a_page_at_a_time(tmp_pa
     monkeypatch.setattr(events_page, "PAGE", 3)
     async with a_stage(tmp_path, monkeypatch) as stage:
         jobs = [await a_job(stage, name=f"job-{n}") for n in range(5)]
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/events?kind=JobSubmitted")
         first = await stream.until(lambda name, _: name == "events")
         assert [event["job"] for event in first["events"]] == jobs[:1:-1]
@@ -60,7 +60,7 @@ async def test_what_is_over_by_the_clock_is_asked_for_once(tmp_path, monkeypatch
 
     monkeypatch.setattr(streams, "_pause", pause)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann, asked, call = await stage.person("ann"), [], stage.dashboard.master.call
+        ann, asked, call = await stage.logged_in("ann"), [], stage.dashboard.master.call
 
         async def counted(method, request, token):
             asked.append(method)
@@ -77,11 +77,11 @@ async def test_what_is_over_by_the_clock_is_asked_for_once(tmp_path, monkeypatch
         assert asked.count("QueryEvents") == 1
 
 
-async def test_of_very_many_new_events_only_the_newest_are_told(tmp_path, monkeypatch):
+async def test_of_very_many_new_events_only_the_newest_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "EVENTS_S", 0.05)
     monkeypatch.setattr(events_page, "PAGE", 2)
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/events?about=jobs")
         await stream.until(lambda name, _: name == "events")
         tasks = [client_pb2.ArrayTask(index=index) for index in range(9)]
@@ -99,7 +99,7 @@ async def test_of_very_many_new_events_only_the_newest_are_told(tmp_path, monkey
 async def test_of_others_events_is_shown_what_the_master_shows(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         job = await a_job(stage, command=["secret-command"], name="train")
-        bob, ann = await stage.person("bob"), await stage.person("ann")
+        bob, ann = await stage.logged_in("bob"), await stage.logged_in("ann")
         theirs = (await bob.get(f"/events/older?job={job}&before=0")).json["events"]
         own = (await ann.get(f"/events/older?job={job}&before=0")).json["events"]
         assert [event["id"] for event in theirs] == [event["id"] for event in own]
@@ -109,7 +109,7 @@ async def test_of_others_events_is_shown_what_the_master_shows(tmp_path, monkeyp
 @pytest.mark.parametrize("kind", ["AttemptPlaced", "Nothing"])
 async def test_the_page_of_the_events_offers_all_kinds(tmp_path, monkeypatch, kind):
     async with a_stage(tmp_path, monkeypatch) as stage:
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         text = (await ann.page(f"/events?kind={kind}")).body.decode()
         assert all(f'value="{name}"' in text for name in EVENT_TYPES)
         assert (f'value="{kind}" selected' in text) == (kind in EVENT_TYPES)

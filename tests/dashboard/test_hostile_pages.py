@@ -154,7 +154,7 @@ def test_one_node_shows_hostile_texts_as_text_and_so_does_the_dialog_that_drains
         assert page.evaluate(MISSING, [place, texts]) == []
     check(page)
     page.get_by_role("button", name="Drain", exact=True).click()
-    page.wait_for_selector("dialog .fate-list li")
+    page.wait_for_selector("dialog .outcome-list li")
     assert page.evaluate(MISSING, ["dialog", of_jobs]) == []
     check(page)
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
@@ -180,7 +180,7 @@ def test_the_usage_shows_hostile_texts_as_text(hostile, page):
     check(page)
 
 
-@pytest.mark.parametrize("by", ["gpu", "job"])
+@pytest.mark.parametrize("by", ["gpu", "job", "pool", "node"])
 def test_the_timeline_shows_hostile_texts_as_text(hostile, page, by):
     page.goto(f"{hostile.url}/timeline?by={by}")
     page.wait_for_selector("#lanes canvas")
@@ -272,11 +272,11 @@ def test_of_a_log_without_end_the_last_lines_are_kept_found_and_jumped_to(hostil
     log = page.get_by_role("log")
     kept = log.locator(".ln")
     assert 2800 <= kept.count() <= 3200
-    told = kept.all_text_contents()
-    first = hostile_cluster.FLOOD_LINES - len(told)
+    reported = kept.all_text_contents()
+    first = hostile_cluster.FLOOD_LINES - len(reported)
     wanted = [f"line {number}" for number in range(first, hostile_cluster.FLOOD_LINES)]
     wanted[-500] = "Traceback (most recent call last):"
-    assert told == wanted, "none is lost or shown twice where a block or a chunk ends"
+    assert reported == wanted, "none is lost or shown twice where a block or a chunk ends"
     at_the_end = "(one) => one.scrollHeight - one.scrollTop - one.clientHeight < 3"
     page.wait_for_function(f"() => ({at_the_end})(document.getElementById('log'))")
     page.get_by_role("button", name="Traceback").click()

@@ -66,8 +66,8 @@ def test_the_tabs_tell_nodes_with_room_out_of_service_and_with_problems_apart():
         "out": ["gpu3_drained"],
         "problems": ["gpu2", "gpu4_down"],
     }
-    told = json.loads(nodes_page.cells(picture, WantedNodes())["page"])
-    assert told["tabs"] == {tab: len(rows) for tab, rows in found.items()}
+    reported = json.loads(nodes_page.cells(picture, WantedNodes())["page"])
+    assert reported["tabs"] == {tab: len(rows) for tab, rows in found.items()}
     assert rows_of(picture, sort="idle", down=True)[0] == "gpu1", "idle GPUs of a node that is away are on no offer"
 
 
@@ -102,21 +102,25 @@ def test_a_query_of_the_nodes_says_what_it_was_read_from():
 async def test_a_node_shows_its_gpus_jobs_and_events_and_follows_a_drain(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
-        job, olga = await a_job(stage, name="train"), await stage.person("olga")
+        job, olga = await a_job(stage, name="train"), await stage.logged_in("olga")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         stream = await olga.stream("/stream/nodes/n1")
-        told = await stream.until(lambda name, data: name == "node" and data["jobs"])
-        assert (told["state"], told["drain"], [gpu["state"] for gpu in told["gpus"]]) == (
+        reported = await stream.until(lambda name, data: name == "node" and data["jobs"])
+        assert (reported["state"], reported["drain"], [gpu["state"] for gpu in reported["gpus"]]) == (
             "up",
             None,
             ["allocated", "idle"],
         )
         reply = await olga.post("/nodes/n1/drain", {"reason": "new fans", "deadline": 3600, "force": False})
         assert reply.json == {"done": "Nothing new starts on node n1."}
-        told = await stream.until(lambda name, data: name == "node" and data["drain"])
-        assert (told["state"], told["drain"]["user"], told["drain"]["reason"]) == ("draining", "olga", "new fans")
-        assert [(each["id"], each["fate"]) for each in told["jobs"]] == [(job, "waits")]
+        reported = await stream.until(lambda name, data: name == "node" and data["drain"])
+        assert (reported["state"], reported["drain"]["user"], reported["drain"]["reason"]) == (
+            "draining",
+            "olga",
+            "new fans",
+        )
+        assert [(each["id"], each["fate"]) for each in reported["jobs"]] == [(job, "waits")]
         older = (await olga.get("/events/older?node=n1&before=0")).json
         assert older["events"][0]["kind"] == "Node drained"
         await olga.post("/nodes/n1/undrain")
@@ -130,7 +134,7 @@ async def test_a_node_shows_its_gpus_jobs_and_events_and_follows_a_drain(tmp_pat
 async def test_a_preview_of_a_drain_says_what_would_become_of_each_job_and_changes_nothing(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
-        job, olga = await a_job(stage, suspend=job_pb2.SUSPEND_MODE_NONE), await stage.person("olga")
+        job, olga = await a_job(stage, suspend=job_pb2.SUSPEND_MODE_NONE), await stage.logged_in("olga")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         shown = await olga.stream(f"/stream/jobs/{job}")
@@ -150,7 +154,7 @@ async def test_a_preview_of_a_drain_says_what_would_become_of_each_job_and_chang
 async def test_nodes_are_an_operators_to_change(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         await stage.master.agent_with(stage.tokens["ada"])
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         before = facts(stage)
         for verb in NODE_VERBS:
             reply = await ann.post(f"/nodes/n1/{verb}")
@@ -163,7 +167,7 @@ async def test_a_node_that_is_lost_is_removed_and_gone_from_the_list(tmp_path, m
     async with a_stage(tmp_path, monkeypatch) as stage:
         await stage.master.agent_with(stage.tokens["ada"])
         other = await stage.master.agent_with(stage.tokens["ada"], "n2")
-        olga = await stage.person("olga")
+        olga = await stage.logged_in("olga")
         page = await olga.stream("/stream/nodes")
         await page.until(lambda name, data: {"row:n1", "row:n2"} <= set(data["cells"]))
         assert "is connected" in (await olga.post("/nodes/n2/remove")).json["error"]

@@ -8,7 +8,7 @@ from ebbtide_protos.v1 import timeline_pb2
 from ebbtide_web import timeline_answers
 from ebbtide_web.reach import AwayError, MasterRefusedError
 from ebbtide_web.timeline_answers import TimelineAnswers
-from ebbtide_web.timeline_page import PAGE, WINDOWS, WantedTimeline, timeline_facts
+from ebbtide_web.timeline_page import PAGE, PARTS, WINDOWS, WantedTimeline, timeline_facts
 
 from tests.dashboard.hostile import CORPUS
 from tests.dashboard.stage import a_stage
@@ -70,12 +70,28 @@ def test_what_goes_on_has_no_end_so_that_the_page_draws_it_up_to_now():
     reply = timeline_pb2.QueryTimelineReply(lanes=[lane], total=101, edge=NOW, done=1.0)
     facts = timeline_facts(WantedTimeline(), (NOW - 3600, NOW + 60), reply)
     assert (facts["edge"], facts["pages"], facts["known_since"]) == (None, 2, None)
-    (told,) = facts["lanes"][0]["spans"]
-    assert (told["start"], told["end"], told["doing"]) == (NOW - 100.0, None, "computing")
+    (reported,) = facts["lanes"][0]["spans"]
+    assert (reported["start"], reported["end"], reported["doing"]) == (NOW - 100.0, None, "computing")
     assert (
         timeline_facts(WantedTimeline(), (0.0, 1.0), timeline_pb2.QueryTimelineReply(edge=5.0, done=0.999))["done"]
         == 0.99
     )
+
+
+def test_strips_are_asked_for_in_parts_and_say_per_cent_of_the_gpus_that_were_there():
+    wanted = WantedTimeline.read({"by": "node", "node": "n1", "pool": "big"})
+    request = wanted.request(NOW)
+    assert (request.lanes, request.buckets, request.node) == (timeline_pb2.TIMELINE_LANES_NODES, PARTS, "n1")
+    assert WantedTimeline.read({"by": "pool", "node": "n1"}).request(NOW).node == "", "a pool is all of its nodes"
+    heat = timeline_pb2.TimelineHeat(
+        present=[0.0, 4.0, 8.0], held=[0.0, 1.0, 8.0], foreign=[0, 0, 0.5], unavailable=[0, 4, 0]
+    )
+    lane = timeline_pb2.TimelineLane(node="n1", pool="big", heat=heat, gpus=8)
+    facts = timeline_facts(wanted, (0.0, 60.0), timeline_pb2.QueryTimelineReply(lanes=[lane], total=1, done=1.0))
+    assert (facts["parts"], facts["lanes"][0]["gpus"]) == (PARTS, 8)
+    assert facts["lanes"][0]["heat"] == {
+        "held": [None, 25, 100], "foreign": [None, 0, 6], "unavailable": [None, 100, 0],
+    }  # fmt: skip
 
 
 def test_while_the_history_lags_it_is_drawn_up_to_where_it_goes_and_the_page_says_since_when_all_is_known():
@@ -145,7 +161,7 @@ async def test_the_page_draws_a_job_on_its_gpu_as_everybody_may_see_it(tmp_path,
         await agent.report(job, 1, RUNNING)
         monkeypatch.setattr(timeline_answers, "LEAST_KEPT_S", 0.05)
         monkeypatch.setattr(timeline_answers, "MOST_KEPT_S", 0.05)
-        bob = await stage.person("bob")
+        bob = await stage.logged_in("bob")
         page = await bob.page("/timeline?window=hour")
         assert page.status == 200
         for by, lanes in (("gpu", 2), ("job", 1)):
@@ -157,6 +173,12 @@ async def test_the_page_draws_a_job_on_its_gpu_as_everybody_may_see_it(tmp_path,
             span = found["lanes"][0]["spans"][-1]
             assert (span["job"], span["user"], span["end"]) == (job, "ann", None)
             assert found["since"] < time.time() < found["until"]
+            events.close()
+        for by in ("pool", "node"):
+            events = await bob.stream(f"/stream/timeline?window=hour&by={by}")
+            found = await events.until(lambda _, data: data["lanes"] and any(data["lanes"][0]["heat"]["held"]))
+            assert found["lanes"][0]["gpus"] == 2
+            assert "ann" not in str(found)
             events.close()
 
 

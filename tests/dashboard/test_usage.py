@@ -137,16 +137,16 @@ async def test_a_question_that_failed_is_asked_again_by_who_comes_next(error):
 async def test_the_page_and_the_file_have_the_gpu_time_of_jobs(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         agent = await stage.master.agent_with(stage.tokens["ada"])
-        job, bob = await a_job(stage), await stage.person("bob")
+        job, bob = await a_job(stage), await stage.logged_in("bob")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
         stream = await bob.stream("/stream/usage?window=day")
-        told = await stream.until(lambda name, _: name == "usage")
+        reported = await stream.until(lambda name, _: name == "usage")
         stream.close()
-        assert [(row["key"], row["jobs"]) for row in told["rows"]] == [("ann", 1)]
-        assert (told["gpus"]["count"], len(told["periods"])) == (2, 24)
-        assert told["until"] == pytest.approx(time.time(), abs=60)
-        assert sum(period["starting"] + period["useful"] for period in told["periods"]) > 0
+        assert [(row["key"], row["jobs"]) for row in reported["rows"]] == [("ann", 1)]
+        assert (reported["gpus"]["count"], len(reported["periods"])) == (2, 24)
+        assert reported["until"] == pytest.approx(time.time(), abs=60)
+        assert sum(period["starting"] + period["useful"] for period in reported["periods"]) > 0
         file = await bob.get("/usage.csv?window=day")
         assert (file.status, file.headers["content-type"].partition(";")[0]) == (200, "text/csv")
         assert file.headers["content-disposition"] == 'attachment; filename="usage-day-by-user.csv"'

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from ebbtide_web import replays as running
 from ebbtide_web.reach import AwayError
 from ebbtide_web.replays import ReplayFailedError, ReplayProgress, Replays
 from ebbtide_web.sessions import Session
-from ebbtide_web.what_if_page import WantedWhatIf, offered_policies
+from ebbtide_web.what_if_page import MOST_POLICIES, WantedWhatIf, mistake_of, offered_policies, read_what_ifs
 
 from tests.dashboard.stage import REPLAY, a_stage
 from tests.dashboard.test_access import a_job
@@ -62,7 +63,7 @@ def a_session(user: str = "ann") -> Session:
 
 
 async def followed(replays: Replays, session: Session, wanted: WantedWhatIf = DEFAULT):
-    """All that is told of one simulation."""
+    """All that is reported of one simulation."""
     return [found async for found in replays.replies(session, wanted)]
 
 
@@ -77,7 +78,7 @@ async def until(condition) -> None:
 
 def test_an_address_says_what_is_wanted_and_what_makes_no_sense_is_as_if_it_were_not_there():
     query = {"policy": "fitgpp", "o.s": "8", "o.p": "", "since": "100", "until": "200", "nodes": "4x8", "o.seed": "1"}
-    wanted = WantedWhatIf.read(query)
+    (wanted,) = read_what_ifs(query.items())
     assert wanted == WantedWhatIf("fitgpp", (("s", "8"),), 100, 200, "4x8")
     assert (wanted.mistake(), wanted.command()) == (
         "",
@@ -85,7 +86,32 @@ def test_an_address_says_what_is_wanted_and_what_makes_no_sense_is_as_if_it_were
     )
     assert wanted.configuration() == ["[pools.default]", 'policy = "fitgpp"', 'options = {s = "8"}']
     strange = {"policy": "../../etc", "o.s": "\u202e", "since": "-1", "until": "1e999", "nodes": "; reboot"}
-    assert WantedWhatIf.read(strange) == WantedWhatIf()
+    assert read_what_ifs(strange.items()) == (WantedWhatIf(),)
+    assert read_what_ifs(()) == (WantedWhatIf(),)
+
+
+def test_an_address_asks_for_several_policies_each_with_the_options_behind_it_up_to_a_bound():
+    query = [
+        ("since", "100"), ("until", "200"), ("policy", "fitgpp"), ("o.s", "2"), ("policy", "fitgpp"), ("o.s", "8"),
+        ("o.s", "9"), ("policy", "fifo"), ("o.s", "2"), ("policy", "fifo"), ("nodes", "2x4"),
+    ]  # fmt: skip
+    found = read_what_ifs(query)
+    assert found == (
+        WantedWhatIf("fitgpp", (("s", "2"),), 100, 200, "2x4"),
+        WantedWhatIf("fitgpp", (("s", "8"),), 100, 200, "2x4"),
+        WantedWhatIf("fifo", (), 100, 200, "2x4"),
+    )
+    assert [each.label for each in found] == ["fitgpp, s = 2", "fitgpp, s = 8", "fifo"]
+    assert mistake_of(found) == ""
+    many = read_what_ifs([("until", "200"), *(("policy", name) for name in sorted(offered_policies()))])
+    assert len(many) == MOST_POLICIES < len(offered_policies())
+
+
+def test_policies_are_compared_only_up_to_one_time_and_a_mistake_names_the_policy():
+    assert "same time" in mistake_of((WantedWhatIf("fifo"), WantedWhatIf("tide")))
+    wrong = WantedWhatIf("fitgpp", (("s", "much"),), until=200)
+    assert re.match("fitgpp: .*s takes a number", mistake_of((WantedWhatIf("fifo", until=200), wrong)))
+    assert mistake_of((WantedWhatIf("fifo"),)) == ""
 
 
 def test_options_that_no_policy_takes_and_spans_that_end_before_they_begin_are_named():
@@ -131,9 +157,9 @@ async def test_who_leaves_the_page_ends_the_simulation(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         replays = stage.dashboard.replays
         replays._command = (sys.executable, "-c", SLOW)
-        ann = await stage.person("ann")
+        ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/whatif")
-        await stream.until(lambda name, told: (name, told.get("words")) == ("progress", "on it"))
+        await stream.until(lambda name, reported: (name, reported.get("words")) == ("progress", "on it"))
         assert len(replays._tasks) == 1
         stream.close()
         await until(lambda: not replays._tasks)
@@ -165,11 +191,11 @@ async def test_when_nobody_waits_any_more_the_process_ends(monkeypatch):
 async def test_each_user_has_one_at_a_time_and_all_together_a_few(monkeypatch):
     monkeypatch.setattr(running, "LEFT_S", 0.0)
     replays = Replays(JournalMaster(), (sys.executable, "-c", SLOW))
-    told: dict[str, list] = {}
+    reported: dict[str, list] = {}
 
     async def follow(name: str, session: Session, wanted: WantedWhatIf) -> None:
         async for found in replays.replies(session, wanted):
-            told.setdefault(name, []).append(found)
+            reported.setdefault(name, []).append(found)
 
     tasks = {
         name: asyncio.create_task(follow(name, a_session(user), WantedWhatIf(policy)))
@@ -180,9 +206,11 @@ async def test_each_user_has_one_at_a_time_and_all_together_a_few(monkeypatch):
             ("carl's", "carl", "fifo"),
         )
     }
-    runs = {name: lambda name=name: told.get(name, [None])[-1] == ReplayProgress("on it", 0.75) for name in tasks}
+    runs = {name: lambda name=name: reported.get(name, [None])[-1] == ReplayProgress("on it", 0.75) for name in tasks}
     await until(lambda: runs["first"]() and runs["bob's"]())
-    assert {told[name][-1].words for name in ("hers", "carl's")} == {"waiting for its turn: another simulation runs"}
+    assert {reported[name][-1].words for name in ("hers", "carl's")} == {
+        "waiting for its turn: another simulation runs"
+    }
     tasks["first"].cancel()
     await until(runs["carl's"])
     assert not runs["hers"](), "one that has waited for longer goes first"
@@ -214,6 +242,20 @@ async def test_a_journal_that_breaks_off_is_no_result():
     await replays.close()
 
 
+async def test_policies_are_simulated_one_after_the_other_and_one_that_fails_leaves_the_others(tmp_path, monkeypatch):
+    fails = f"import sys; sys.stdin.read(); sys.exit('no room' if 'tide' in sys.argv else print({json.dumps(FACTS)!r}))"
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        stage.dashboard.replays._command = (sys.executable, "-c", fails)
+        ann = await stage.logged_in("ann")
+        stream = await ann.stream("/stream/whatif?policy=fifo&policy=tide&policy=fitgpp&until=2000000000")
+        await stream.until(lambda _, reported: reported.get("number") == 2)
+        stream.close()
+    done = [reported["done"] for name, reported in stream.seen if name == "progress"]
+    assert done == sorted(done)
+    ends = {reported["number"]: (name, reported["label"]) for name, reported in stream.seen if "number" in reported}
+    assert ends == {0: ("result", "fifo"), 1: ("failed", "tide"), 2: ("result", "fitgpp")}
+
+
 # --- the figures ---
 
 
@@ -229,24 +271,32 @@ async def test_it_gives_the_figures_of_ebb_replay_for_the_same_span_policy_and_m
                 await agent.report(job, 1, FREED)
         await stage.master.becomes(job, "RUNNING", stage.tokens["ada"])
         until_ = int(time.time()) + 1
-        query = f"policy=fitgpp&o.s=2&since={until_ - 3600}&until={until_}&nodes=2x4"
-        person = await stage.person(who)
-        stream = await person.stream(f"/stream/whatif?{query}")
-        found = await stream.until(lambda name, _: name in ("result", "failed"))
+        query = f"since={until_ - 3600}&until={until_}&nodes=2x4&policy=fitgpp&o.s=2&policy=fifo"
+        viewer = await stage.logged_in(who)
+        stream = await viewer.stream(f"/stream/whatif?{query}")
+        await stream.until(lambda _, reported: reported.get("number") == 1)
         stream.close()
-        assert "words" not in found, found
-        assert "secret" not in json.dumps(found)
-        command = [*REPLAY, "--journal", str(stage.home / "journal.db"), "--json", *found["command"].split()[2:]]
-        child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-        told = json.loads((await child.communicate())[0])
-        for report in (found["simulated"], told["simulated"][0]):
-            del report["sim_wall_s"]
-        assert found["live"] == told["live"]
-        assert found["simulated"] == told["simulated"][0]
-        assert (found["live"]["jobs"], found["simulated"]["finished"], found["gpus"]) == (4, 4, [2, 8])
-        assert {name: found[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")} == {
-            name: told[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")
-        }
-        mistaken = await person.stream("/stream/whatif?policy=fitgpp&o.s=much")
+        found = [reported for _, reported in stream.seen if "number" in reported]
+        assert [each["label"] for each in found] == ["fitgpp, s = 2", "fifo"], found
+        for each in found:
+            await has_the_figures_of_ebb_replay(stage, each)
+        assert found[0]["live"] == found[1]["live"]
+        mistaken = await viewer.stream("/stream/whatif?policy=fitgpp&o.s=much")
         assert "takes a number" in (await mistaken.until(lambda name, _: name == "failed"))["words"]
         mistaken.close()
+
+
+async def has_the_figures_of_ebb_replay(stage, found) -> None:
+    """Whether a result of the page is what the command prints that the page names."""
+    assert "secret" not in json.dumps(found)
+    command = [*REPLAY, "--journal", str(stage.home / "journal.db"), "--json", *found["command"].split()[2:]]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    reported = json.loads((await child.communicate())[0])
+    for report in (found["simulated"], reported["simulated"][0]):
+        del report["sim_wall_s"]
+    assert found["live"] == reported["live"]
+    assert found["simulated"] == reported["simulated"][0]
+    assert (found["live"]["jobs"], found["simulated"]["finished"], found["gpus"]) == (4, 4, [2, 8])
+    assert {name: found[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")} == {
+        name: reported[name] for name in ("since", "until", "notes", "skipped", "restart_cost_s", "gpus")
+    }

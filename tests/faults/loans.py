@@ -1,9 +1,10 @@
-"""kill -9 of suppliers, masters and pods, and preemptions of pods, while jobs run on nodes that are borrowed.
+"""kill -9 of suppliers, masters, pilots and lenders, and preemptions, while jobs run on nodes that are borrowed.
 
     python -m tests.faults.loans --kills 200 --seed 7
+    python -m tests.faults.loans --kills 200 --lender slurm
 
-No job may ever have two live attempts, none may begin before what it saved last, there may never be more pods than the
-supply allows, and once no job is left no pod and no process may be left either.
+No job may ever have two live attempts, none may begin before what it saved last, there may never be more loans than the
+supply allows, nor one that the supplier does not know of, and once no job is left no loan and no process may be left.
 """
 
 import argparse
@@ -17,12 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.cluster import wait_for
-from tests.pods.borrowed import MOST_NODES, Borrowed
+from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
+from tests.faults.lenders import LENDERS, FaultyLender
 
 JOBS = 3
-SETTLED_EVERY = 5
-KINDS = {"supplier": 5, "master": 4, "pod": 2, "preemption": 3}
-"""What is killed, and how often beside the others."""
+SETTLED_EVERY = 10
 AGAIN_S = 240.0
 """Seconds in which all jobs run again: a lender is asked every half a minute, and a silent node is lost after 20 s."""
 
@@ -79,73 +79,63 @@ class Truth:
         return sum(" begins " in line for line in self.path.read_text().splitlines())
 
 
-def run(kills: int, seed: int, folder: Path) -> tuple[Counter[str], Truth]:
-    """Kill that often; return what was killed, and what the jobs noted."""
+def run(kills: int, seed: int, folder: Path, lender: str = "kubernetes") -> tuple[Counter[str], Truth, str]:
+    """Kill that often; return what was killed, what the jobs noted, and what else was counted."""
     rng, done, truth = random.Random(seed), Counter[str](), Truth(folder / "steps")
     script = folder / "steps.py"
     script.write_text(STEPS)
-    borrowed = Borrowed(folder)
-    try:
-        run_one = ("--pool", "own", "--gpus", "1", "--grace", "10s", "--", sys.executable, str(script), str(truth.path))
-        jobs = [borrowed.cluster.submit(*run_one) for _ in range(JOBS)]
-        _settle(borrowed, jobs)
+    with LENDERS[lender](folder) as faulty:
+        run_one = ("--gpus", "1", "--grace", "10s", "--", sys.executable, str(script), str(truth.path))
+        jobs = [faulty.cluster.submit("--pool", faulty.pool, *run_one) for _ in range(JOBS)]
+        _settle(faulty, jobs)
         while done.total() < kills:
-            kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
-            if _kill(borrowed, kind, rng):
+            kind = rng.choices(list(faulty.kinds), list(faulty.kinds.values()))[0]
+            if faulty.strike(kind, rng):
                 done[kind] += 1
                 print(f"\r{done.total()} of {kills} kills", end="", file=sys.stderr, flush=True)
-            if len(borrowed.pods.pods_that_run()) > MOST_NODES:
-                truth.wrong.append(f"{len(borrowed.pods.pods_that_run())} pods, and {MOST_NODES} may be")
             time.sleep(rng.uniform(0.0, 3.0))
             if done.total() % SETTLED_EVERY == 0:
-                _settle(borrowed, jobs)
-        _settle(borrowed, jobs)
-        borrowed.cluster.ebb("cancel", "--now", "--wait", *jobs, seconds=120)
-        wait_for("no pod is left", lambda: not borrowed.pods.pods, 180)
-    finally:
-        borrowed.close()
+                _settle(faulty, jobs)
+        _settle(faulty, jobs)
+        faulty.cluster.ebb("cancel", "--now", "--wait", *jobs, seconds=120)
+        wait_for("no loan is left", lambda: not faulty.lent(), 180)
+        figures = faulty.figures()
     truth.check()
-    return done, truth
+    truth.wrong += faulty.wrong
+    return done, truth, figures
 
 
-def _kill(borrowed: Borrowed, kind: str, rng: random.Random) -> bool:
-    """Kill one of a kind; return whether there was one."""
-    if kind == "supplier":
-        borrowed.supplier.kill()
-        borrowed.supplier.wait()
-        borrowed.supplier = borrowed.supply()
-        return True
-    if kind == "master":
-        borrowed.cluster.kill(borrowed.cluster.daemon("master"))
-        borrowed.cluster.up("none", "--node", "login")
-        return True
-    pods = borrowed.pods.pods_that_run()
-    if not pods:
-        return False
-    (borrowed.pods.kill if kind == "pod" else borrowed.pods.evict)(rng.choice(pods))
-    return True
-
-
-def _settle(borrowed: Borrowed, jobs: list[str]) -> None:
+def _settle(faulty: FaultyLender, jobs: list[str]) -> None:
     """Wait until all jobs run."""
-    wait_for("all jobs run", lambda: all(borrowed.nodes_of(job) for job in jobs), AGAIN_S)
+
+    def all_run() -> bool:
+        faulty.help()
+        return all(faulty.cluster.show(job)["state"] == "RUNNING" for job in jobs)
+
+    try:
+        wait_for("all jobs run", all_run, AGAIN_S)
+    except BaseException:
+        print(faulty.cluster.ebb("ls").out, faulty.cluster.ebb("nodes", "--all").out, faulty.said(), sep="\n")
+        raise
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--lender", choices=sorted(LENDERS), default="kubernetes")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)))
     options = parser.parse_args()
     print(f"seed {options.seed}", file=sys.stderr)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
-        done, truth = run(options.kills, options.seed, Path(folder))
-        minutes = (time.monotonic() - began) / 60
-        print(
-            f"\r{dict(done)}: {truth.attempts()} attempts of {JOBS} jobs, {minutes:.1f} min; wrong: {truth.wrong or 0}"
-        )
+        Path(folder).chmod(0o755)
+        done, truth, figures = run(options.kills, options.seed, Path(folder), options.lender)
+        attempts, minutes = truth.attempts(), (time.monotonic() - began) / 60
+    print(f"\r{dict(done)}: {attempts} attempts of {JOBS} jobs, {minutes:.1f} min{figures}; wrong: {truth.wrong or 0}")
     return 1 if truth.wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with until_interrupted():
+        sys.exit(main())
+    sys.exit(EXIT_INTERRUPTED)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
+from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, user_pb2
 
 from tests.master.world import make_spec
 from tests.proof import reach
@@ -99,6 +99,18 @@ def submit(stub: client_pb2_grpc.ClientServiceStub, operation: str = "") -> str:
 
 def jobs(stub: client_pb2_grpc.ClientServiceStub) -> list[str]:
     return [job.job_id for job in stub.ListJobs(client_pb2.ListJobsRequest(), timeout=DEADLINE_S).jobs]
+
+
+def standbys(stub: client_pb2_grpc.ClientServiceStub, count: int) -> list[user_pb2.StandbyMaster]:
+    """The masters that a leader says to stand by, once there are so many."""
+    found: list[user_pb2.StandbyMaster] = []
+
+    def asked() -> bool:
+        found[:] = stub.ShowSettings(user_pb2.ShowSettingsRequest()).journal.standbys
+        return len(found) == count
+
+    _until(asked, f"{count} standbys")
+    return found
 
 
 def _until(condition: Any, what: str) -> None:

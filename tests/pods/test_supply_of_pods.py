@@ -91,5 +91,5 @@ def test_whoever_is_killed_no_job_runs_twice_and_no_pod_is_left() -> None:
     seed = random.randrange(2**24)
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
-        done, truth = loans.run(8, seed, Path(folder))
+        done, truth, _ = loans.run(8, seed, Path(folder))
     assert (done.total(), truth.wrong) == (8, [])

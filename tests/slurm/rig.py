@@ -15,21 +15,26 @@ from typing import Final
 import psutil
 
 PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scontrol", "scancel")
-NODES: Final = ("sn1", "sn2")
+NODES: Final = tuple(f"sn{number}p{os.getpid()}" for number in (1, 2))
+"""Slurm names the cgroups of jobs by node and number, so those of another process on this machine need other names."""
+FIRST, SECOND = NODES
 GPUS: Final = 4
 GRACE_S: Final = 20
 """What Slurm leaves to whom it preempts, in seconds."""
 _MAJOR: Final = 240  # of the GPUs' devices; which driver that is does not matter, as nobody opens them
 _START_S: Final = 30.0
-_OVER: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+OVER: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+"""States of jobs that have ended, and whose processes are gone as far as Slurm knows."""
 
 
 class Slurm:
     """The daemons, and what a user would do with them."""
 
-    def __init__(self, folder: Path, tracking: str = "cgroup") -> None:
+    def __init__(self, folder: Path, tracking: str = "cgroup", constrains: bool = False) -> None:
+        """With ``constrains``, a job can open no GPU but its own (ConstrainDevices)."""
         self.folder = folder
         self.tracking = tracking
+        self.constrains = constrains
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -79,7 +84,7 @@ class Slurm:
 
     def is_over(self, job: str) -> bool:
         """Whether a job has ended, and its processes are gone as far as Slurm knows."""
-        return self.state(job) in ("", *_OVER)
+        return self.state(job) in ("", *OVER)
 
     def logs(self) -> str:
         """The ends of the daemons' logs."""
@@ -133,7 +138,7 @@ class Slurm:
                 os.mknod(devices / f"{node}-gpu{gpu}", 0o666 | stat.S_IFCHR, device)
             lines.append(f"NodeName={node} Name=gpu Type=a100 File={devices}/{node}-gpu[0-{GPUS - 1}]")
         (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
-        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
+        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF.format(constrains="yes" if self.constrains else "no"))
         (self.folder / "state").mkdir()
         ports = [_free_port() for _ in range(1 + len(NODES))]
         text = _SLURM_CONF.format(
@@ -150,7 +155,7 @@ _CGROUP_CONF = """
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 CgroupAutomount=yes
-ConstrainDevices=no
+ConstrainDevices={constrains}
 """
 _SLURM_CONF = """
 ClusterName=t
@@ -191,7 +196,7 @@ def _free_port() -> int:
 
 
 def _remove_cgroups() -> None:
-    for top in Path("/sys/fs/cgroup").glob("*/slurm*"):
+    for top in (path for node in NODES for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}")):
         for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
             with suppress(OSError):
                 folder.rmdir()
@@ -206,9 +211,9 @@ def available() -> bool:
 
 
 @contextmanager
-def a_slurm(folder: Path, tracking: str = "cgroup") -> Iterator[Slurm]:
+def a_slurm(folder: Path, tracking: str = "cgroup", constrains: bool = False) -> Iterator[Slurm]:
     """Slurm, until the end of the block."""
-    slurm = Slurm(folder, tracking)
+    slurm = Slurm(folder, tracking, constrains)
     try:
         slurm.start()
         yield slurm

@@ -1,111 +1,14 @@
 """Nodes are borrowed from Slurm as jobs wait, and given back when nobody needs them."""
 
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, wait_for
-from tests.e2e.test_between_machines import free_ports
-from tests.slurm.rig import Slurm
+from tests.e2e.cluster import wait_for
+from tests.slurm.borrower import Borrower
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
-SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
-FILE = """
-[supply.hpc]
-pool = "hpc"
-max_nodes = 3
-gpus_per_node = 2
-gpu_type = "A100-40GB"
-gpu_mem = "40GiB"
-time = "10m"
-after = "0s"
-idle = "5s"
-home = "{home}"
-checkpoint_root = "{root}"
-sbatch = ["--partition=low", "--cpus-per-task=2", "--mem=1000", {more}]
-agent = ["--gpus", "4xA100-40GB", {account}]
-"""
-
-
-class Borrower:
-    """A cluster with TLS and without GPUs, and what it borrows."""
-
-    def __init__(self, folder: Path, slurm: Slurm) -> None:
-        self.cluster, self.slurm = Cluster(folder / "login"), slurm
-        self.cluster.environment |= {"SLURM_CONF": slurm.env["SLURM_CONF"]}
-        self.folder = folder
-        self.suppliers: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> None:
-        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
-        self.write()
-        (self.cluster.home / "ebbtide.toml").write_text("[pools.hpc]\n")
-        self.cluster.up("none", "--node", "login")
-
-    def write(self, more: str = '"--gres=gpu:2"') -> None:
-        account = ", ".join(f'"{word}"' for word in ANY_ACCOUNT)
-        home, root = self.folder / "loans", self.folder / "root"
-        (self.cluster.home / "supply.toml").write_text(FILE.format(home=home, root=root, account=account, more=more))
-
-    def serve(self) -> subprocess.Popen[bytes]:
-        """Start a supplier."""
-        log = (self.folder / "supplier.log").open("ab")
-        with log:
-            command = [*EBB, "supply", "run", "hpc"]
-            supplier = subprocess.Popen(command, env=self.cluster.environment, cwd=REPOSITORY, stdout=log, stderr=log)
-        self.suppliers.append(supplier)
-        wait_for("the supplier runs", lambda: self.supply()["served"])
-        return supplier
-
-    def said(self) -> str:
-        return (self.folder / "supplier.log").read_text()
-
-    def supply(self) -> dict:
-        [supply] = self.cluster.facts("supply", "ls")
-        return supply
-
-    def phases(self) -> list[str]:
-        return [loan["phase"] for loan in self.supply()["loans"]]
-
-    def submit(self, *options: str) -> str:
-        return self.cluster.submit("--pool", "hpc", "--gpus", "2", "--grace", "2s", *options, "--", *SLEEPS)
-
-    def jobs_in_slurm(self) -> list[str]:
-        return self.slurm.command("squeue", "-h", "-o", "%j").split()
-
-    def close(self) -> None:
-        for supplier in self.suppliers:
-            if supplier.poll() is None:
-                supplier.send_signal(signal.SIGTERM)
-                assert supplier.wait(30) == 0
-        self.slurm.try_command("scancel", "--user", "root")
-        wait_for("Slurm has all jobs back", lambda: not self.jobs_in_slurm())
-        self.cluster.close()
-
-
-@contextmanager
-def a_borrower(slurm: Slurm) -> Iterator[Borrower]:
-    with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
-        borrower = Borrower(Path(folder), slurm)
-        try:
-            borrower.start()
-            yield borrower
-        finally:
-            borrower.close()
-
-
-@pytest.fixture
-def borrower(slurm: Slurm) -> Iterator[Borrower]:
-    with a_borrower(slurm) as borrower:
-        yield borrower
 
 
 def test_nodes_come_as_jobs_wait_and_go_when_nobody_needs_them(borrower: Borrower) -> None:
@@ -131,9 +34,23 @@ def test_a_loan_that_is_killed_frees_its_job_at_once_because_slurm_proves_its_de
     job = borrower.submit("--retries", "3")
     borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
     [loan] = borrower.supply()["loans"]
-    borrower.slurm.command("scancel", "--signal=KILL", loan["job"])
+    assert borrower.kill_pilot(loan["id"])
     wait_for(f"it runs elsewhere: {borrower.said()}", lambda: borrower.cluster.show(job)["attempt"] == 2, 120)
     borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
+
+
+def test_an_end_that_slurm_moves_forward_reaches_the_jobs(borrower: Borrower) -> None:
+    borrower.serve()
+    job = borrower.submit()
+    borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
+    [loan] = borrower.supply()["loans"]
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 90.0))
+    borrower.slurm.command("scontrol", "update", f"jobid={loan['job']}", f"EndTime={end}")
+    wait_for(f"it runs elsewhere: {borrower.said()}", lambda: borrower.cluster.show(job)["attempt"] == 2, 150)
+    borrower.cluster.wait_for_state(job, "RUNNING", seconds=60)
+    [left, _] = borrower.cluster.show(job)["attempts"]
+    assert left["nodes"] == [loan["id"]]
+    assert "the lender has moved its end" in borrower.said()
 
 
 def test_a_supplier_that_is_killed_finds_its_loans_again_and_asks_for_no_more_than_it_may(borrower: Borrower) -> None:

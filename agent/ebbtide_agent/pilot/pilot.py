@@ -25,7 +25,8 @@ WANTED_S: Final = 10.0
 """Seconds for which a node counts as used after the master has said that jobs wait for it and for others."""
 IDLE_S: Final = 30.0
 """Seconds after which a node that leaves because it is idle is gone; none of its jobs starts in between."""
-_QUIET_S: Final = 3.0  # in which the master learns of it by a heartbeat, and goes on to read a log
+_HEARD_S: Final = 3.0  # in which the master learns of it by a heartbeat
+_QUIET_S: Final = 2.0  # in which the master goes on to read the log of an attempt that it has done with
 _LOOK_S: Final = 0.1
 _ASK_AGAIN_S: Final = 30.0
 
@@ -126,10 +127,15 @@ class Pilot:
     async def _emptied(self) -> list[agent_pb2.AttemptStatus]:
         """Wait until the master has done with all attempts here, or the node's time is over. Return what is left."""
         busy_at = time.monotonic()
-        while (left := list(self._statuses())) or time.monotonic() - max(busy_at, self._read_at()) < _QUIET_S:
+        heard_at = busy_at + _HEARD_S
+        while (left := list(self._statuses())) or time.monotonic() < self._quiet_at(busy_at, heard_at):
             busy_at = time.monotonic() if left else busy_at
             until = self._telemetry.end.until
             if until is not None and time.time() >= until:
                 break
             await asyncio.sleep(_LOOK_S)
         return left
+
+    def _quiet_at(self, busy_at: float, heard_at: float) -> float:
+        """Return when the master needs nothing of this node any more, by the monotonic clock."""
+        return max(heard_at, max(busy_at, self._read_at()) + _QUIET_S)

@@ -21,8 +21,9 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 class SlurmStep:
     """What Slurm has given a step on one machine.
 
-    ``gpus`` is how many GPUs, and ``minors`` are the minor numbers of their devices, none where Slurm does not say.
-    ``cpus`` and ``mem_bytes`` are None where Slurm does not say; ``until`` is when the job ends, in Unix seconds.
+    ``gpus`` is how many GPUs or MIG slices. ``minors`` are the minor numbers of their devices, and ``slices`` the UUIDs
+    of the slices; each is empty where Slurm does not say so. ``cpus`` and ``mem_bytes`` are None where it does not say;
+    ``until`` is when the job ends, in Unix seconds.
     """
 
     job: str
@@ -30,6 +31,7 @@ class SlurmStep:
     user: str
     gpus: int
     minors: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
     cpus: float | None = None
     mem_bytes: int | None = None
     until: float | None = None
@@ -40,17 +42,28 @@ class SlurmStep:
         return _NAME.sub("-", f"{self.host}-{self.job}")[-63:].lstrip("._-")
 
     def choose(self, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-        """Return the UUIDs of the GPUs that the step may use. Raises ValueError if that is not clear."""
-        if len({gpu.parent or gpu.uuid for gpu in gpus}) == self.gpus:
-            return tuple(gpu.uuid for gpu in gpus)  # either Slurm hides the others, or there are no others
-        chosen = tuple(gpu.uuid for gpu in gpus if str(gpu.minor) in self.minors)
-        if len(set(self.minors)) != self.gpus or len(chosen) != self.gpus:
-            which = f"the ones that it names, {', '.join(self.minors)}, are" if self.minors else "which ones is"
+        """Return the UUIDs of the GPUs that the step may use. Raises ValueError if that is not clear.
+
+        Whether Slurm hides the other GPUs makes no difference: the driver counts only the GPUs that it shows, but a
+        device's minor number stays. That there are as many as Slurm gave proves something only without such numbers,
+        as one of ours may be lost, and one of another job in sight.
+        """
+        if not self.gpus:
+            return ()
+        if self.slices:
+            chosen = [gpu for gpu in gpus if gpu.uuid in self.slices]
+            found, named = len(chosen), ", ".join(self.slices)
+        else:
+            known = self.minors and all(gpu.minor is not None for gpu in gpus)
+            chosen = [gpu for gpu in gpus if not known or str(gpu.minor) in self.minors]
+            found, named = len({gpu.parent or gpu.uuid for gpu in chosen}), ", ".join(self.minors)
+        if found != self.gpus:
+            which = f"the ones that it names, {named}, are" if named else "which ones is"
             raise ValueError(
                 f"Slurm job {self.job} has {self.gpus} of the {len(gpus)} GPUs here, and {which} not known to the"
                 " driver: name them with --only-gpus"
             )
-        return chosen
+        return tuple(gpu.uuid for gpu in chosen)
 
 
 def step(env: Mapping[str, str]) -> SlurmStep | None:
@@ -74,6 +87,7 @@ def step(env: Mapping[str, str]) -> SlurmStep | None:
         env.get("SLURM_JOB_USER", ""),
         gpus,
         minors,
+        tuple(name for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.startswith("MIG-")),
         cpus,
         _mem_bytes(env, cpus, gpus),
         _positive(env.get("SLURM_JOB_END_TIME")),

@@ -21,7 +21,7 @@ from ebbtide_cli.home import Home, write_record
 
 _STATE: Final = "loans.json"
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(BorrowedNode))
-_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at")
+_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at", "looked_at")
 
 
 def facts_of(supply: NodeSupply) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class SupplyFolder:
         for facts in record["loans"]:
             known = {field: value for field, value in facts.items() if field in _FIELDS}
             supply.loans[facts["id"]] = BorrowedNode(**known | {"phase": LoanPhase(facts["phase"])})
-        for field in _KEPT:
+        for field in record.keys() & _KEPT:
             setattr(supply, field, record[field])
         return supply
 

@@ -55,7 +55,6 @@ class Supplier:
     say: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
     supply: NodeSupply = field(init=False)
-    _looked_at: float = float("-inf")
     _counted_at: float = float("-inf")
     _counted_with: frozenset[str] = frozenset()
     _demand: int | None = None
@@ -114,8 +113,9 @@ class Supplier:
     def _hear(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> None:
         up = {name for name, node in (nodes or {}).items() if node.state not in _GONE}
         self.supply.see_up(up, now)
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at = now
+        if not 0.0 <= now - self.supply.looked_at < LOOK_S:  # the clock may have been set back
+            self.supply.looked_at = now
+            self._save()  # a supplier that is killed, and started again and again, asks no more often
             with self._lender_may_be_away():
                 self.supply.hear(self.lender.look(), up, now)
                 self._note("lender", "")

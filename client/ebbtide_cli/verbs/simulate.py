@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ebbtide_sim.workload import Workload
 
 T = TypeVar("T")
-EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations")
+EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations", "tide")
 MAX_JOBS = 2**24
 _SECTIONS: Final = {
     "Workload": ("--workload", "--jobs-limit", "--elastic", "--offline", "--arrival"),

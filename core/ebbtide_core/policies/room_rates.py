@@ -2,29 +2,54 @@
 
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
 those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
-the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. Only GPUs are
-counted. The figures of a node are renewed when its jobs change.
+the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. GPUs, CPUs and
+memory are counted. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Final
 
 from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import JobClass, NodeId
+from ebbtide_core.model.types import WHOLE, JobClass, NodeId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
 
 TRIAL_WEIGHT: Final = 10.0
 """How much more a second counts for a trial-and-error job, until it has run longer than such jobs do."""
+FRESH_S: Final = 60.0
+"""The age in seconds at which the figures of a node are renewed."""
+MOST_DEMANDS: Final = 512
+"""The demands of which the rates are kept."""
+TINY: Final = 1e-6
+"""The CPUs that may be missing, because sums of fractions are not exact."""
+NEXT_TO_NOTHING: Final = 1e-9
+"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
+KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS})
+"""The sources that know how long the job itself takes."""
+RESTART_S: Final = 30.0
+"""The assumed time in seconds in which a job comes back, before that was measured."""
 
 
 def price(job: Job, outlook: Outlook) -> float:
     """Return what a second of delay costs: it counts relative to the expected length, times the job's weight."""
-    weight = job.weight
-    if job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook):
-        weight *= TRIAL_WEIGHT
-    return weight / outlook.length_s
+    return weight_of(job, outlook) / outlook.length_s
+
+
+def weight_of(job: Job, outlook: Outlook) -> float:
+    """Return the job's weight, `TRIAL_WEIGHT` times that for a trial-and-error job."""
+    is_trial = job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook)
+    return job.weight * TRIAL_WEIGHT if is_trial else job.weight
+
+
+def may_ask_equals(job: Job, outlook: Outlook) -> bool:
+    """Return whether jobs of its own priority may be preempted for ``job``.
+
+    They are for a trial-and-error job, and for one that is known to be done soon. What earlier runs suggest is too
+    uncertain: measured on generated workloads, all jobs take longer if others step aside for that.
+    """
+    return outlook.source in KNOWN or (job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook))
 
 
 def _too_long(outlook: Outlook) -> bool:
@@ -33,15 +58,73 @@ def _too_long(outlook: Outlook) -> bool:
     return unlike_its_class and outlook.done_s >= UNKNOWN_S[JobClass.TRIAL_AND_ERROR]
 
 
+def save_s(job: Job) -> float:
+    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
+    if not job.running:
+        return 0.0
+    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
+
+
+def cost_s(job: Job) -> float:
+    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
+    known = job.suspending.restart_cost_s
+    return known if known is not None else (save_s(job) + RESTART_S if job.running else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptible:
+    """What bounds whether it pays that a job of one priority steps aside on a node."""
+
+    price: float
+    """The least price of a delay among these jobs."""
+    left_s: float
+    """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
+
+
+NONE: Final = Preemptible(float("inf"), -float("inf"))
+"""The bounds of no job."""
+Candidate = tuple[float, int, NodeId, float]
+"""A node with jobs that may step aside: the least price of a delay there, its number, its id, and the most seconds that
+one of these jobs is expected to take beyond what stepping aside costs it."""
+
+
+Resources = tuple[int, float, float]
+"""GPUs, CPUs and bytes of memory on one node."""
+
+
 @dataclass(frozen=True, slots=True)
 class _NodeRates:
-    """The figures of a node: by number of GPUs the rates of room, and by priority the least price of a delay."""
+    """The figures of a node when its jobs changed last."""
 
-    alone: list[float]
-    """How often one job ends that makes room."""
-    together: list[float]
-    """How often room appears if no other job takes it."""
-    prices: dict[int, float]
+    idle: Resources
+    """What is promised to no job."""
+    held: list[tuple[float, Resources]]
+    """What each job holds, by its time per completion in seconds."""
+    preemptible: dict[int, Preemptible]
+    """What bounds a preemption, by priority."""
+
+    def alone(self, needed: Resources) -> float:
+        """Return how often a job ends that alone makes room for what is ``needed``."""
+        return sum([1 / left_s for left_s, has in self.held if _suffice(self.idle, has, needed)])
+
+    def together(self, needed: Resources) -> float:
+        """Return how often room appears if no other job takes it."""
+        if rate := self.alone(needed):
+            return rate
+        (gpus, cpus, mem_bytes), nothing = self.idle, (0, 0.0, 0.0)
+        for left_s, has in self.held:
+            gpus, cpus, mem_bytes = gpus + has[0], cpus + has[1], mem_bytes + has[2]
+            if _suffice((gpus, cpus, mem_bytes), nothing, needed):
+                return 1 / left_s
+        return 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Rates:
+    """The rates of room for one demand, by node; those of ``stale`` nodes are to be computed again."""
+
+    of_node: dict[NodeId, float] = field(default_factory=dict)
+    stale: set[NodeId] = field(default_factory=set)
 
 
 class RoomRates:
@@ -52,79 +135,125 @@ class RoomRates:
         self._outlooks = outlooks
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
-        self._rates: dict[tuple[int, bool], float] = {}
-        self._prices: dict[int, float] | None = None
+        self._rates: dict[tuple[Resources, bool], _Rates] = {}
+        self._as_of = -float("inf")
+        self._renewed: dict[NodeId, float] = {}
+        """When the figures of each node were renewed, the oldest first."""
+        self._by_price: dict[tuple[int, bool, bool], list[Candidate]] = {}
 
     def change(self, node: NodeId) -> None:
         """Note that the jobs with room on ``node`` changed."""
         self._changed.add(node)
 
-    def wait_s(self, gpus: int, passed: bool, now: float) -> float:
-        """Return the mean time in seconds until room for a job with so many GPUs appears; infinite if it never does.
+    def wait_s(self, job: Job, passed: bool, now: float) -> float:
+        """Return the mean time in seconds until room for ``job`` appears; infinite if it never does.
 
         ``passed`` says that smaller jobs wait, too.
         """
         self._renew(now)
-        rate = self._rates.get((gpus, passed))
-        if rate is None:
-            rates = [node.alone if passed else node.together for node in self._nodes.values()]
-            rate = sum([of_node[gpus] for of_node in rates if gpus < len(of_node)])
-            if not rate and not passed:  # a gang: the nodes together have to have as many
-                rate = sum([of_node[-1] * (len(of_node) - 1) for of_node in rates]) / max(1, gpus)
-            self._rates[gpus, passed] = rate
+        gpus, spec = -(-job.gpus_min // WHOLE), job.spec
+        rate = self._rate((gpus, _rounded_up(spec.cpus), _rounded_up(spec.mem_bytes)), passed)
+        if not rate and not passed:  # a gang: the nodes together have to have as many
+            whole = [(len(self._state.books.usable[id].slices), node) for id, node in self._nodes.items()]
+            rate = sum([node.together((most, 0.0, 0.0)) * most for most, node in whole]) / max(1, gpus)
         return 1 / rate if rate else float("inf")
 
-    def prices(self, now: float) -> dict[int, float]:
-        """Return the least price of a delay of a job with room, by priority, as of the last change of its nodes."""
+    def _rate(self, needed: Resources, passed: bool) -> float:
+        """Return how often room for what is ``needed`` appears on any one node."""
+        rates = self._rates.get((needed, passed))
+        if rates is None:
+            if len(self._rates) >= MOST_DEMANDS:
+                self._rates.clear()
+            rates = self._rates[needed, passed] = _Rates(stale=set(self._nodes))
+        for id in rates.stale:
+            node = self._nodes.get(id)
+            rates.of_node[id] = 0.0 if node is None else node.alone(needed) if passed else node.together(needed)
+        rates.stale.clear()
+        return sum(rates.of_node.values())
+
+    def cheapest_first(self, priority: int, now: float, *, equals: bool, less_urgent: bool) -> list[Candidate]:
+        """Return the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
+
+        ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
+        counts `NEXT_TO_NOTHING`, and it takes for ever.
+        """
         self._renew(now)
-        if self._prices is None:
-            self._prices = {}
-            for node in self._nodes.values():
-                for priority, least in node.prices.items():
-                    self._prices[priority] = min(least, self._prices.get(priority, least))
-        return self._prices
+        found = self._by_price.get((priority, equals, less_urgent))
+        if found is None:
+            found = []
+            for index, (id, node) in enumerate(self._nodes.items()):
+                others = [there.price for other, there in node.preemptible.items() if other > priority]
+                if less_urgent and others:
+                    found.append((min(others) * NEXT_TO_NOTHING, index, id, float("inf")))
+                elif equals and (there := node.preemptible.get(priority)) is not None:
+                    found.append((there.price, index, id, there.left_s))
+            found.sort()
+            self._by_price[priority, equals, less_urgent] = found
+        return found
 
     def _renew(self, now: float) -> None:
-        usable = self._state.books.usable
+        if now == self._as_of and not self._changed:
+            return
+        self._as_of, usable = now, self._state.books.usable
+        for id, renewed in self._renewed.items():
+            if renewed + FRESH_S > now:
+                break
+            self._changed.add(id)
         if not self._changed and self._nodes.keys() == usable.keys():
             return
-        for id in self._nodes.keys() - usable.keys():
-            del self._nodes[id]
+        gone, renewed = self._nodes.keys() - usable.keys(), list[NodeId]()
+        for id in gone:
+            del self._nodes[id], self._renewed[id]
         for id, node in usable.items():
             if id in self._changed or id not in self._nodes:
                 self._nodes[id] = self._figures(node, now)
+                self._renewed.pop(id, None)
+                self._renewed[id] = now
+                renewed.append(id)
+        for rates in self._rates.values():
+            rates.stale.update(gone)
+            rates.stale.update(renewed)
         self._changed.clear()
-        self._rates.clear()
-        self._prices = None
+        self._by_price.clear()
 
     def _figures(self, node: Node, now: float) -> _NodeRates:
-        here, prices = list[tuple[float, int]](), dict[int, float]()
+        held, preemptible = list[tuple[float, Resources]](), dict[int, Preemptible]()
         for id in sorted(node.planned):
             job = self._state.jobs[id]
             outlook = self._outlooks.of(job, now)
-            here.append((max(1.0, outlook.left_s), gpus_on(job, node.id)))
+            held.append((max(1.0, outlook.left_s), _held_on(job, node.id)))
             if job.preemptible:
-                known = prices.get(job.priority)
-                least = price(job, outlook)
-                prices[job.priority] = least if known is None else min(known, least)
-        here.sort()
-        idle, most = node.idle(node.promised), len(node.slices)
-        alone = [sum([1 / left_s for left_s, has in here if idle + has >= gpus]) for gpus in range(most + 1)]
-        return _NodeRates(
-            alone, [rate or _when_several_end(here, idle, gpus) for gpus, rate in enumerate(alone)], prices
-        )
+                known = preemptible.get(job.priority, NONE)
+                preemptible[job.priority] = Preemptible(
+                    min(known.price, price(job, outlook)), max(known.left_s, outlook.left_s - cost_s(job))
+                )
+        held.sort()
+        use = node.promised
+        idle = (node.idle(use), node.facts.cpus - use.cpus, float(node.facts.mem_bytes - use.mem_bytes))
+        return _NodeRates(idle, held, preemptible)
 
 
 def gpus_on(job: Job, node: NodeId) -> int:
     """Return of how many GPUs of ``node`` some is promised to ``job``."""
-    room = job.planned
-    return 0 if room is None else sum([len(piece.gpus) for piece in room.nodes if piece.node == node])
+    return _held_on(job, node)[0]
 
 
-def _when_several_end(here: list[tuple[float, int]], idle: int, gpus: int) -> float:
-    """Return the rate of room for so many GPUs on a node with so many idle ones; ``here`` is sorted."""
-    for left_s, has in here:
-        idle += has
-        if idle >= gpus:
-            return 1 / left_s
-    return 0.0
+def _held_on(job: Job, node: NodeId) -> Resources:
+    """Return what is promised to ``job`` on ``node``; a share counts as a GPU."""
+    room, gpus, cpus, mem_bytes = job.planned, 0, 0.0, 0.0
+    for piece in room.nodes if room is not None else ():
+        if piece.node == node:
+            gpus, cpus, mem_bytes = gpus + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
+    return gpus, cpus, mem_bytes
+
+
+def _suffice(idle: Resources, more: Resources, needed: Resources) -> bool:
+    return idle[0] + more[0] >= needed[0] and idle[1] + more[1] >= needed[1] - TINY and idle[2] + more[2] >= needed[2]
+
+
+def _rounded_up(amount: float) -> float:
+    """Return ``amount`` rounded up to 1, 1.25, 1.5 or 1.75 times a power of two, so that few demands differ."""
+    if amount <= 0:
+        return 0.0
+    fraction, exponent = math.frexp(amount)
+    return math.ldexp(math.ceil(fraction * 8), exponent - 3)

@@ -1,8 +1,8 @@
 """Tide: whoever is expected to be done soonest goes first, and room is made where that delays everybody least in sum.
 
 Waiting jobs have their turns by priority, and within a priority by their time per completion over their weight (see
-`ebbtide_core.estimates.outlook`). Whoever fits may pass. For a job that does not fit, elastic jobs shrink; else jobs
-step aside if that costs less than to wait:
+`ebbtide_core.estimates.outlook`), which counts `TRIAL_WEIGHT` times for a trial-and-error job. Whoever fits may pass.
+For a job that does not fit, elastic jobs shrink; else jobs step aside if that costs less than to wait:
 
     2 · Σ price(v) · (t + cost(v))  <  price(j) · (W - save)
 
@@ -11,8 +11,9 @@ long a job takes anyway. Job j takes t seconds per completion and would have roo
 expected to appear (`RoomRates`), and as much later as it has waited in vain, but no later than it is due. Each victim v
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
 victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
-that it would preempt in turn, nor for a small error of an estimate. The delay of a less urgent job counts next to
-nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+that it would preempt in turn, nor for a small error of an estimate. Jobs of its own priority step aside only for a
+trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts
+next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -23,13 +24,13 @@ job that was submitted after it was due, unless that does not take its room.
 
 import math
 from bisect import insort
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import ClassVar, Final
 
-from ebbtide_core.admission.queues import demand_besides_size
+from ebbtide_core.admission.queues import demand_besides_size, demand_of
 from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
@@ -48,7 +49,16 @@ from ebbtide_core.policies.preemption import (
     nodes_of,
     suffice,
 )
-from ebbtide_core.policies.room_rates import RoomRates, gpus_on, price
+from ebbtide_core.policies.room_rates import (
+    NEXT_TO_NOTHING,
+    Candidate,
+    RoomRates,
+    cost_s,
+    gpus_on,
+    may_ask_equals,
+    price,
+    save_s,
+)
 from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.policies.tide_queue import TideQueue, due_at
 from ebbtide_core.resources.eligibility import holds_up
@@ -59,19 +69,15 @@ PATIENCE: Final = 0.01
 """The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
 TWICE: Final = 2.0
 """How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
-NEXT_TO_NOTHING: Final = 1e-9
-"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
 SHARE_OF_DUE: Final = 0.25
 """The share of the GPUs that due jobs have at most, or one due job if it needs more."""
-RESTART_S: Final = 30.0
-"""The assumed time in seconds in which a job comes back, before that was measured."""
 MOST_REFUSED: Final = 8
 """The jobs of one size for which room is sought in vain in one pass."""
 MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
-MOST_WEIGHED: Final = 4
+MOST_WEIGHED: Final = 16
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
 
@@ -177,6 +183,8 @@ class _Turns:
         self._soonest: dict[NodeId, list[tuple[float, int, Job]]] = {}
         self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
+        self._first_rooms: dict[Hashable, tuple[list[NodeId], float]] = {}
+        """Where due jobs are expected to fit first, by demand, until another job gets room."""
 
     def outlook(self, job: Job) -> Outlook:
         """Return the outlook of ``job`` now."""
@@ -222,11 +230,7 @@ class _Turns:
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
                 refused += not self._offer(job)
             index += 1
-            if (
-                index < min(len(line), MOST_LOOKED_AT)
-                and refused < MOST_REFUSED
-                and self.draft.trial.most >= job.gpus_min
-            ):
+            if index < min(len(line), MOST_LOOKED_AT) and refused < MOST_REFUSED:
                 heapreplace(heads, (line[index], line, index, refused))
             else:
                 heappop(heads)
@@ -263,7 +267,7 @@ class _Turns:
         much longer.
         """
         passed = self.smallest < job.gpus_min
-        room_s = self.tides.rates.wait_s(-(-job.gpus_min // WHOLE), passed, self.now)
+        room_s = self.tides.rates.wait_s(job, passed, self.now)
         waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
 
@@ -278,9 +282,11 @@ class _Turns:
         if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
         if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
+            self._first_rooms.clear()
             return True
         if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
             self._too_large.clear()
+            self._first_rooms.clear()
             return True
         known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
         return False
@@ -291,51 +297,59 @@ class _Turns:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
-        if self.weighed >= MOST_WEIGHED or not self._could_pay(job, worth * wait_s, worth * PATIENCE * mine.left_s):
+        nodes = self.tides.rates.cheapest_first(
+            job.priority,
+            self.now,
+            equals=may_ask_equals(job, mine),
+            less_urgent=wait_s > PATIENCE * mine.left_s,
+        )
+        if self.weighed >= MOST_WEIGHED or not nodes or nodes[0][0] * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best, least = None, worth * wait_s
-        for nodes, there in self._candidates(job):
-            found = self._cheapest(job, nodes, there, worth, least)
-            if found is not None:
-                least, best = found
+        best = self._best_choice(job, nodes, worth, wait_s)
         if best is None:
             return False
-        victims = best[0]
-        last = self.outlook(victims[-1])
+        last = self.outlook(best[0][-1])
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
+        self._first_rooms.clear()
         return True
 
-    def _could_pay(self, job: Job, gain: float, least: float) -> bool:
-        """Return whether it might cost less than ``gain`` that any job steps aside; ``least`` is if it is less urgent.
+    def _best_choice(self, job: Job, nodes: list[Candidate], worth: float, wait_s: float) -> Choice | None:
+        """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
-        A price falls with the age of a job, and was computed when the jobs of its node changed last; half of it is a
-        bound in all but rare cases.
+        What bounds the choice on a node may be a minute old, in which a price hardly falls by half. Half of it times
+        `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be cheaper.
         """
-        left_s = self.outlook(job).left_s
-        return any(
-            gain > (cheapest * left_s / 2 if priority == job.priority else least)
-            for priority, cheapest in self.tides.rates.prices(self.now).items()
-            if priority >= job.priority
-        )
+        best, least, left_s = None, worth * wait_s, self.outlook(job).left_s
+        if self.draft.trial.is_gang(job):
+            able = {
+                other.id: other
+                for _, _, id, most_s in nodes
+                if most_s > TWICE * left_s
+                for other in self._able(job, id)
+            }
+            found = self._cheapest(job, None, [*able.values()], worth, least)
+            return None if found is None else found[1]
+        for cheapest, _, id, most_s in nodes:
+            at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
+            if cheapest * left_s + at_least >= least:
+                break
+            if most_s > TWICE * left_s and (able_here := self._able(job, id)):
+                found = self._cheapest(job, (id,), able_here, worth, least)
+                if found is not None:
+                    least, best = found
+        return best
 
-    def _candidates(self, job: Job) -> Iterator[tuple[Nodes, list[Job]]]:
-        """Yield, node by node or for all nodes of a gang at once, the jobs there that may step aside for ``job``."""
-        everywhere: dict[JobId, Job] = {}
-        gang, need = self.draft.trial.is_gang(job), -(-job.gpus_min // WHOLE)
-        for id, node in self.snapshot.nodes.items():
-            there = self._planned_on(id)
-            if not gang and node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need:
-                continue
-            able = [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
-            if gang:
-                everywhere |= {other.id: other for other in able}
-            elif able:
-                yield (id,), able
-        if everywhere:
-            yield None, [*everywhere.values()]
+    def _able(self, job: Job, id: NodeId) -> list[Job]:
+        """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
+        node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
+        if not self.draft.trial.is_gang(job) and (
+            node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
+        ):
+            return []
+        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -350,15 +364,15 @@ class _Turns:
         if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
         if other.priority == job.priority:
-            if not other.running or other.id in self.tides.was_due:
+            if not other.running or other.id in self.tides.was_due or not may_ask_equals(job, self.outlook(job)):
                 return False
-            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + _cost_s(other):
+            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
-        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + _cost_s(other))
+        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + cost_s(other))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(
@@ -366,7 +380,7 @@ class _Turns:
     ) -> tuple[float, Choice] | None:
         """Return the cheapest victims on ``nodes`` and what they cost, if that is less than ``least``; else None."""
         losses = sorted([(self._loss(other, job), other.sequence, other) for other in there])
-        able = [other for loss, _, other in losses if loss + worth * _save_s(other) < least]
+        able = [other for loss, _, other in losses if loss + worth * save_s(other) < least]
         rooms = [room for other in able if (room := self.draft.allocation(other)) is not None]
         if not able or (nodes is not None and not could_make_room(self.draft, job, rooms, nodes[0])):
             return None
@@ -374,7 +388,7 @@ class _Turns:
         victims = alone or minimal_set(self.draft, job, able, nodes)
         if not victims:
             return None
-        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(_save_s, victims))
+        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(save_s, victims))
         if any(other.priority > job.priority for other in victims):
             cost += worth * PATIENCE * self.outlook(job).left_s
         return (cost, (victims, nodes)) if cost < least else None
@@ -383,6 +397,12 @@ class _Turns:
 
     def _first_room(self, job: Job) -> tuple[list[NodeId], float]:
         """Return where ``job`` is expected to fit first, and in how many seconds; no nodes if nowhere."""
+        found = self._first_rooms.get(demand := demand_of(job))
+        if found is None:
+            found = self._first_rooms[demand] = self._search_first_room(job)
+        return found
+
+    def _search_first_room(self, job: Job) -> tuple[list[NodeId], float]:
         spec, need = job.spec, -(-job.gpus_min // WHOLE)
         gang, each = self.draft.trial.is_gang(job), need // spec.nodes
         found: list[tuple[float, int, NodeId]] = []
@@ -441,19 +461,6 @@ class _Turns:
                 pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
         if pieces:
             self.draft.trial.take(Allocation(tuple(pieces)))
-
-
-def _save_s(job: Job) -> float:
-    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
-    if not job.running:
-        return 0.0
-    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
-
-
-def _cost_s(job: Job) -> float:
-    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
-    known = job.suspending.restart_cost_s
-    return known if known is not None else (_save_s(job) + RESTART_S if job.running else 0.0)
 
 
 def _waits_since(job: Job, now: float) -> float:

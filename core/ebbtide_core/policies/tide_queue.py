@@ -9,6 +9,7 @@ from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobId
+from ebbtide_core.policies.room_rates import weight_of
 
 Entry = tuple[float, int, Job]
 """A job by its outlook, or by the Unix time at which it is due; then by submission."""
@@ -61,7 +62,7 @@ class TideQueue(Queue):
     def add(self, key: QueueKey, job: Job) -> None:
         """Insert ``job`` by its outlook, which does not depend on the time while it waits."""
         outlook = self.outlooks.of(job, 0.0)
-        soonest = (outlook.left_s / job.weight, job.sequence, job)
+        soonest = (outlook.left_s / weight_of(job, outlook), job.sequence, job)
         due = (due_at(job, outlook, self.bound), job.sequence, job)
         place = self._places[job.id] = _Place(job.priority, job.gpus_min, outlook, soonest, due, kinds_of(job))
         waiting = self.by_priority.setdefault(place.priority, WaitingJobs())

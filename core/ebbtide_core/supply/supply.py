@@ -166,6 +166,8 @@ class NodeSupply:
     not_before: float = 0.0
     trouble: str = ""
     asked_at: float = 0.0
+    looked_at: float = 0.0
+    """When the lender was asked about all loans last."""
     needed_at: float = 0.0
 
     def unfinished(self) -> list[BorrowedNode]:
@@ -292,7 +294,7 @@ class NodeSupply:
         full = len(self.unfinished()) >= self.settings.max_nodes or waiting >= self.settings.backlog
         if full or not (missing > 0 or kept):
             return None
-        if (self.paused and not self.wanted) or now < max(self.not_before, self.asked_at + BETWEEN_LOANS_S):
+        if (self.paused and not self.wanted) or self._pauses(now):
             return None
         self.number += 1
         self.asked_at = now
@@ -300,3 +302,7 @@ class NodeSupply:
         self.wanted = max(0, self.wanted - 1)
         self.loans[loan.id] = loan
         return loan
+
+    def _pauses(self, now: float) -> bool:
+        """Return whether none is asked for yet; a time that is too far ahead is of before the clock was set back."""
+        return now < self.not_before <= now + LONGEST_PAUSE_S or 0.0 <= now - self.asked_at < BETWEEN_LOANS_S

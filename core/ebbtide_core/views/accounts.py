@@ -78,11 +78,11 @@ class PoolAccount:
 
     def jobs(self, start: float, end: float) -> "list[JobSums]":
         """Return the jobs that were here at any time from ``start`` to ``end``, each once for each stay."""
-        stays = [JobSums(stay.job, stay.came, None, stay.changes) for stay in self._stays.values()]
+        stays = [JobSums(stay.job, stay.came, None, stay.changes) for stay in self._stays.values() if stay.came < end]
         first = bisect_right(self._ends, start)
         past = zip(self._past[first:], self._ends[first:], strict=True)
-        stays += [JobSums(stay.job, stay.came, left, stay.packed) for stay, left in past]
-        return [stay for stay in stays if stay.overlaps(start, end)]
+        stays += [JobSums(stay.job, stay.came, left, stay.packed) for stay, left in past if stay.came < end]
+        return stays
 
 
 @dataclass(slots=True)

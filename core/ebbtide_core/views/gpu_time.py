@@ -1,6 +1,6 @@
 """Defines the accounts of what GPU time was spent on, and checks that they add up; all in seconds or GPU-seconds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
@@ -93,10 +93,19 @@ class GpuTime:
         """The allocated GPU-seconds that are known to have led to no result."""
         return self.lost + self.leaving + self.idle
 
-    def add(self, sums: Iterable[float]) -> None:
+    def add(self, sums: Sequence[float]) -> None:
         """Add one sum to each column, in the order of `UsageColumn`."""
-        for column, more in zip(COLUMNS, sums, strict=True):
-            setattr(self, column, getattr(self, column) + more)
+        starting, computing, leaving, lost, unknown, idle, waiting, held, suspended, placed = sums
+        self.starting += starting
+        self.computing += computing
+        self.leaving += leaving
+        self.lost += lost
+        self.unknown += unknown
+        self.idle += idle
+        self.waiting += waiting
+        self.held += held
+        self.suspended += suspended
+        self.placed += placed
 
 
 @frozen

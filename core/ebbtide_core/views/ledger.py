@@ -11,6 +11,7 @@ adds two GPU-seconds. The sum of a window is the integral of the rate, which is 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from ebbtide_core import events as e
@@ -334,7 +335,7 @@ class _Answer:
     def total(self) -> GpuTime:
         """Return the sums of all accounts, in which each job is counted once."""
         accounts, total = self.accounts.values(), GpuTime(jobs=self._jobs)
-        total.add(sum(getattr(account, column) for account in accounts) for column in COLUMNS)
+        total.add([sum(map(attrgetter(column), accounts)) for column in COLUMNS])
         return total
 
     def add_account(self, user: str, pool: str, account: PoolAccount) -> Generator[None, None, None]:

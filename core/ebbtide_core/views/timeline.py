@@ -83,6 +83,16 @@ class Ended:
     why: str = ""
 
 
+@frozen
+class Unnamed:
+    """A user removed a job: nothing is told of it any more but whose it was and when it had what."""
+
+    job: JobId
+
+
+Change = Began | Ended | Unnamed
+
+
 @dataclass(slots=True)
 class _Open:
     """The spans of one job that go on: one of its life, unless it is placed, and one of its attempt on GPUs."""
@@ -113,7 +123,7 @@ class _Booked:
 
 
 class Timeline:
-    """Takes events in order, and says which spans began and ended with each."""
+    """Takes events in order, and says which spans began and ended with each, and which jobs lost their names."""
 
     def __init__(self) -> None:
         self._state = state_to_fold_into()
@@ -123,14 +133,14 @@ class Timeline:
         self._keys = _Keys()
         self._last = 0.0
 
-    def take(self, line: int, event: Event, now: float) -> list[Began | Ended]:
+    def take(self, line: int, event: Event, now: float) -> list[Change]:
         """Take the next ``event``, of ``line`` of the journal and Unix time ``now``; a time never goes back."""
         now = self._last = max(self._last, now)
         self._keys = _Keys(line)
-        if isinstance(event, e.JobRemoved | e.JobRetired):
-            return []  # the job is over, and was dropped when it ended
+        if isinstance(event, e.JobRemoved | e.JobRetired):  # the job is over, and was dropped when it ended
+            return [Unnamed(event.job)] if isinstance(event, e.JobRemoved) else []
         apply(self._state, _without_program(event), now)
-        found = list[Began | Ended]()
+        found = list[Change]()
         if (job := getattr(event, "job", None)) is not None:
             found += self._look_at_job(job, event, now)
         elif (node := getattr(event, "node", None)) is not None:

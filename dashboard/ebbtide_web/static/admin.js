@@ -1,7 +1,7 @@
 // The page for operators and admins: what is set and what the file says, users and tokens, journal and agents.
-import { ask, base, byId, clock, h, me, now, plural, post, put, read, say, scroller, setAway, state } from "./app.js";
+import { ask, base, byId, clock, duration, h, me, now, plural, post, put, read, say, scroller, short, setAway, state } from "./app.js";
 
-const SOON_S = 14 * 86_400;
+const SOON_S = 14 * 86_400, AT_ONCE = 50;
 const isAdmin = me.role === "admin";
 let lostAt = 0, again = 0;
 
@@ -21,9 +21,17 @@ async function load() {
 }
 
 const node = (name) => h("a", { href: `${base}/nodes/${encodeURIComponent(name)}` }, name);
-const table = (label, titles, rows) => scroller(label, h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows)));
-const row = (first, ...rest) => h("tr", {}, h("th", { scope: "row" }, first), rest.map((one) => h("td", {}, one)));
+/** A table whose rows are made some at a time, so that a thousand never hold up what somebody types or scrolls. */
+function table(label, titles, rows) {
+  const body = h("tbody", {});
+  const some = (from) => { body.append(...rows.slice(from, from + AT_ONCE).map((make) => make())); if (from + AT_ONCE < rows.length) requestAnimationFrame(() => some(from + AT_ONCE)); };
+  some(0);
+  return scroller(label, h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), body));
+}
+const row = (first, ...rest) => () => h("tr", {}, h("th", { scope: "row" }, first), rest.map((one) => h("td", {}, one)));
 const moment = (seconds) => (seconds === null ? "never" : clock(seconds, false));
+/** When something was last used: not to the second, which would be another text whenever the page is read again. */
+const lastUsed = (seconds) => (seconds === null ? "not known" : now() - seconds < 120 ? "now" : `${short(now() - seconds)} ago`);
 const more = (count, noun) => (count ? h("p", { class: "dim small" }, `and ${plural(count, noun)} more: ‘ebb’ lists all.`) : null);
 
 function section(id, title, key, make) {
@@ -45,11 +53,12 @@ function show(found) {
     ? table("Quotas in use", ["User", "GPUs", "Unfinished jobs"], found.quotas.map((one) => row(one.user, `${+one.gpus_used.toFixed(2)} of ${one.gpus === null ? "any number" : +one.gpus.toFixed(2)}`, `${one.unfinished} of ${one.queued === null ? "any number" : one.queued}`)))
     : h("p", { class: "dim" }, "No user with a quota has an unfinished job. [quotas] in the configuration gives users one."));
   section("users", "Users", [found.users, found.more_users], () => [
-    table("Users", ["User", "Role", "Account on nodes", "Tokens"], found.users.map((one) => row(one.name, one.role, one.account, String(one.tokens)))), more(found.more_users, "user"),
+    table("Users", ["User", "Role", "Account on nodes", "Tokens", "Last used"], found.users.map((one) => row(one.name, one.role, one.account, String(one.tokens), lastUsed(one.used)))), more(found.more_users, "user"),
     h("p", { class: "dim small" }, "‘ebb user add’, ‘ebb user set’ and ‘ebb user remove’ change them.")]);
   section("tokens", found.all_tokens ? "Tokens" : "Your tokens", [found.tokens, found.more_tokens], () => tokens(found));
   section("journal", "Journal", [journal, cluster.certificate_ends], () => h("dl", { class: "facts-list" },
-    fact("Kept in", journal.kind === "file" ? "a file of the master’s home" : `${journal.kind}: another master may stand by, and takes over by itself`),
+    fact("Kept in", journal.kind === "file" ? "a file of the master’s home" : journal.kind),
+    journal.kind === "file" ? null : fact("Standbys", standbys(journal.standbys)),
     fact("Events", `${journal.events.toLocaleString("en")}, the last ${moment(journal.last)}`),
     fact("Room", journal.has_room ? "enough" : "none for new jobs"),
     fact("Damaged lines", String(journal.damaged)),
@@ -58,11 +67,14 @@ function show(found) {
     cluster.certificate_ends === null ? null : fact("Master’s certificate", `valid until ${moment(cluster.certificate_ends)}`)));
   section("agents", "Agents", [found.nodes, found.versions], () => [
     h("p", { class: "dim" }, Object.entries(found.versions).map(([version, count]) => `${plural(count, "node")} with ${version}`).join(", ") || "No node has joined: ‘ebb agent’ starts one."),
-    found.nodes.length ? table("Agents", ["Node", "State", "Version", "Certificate"], found.nodes.map((one) => row(node(one.name), state(one.state), one.version || "not known", one.certificate_ends === null ? "needs none" : `until ${moment(one.certificate_ends)}`))) : null,
+    found.nodes.length ? table("Agents", ["Node", "State", "Version", "Certificate"], found.nodes.map((one) => () => row(node(one.name), state(one.state), one.version || "not known", one.certificate_ends === null ? "needs none" : `until ${moment(one.certificate_ends)}`)())) : null,
     more(found.more_nodes, "node")]);
 }
 
 const fact = (title, ...value) => h("div", { class: "fact" }, h("dt", {}, title), h("dd", {}, value));
+
+/** The masters that wait to lead: none lags, as each reads the whole journal when it takes over. */
+const standbys = (list) => (list.length ? list.map((one) => h("div", {}, `${one.name}, ${one.heard_s < 5 ? "ready to take over" : `silent for ${duration(one.heard_s)}`}`)) : "none: if this master ends, nobody takes over");
 
 /** What needs somebody, each with the node that it is about, if it is about one. */
 function problemsOf(found) {
@@ -98,7 +110,7 @@ function tokens(found) {
   const revoke = (one) => h("button", { type: "button", class: "danger", "data-verb": "revoke", "aria-label": `Revoke token ${one.id}`, onclick: () => act("revoke", { id: one.id }, {
     verb: "Revoke", danger: true, title: `Revoke token ${one.id} of ${one.user}?`, follows: [one.own ? "It is the one of this session, which ends." : "Whoever has it is refused from now on, and connections that were opened with it are closed.", "This cannot be undone."] }) }, "Revoke");
   return [h("div", { class: "tools" }, h("button", { type: "button", "data-verb": "create", onclick: create }, "New token"), found.all_tokens ? null : h("span", {}, "Only admins see others’.")),
-    table("Tokens", ["Id", "User", "Label", "Created", "Expires", "Revoke"], found.tokens.map((one) => row(h("span", { class: "mono" }, one.id), one.user, one.own ? `${one.label} (this session)` : one.label || "–", moment(one.created), moment(one.expires), revoke(one)))), more(found.more_tokens, "token")];
+    table("Tokens", ["Id", "User", "Label", "Created", "Last used", "Expires", "Revoke"], found.tokens.map((one) => () => row(h("span", { class: "mono" }, one.id), one.user, one.own ? `${one.label} (this session)` : one.label || "–", moment(one.created), lastUsed(one.used), moment(one.expires), revoke(one))())), more(found.more_tokens, "token")];
 }
 
 async function act(verb, fields, question) {

@@ -319,6 +319,10 @@ byId("theme")?.addEventListener("click", () => {
   document.dispatchEvent(new Event("themed"));
 });
 
+/** On a telephone the names of the pages scroll: that of this page is in sight. */
+const here = document.querySelector(".bar nav a[aria-current]"), pages = here?.parentElement;
+if (here && pages.scrollWidth > pages.clientWidth) pages.scrollLeft = here.offsetLeft - pages.offsetLeft - (pages.clientWidth - here.offsetWidth) / 2;
+
 byId("logout")?.addEventListener("click", async () => {
   loggingOut = true;
   try { await post("/logout"); } catch { /* it is over in any case */ }

@@ -15,4 +15,4 @@ const readings = (gpu) => h("span", { class: "dim small" }, [
   gpu.temp === null ? "" : `${gpu.temp} °C`, gpu.power === null ? "" : `${Math.round(gpu.power)} W`, gpu.share && gpu.share < 1 ? `share ${+gpu.share.toFixed(2)} allocated` : ""].filter(Boolean).join(" · "));
 
 const processes = (gpu) => scroller(`Processes on GPU ${gpu.index}`, h("table", {}, h("thead", {}, h("tr", {}, ["Process", "User", "Job", "Memory", "Command"].map((title) => h("th", { scope: "col" }, title)))),
-  h("tbody", {}, gpu.processes.map((process) => h("tr", {}, h("td", { class: "number" }, String(process.pid)), h("td", {}, process.user), h("td", {}, process.job ? jobLink(process.job) : "none"), h("td", { class: "number" }, bytes(process.mem)), h("td", { class: "mono" }, process.command))))));
+  h("tbody", {}, gpu.processes.map((process) => h("tr", {}, h("td", { class: "number" }, String(process.pid)), h("td", {}, process.user || "–"), h("td", {}, process.job ? jobLink(process.job) : "none"), h("td", { class: "number" }, bytes(process.mem)), h("td", { class: "mono" }, process.command || "–"))))));

@@ -84,7 +84,7 @@ export function followLog(path, job) {
       },
       finished: () => { if (!shown) box.replaceChildren(note("It has printed nothing.")); },
       away: () => {},
-      refused: ({ words }) => box.replaceChildren(note(words)),
+      refused: ({ words, status }) => { tools.hidden = status === 403; box.replaceChildren(note(words)); }, // nothing to find or follow
     });
   }
 

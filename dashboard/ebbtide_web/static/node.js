@@ -62,7 +62,7 @@ async function askDrain() {
   const deadline = h("select", { name: "deadline" }, DEADLINES.map(([value, words]) => h("option", { value }, words)));
   const force = h("input", { type: "checkbox", name: "force", value: "1" });
   const forced = h("label", { class: "check", hidden: true }, force, " End jobs that cannot go on elsewhere");
-  const fates = h("div", { class: "fates", role: "status" });
+  const outcomes = h("div", { class: "outcomes", role: "status" });
   let asked = 0;
   const preview = async () => {
     forced.hidden = deadline.value === "";
@@ -70,20 +70,20 @@ async function askDrain() {
     const number = ++asked, wanted = new URLSearchParams({ deadline: deadline.value, force: force.checked ? "1" : "" });
     try {
       const found = await read(`${path}/preview?${wanted}`);
-      if (number === asked) fates.replaceChildren(found.jobs.length ? fateList(found.jobs) : h("p", { class: "dim" }, "Nothing runs there."));
-    } catch (error) { if (number === asked) fates.replaceChildren(h("p", { class: "problem" }, error.message)); }
+      if (number === asked) outcomes.replaceChildren(found.jobs.length ? outcomeList(found.jobs) : h("p", { class: "dim" }, "Nothing runs there."));
+    } catch (error) { if (number === asked) outcomes.replaceChildren(h("p", { class: "problem" }, error.message)); }
   };
   deadline.addEventListener("change", preview);
   force.addEventListener("change", preview);
   preview();
   const found = await ask({ verb: "Drain", title: `Drain node ${name}`, follows: ["Nothing new starts there until it is undrained, also after a restart."], fields: [
-    h("label", {}, "Jobs there: ", deadline), forced, fates,
+    h("label", {}, "Jobs there: ", deadline), forced, outcomes,
     h("label", {}, "Reason ", h("input", { name: "reason", maxlength: 200, autocomplete: "off", placeholder: "shown to all, such as: new fans" }))] });
   if (!found) return null;
   return { deadline: found.deadline === "" ? null : Number(found.deadline), force: Boolean(found.force), reason: found.reason };
 }
 
-const fateList = (jobs) => h("ul", { class: "fate-list" }, jobs.map((job) => h("li", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user} `), `${job.text}${fateTime(job)}`)));
+const outcomeList = (jobs) => h("ul", { class: "outcome-list" }, jobs.map((job) => h("li", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user} `), `${job.text}${fateTime(job)}`)));
 
 function fateTime(job) {
   if (job.when === null) return "";

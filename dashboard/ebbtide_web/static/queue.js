@@ -102,7 +102,7 @@ function updateRow(row, job, finished) {
     job.nodes.length ? h("span", {}, `on ${job.nodes.join(", ")}${job.more_nodes ? ` and ${job.more_nodes} more` : ""}`) : null,
     job.step !== null && !finished && job.runs ? h("span", { class: "dim" }, ` step ${job.step.toLocaleString("en")}${job.total ? ` of ${job.total.toLocaleString("en")}` : ""}`) : null,
     job.reason && !(job.nodes.length && job.state === "RUNNING") ? h("span", {}, job.nodes.length ? " – " : "", linked(job.reason)) : null,
-    job.place !== null && seen?.basis && !seen.basis.startsWith("not foreseen") && !seen.basis.includes(job.reason || "…") && (seen.start === null || seen.start === undefined) ? h("span", { class: "dim small" }, " ", linked(seen.basis)) : null]);
+    job.place !== null && seen?.basis && !seen.basis.startsWith("not foreseen") && !seen.basis.includes(job.reason || "…") && (seen.start === null || seen.start === undefined) ? h("span", { class: "dim small" }, "; start ", linked(seen.basis)) : null]);
 }
 
 // --- several at once ---

@@ -1,6 +1,8 @@
-// The page of the timeline: a lane for each GPU, or each job, with who had it, why that ended, and what is reserved.
+// The page of the timeline: a lane for each GPU or job, with who had it, why that ended, and what is reserved; for a
+// large cluster a strip for each pool, which leads to one for each of its nodes, and these to their GPUs.
 import { base, byId, clock, duration, empty, h, jobLink, now, plural, put, say, scroller, setAway, stream, time } from "./app.js";
 import { COLOURS, colourOf } from "./colours.js";
+import { paintStrip, partsOf, stripKeys, stripTable, stripWords, titleOf } from "./heat.js";
 import { listPage, localTime } from "./list.js";
 
 const WORDS = {
@@ -10,17 +12,23 @@ const WORDS = {
 const WINDOWS = { hour: 3600, "6h": 21600, day: 86400, week: 604800 };
 const TICKS = [300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 432000];
 const MOST_ROWS = 2000; // of the table
-const HIGH = 24, BAR = 17, TOP = 22, REDRAWN_MS = 5000;
+const HIGH = 24, BAR = 17, TOP = 22, REDRAWN_MS = 5000, SLICE_MS = 12;
 const list = listPage({ path: "/timeline", filters: ["by", "node", "user", "pool"], follow: () => follow() });
 const { query } = list;
+const NOUNS = { gpu: "GPU", job: "job", pool: "pool", node: "node" }, PLACES = new Set(["gpu", "pool", "node"]);
+/** What a lane is of: if the address does not say it, a large cluster is shown by pools. */
+const by = () => (Object.hasOwn(NOUNS, query.get("by") ?? "") ? query.get("by") : query.get("node") || query.get("user") ? "gpu" : byId("filters").dataset.by);
 const at = { lane: 0, span: -1 }; // where the keyboard is; span -1 is the lane itself
-let found = null, following = null, lostAt = 0, canvas = null, over = null, pending = false, width = 0;
+const back = document.createElement("canvas"); // all lanes; what the pointer and the keyboard are on is drawn over a copy
+let found = null, following = null, lostAt = 0, canvas = null, over = null, pending = false, width = 0, painting = 0, whole = false;
 
 function follow() {
   following?.close();
   showFields();
-  following = stream(`/stream/timeline?${query}`, {
-    timeline: (told) => { lostAt = 0; setAway(null); found = told; found.lanes.forEach(stack); show(); },
+  const asked = new URLSearchParams(query);
+  asked.set("by", by());
+  following = stream(`/stream/timeline?${asked}`, {
+    timeline: (told) => { lostAt = 0; setAway(null); found = told; if (!strips()) found.lanes.forEach(stack); show(); },
     away: ({ words }) => { lostAt ||= now(); setAway({ since: lostAt, words }); },
     refused: ({ words }) => {
       found = null; byId("panel").hidden = true; byId("count").textContent = "";
@@ -42,12 +50,15 @@ function stack(lane) {
   }
 }
 
+/** Whether lanes are strips of pools or nodes, and how many places the keyboard can stop at in one. */
+const strips = () => found.by === "pool" || found.by === "node";
+const stopsOf = (lane) => (strips() ? partsOf(lane) : lane.spans.length);
 /** Up to where what goes on is drawn. */
 const edge = () => found.edge ?? now();
 const endOf = (span) => span.end ?? Math.max(span.start, edge());
 
 function show() {
-  const none = !found.lanes.length, noun = found.by === "gpu" ? "GPU" : "job";
+  const none = !found.lanes.length, noun = NOUNS[found.by];
   list.showPages(found, noun);
   if (found.done < 1) byId("count").textContent += `; the journal is being read: ${Math.round(100 * found.done)} %`;
   byId("panel").hidden = none;
@@ -56,14 +67,15 @@ function show() {
     found.known_since ? h("p", { class: "notice" }, `Known from ${clock(found.known_since, false)} on: of jobs that had ended before, the journal had been compacted.`) : null]);
   put(byId("empty"), [none, found.by, String(query)], () => (!none ? [] : list.filtered() || query.get("since")
     ? h("div", { class: "empty" }, h("p", {}, `No ${noun} in this window is like that.`), h("a", { href: `${base}/timeline` }, "Show all"))
-    : empty(found.by === "gpu" ? "There were no nodes in this window. This starts a cluster on a machine with GPUs:" : "There were no jobs in this window. This submits one:", found.by === "gpu" ? "ebb up" : "ebb submit --gpus 1 -- python train.py")));
+    : empty(PLACES.has(found.by) ? "There were no nodes in this window. This starts a cluster on a machine with GPUs:" : "There were no jobs in this window. This submits one:", PLACES.has(found.by) ? "ebb up" : "ebb submit --gpus 1 -- python train.py")));
   if (none) return;
   byId("lanes-title").textContent = `${clock(found.since, false)} to ${clock(found.until, false)}`;
   put(byId("moves"), [found.since, found.until, String(query)], moves);
   at.lane = Math.min(at.lane, found.lanes.length - 1);
-  at.span = Math.min(at.span, found.lanes[at.lane].spans.length - 1);
+  at.span = Math.min(at.span, stopsOf(found.lanes[at.lane]) - 1);
+  byId("colours").hidden = strips();
   if (!canvas) makeCanvas();
-  canvas.setAttribute("aria-label", `Timeline of ${plural(found.lanes.length, noun)}. Up and down choose a lane, left and right a span, Enter opens its job. The table below has the same.`);
+  canvas.setAttribute("aria-label", `Timeline of ${plural(found.lanes.length, noun)}. Up and down choose a lane, left and right a ${strips() ? "time, Enter shows its nodes or GPUs" : "span, Enter opens its job"}. The table below has the same.`);
   draw();
   showTable();
 }
@@ -79,10 +91,10 @@ function moves() {
 // --- the drawing ---
 
 function makeCanvas() {
-  canvas = h("canvas", { class: "map", tabindex: 0, role: "application", onkeydown: move, onfocus: draw, onblur: draw,
-    onclick: (event) => { const hit = hitBy(event); if (hit?.span >= 0) { Object.assign(at, hit); open(hit); } },
-    onmousemove: (event) => { const hit = hitBy(event); if (hit?.lane !== over?.lane || hit?.span !== over?.span) { over = hit; tell(hit); draw(); } },
-    onmouseleave: () => { over = null; tell(null); draw(); } });
+  canvas = h("canvas", { class: "map", tabindex: 0, role: "application", onkeydown: move, onfocus: point, onblur: point,
+    onclick: (event) => { const hit = hitBy(event); if (hit && (hit.span >= 0 || strips())) { Object.assign(at, hit); open(hit); } },
+    onmousemove: (event) => { const hit = hitBy(event); if (hit?.lane !== over?.lane || hit?.span !== over?.span) { over = hit; tell(hit); point(); } },
+    onmouseleave: () => { over = null; tell(null); point(); } });
   byId("lanes").replaceChildren(canvas);
   byId("colour").addEventListener("change", draw);
   document.addEventListener("themed", draw);
@@ -100,27 +112,48 @@ function draw() {
 
 const left = () => (width < 560 ? 92 : 150);
 const x = (seconds) => left() + ((Math.min(Math.max(seconds, found.since), found.until) - found.since) / (found.until - found.since)) * (width - left());
-const labelOf = (lane) => (lane.job ? `${lane.job} ${lane.name}` : `${lane.node} · ${lane.gpu}`);
+const labelOf = (lane) => (strips() ? (width < 560 ? titleOf(lane) : `${titleOf(lane)} · ${plural(lane.gpus, "GPU")}`) : lane.job ? `${lane.job} ${lane.name}` : `${lane.node} · ${lane.gpu}`);
 const FAINT = { waiting: 0.25, held: 0.25, suspended: 0.4, starting: 0.55, leaving: 0.55, foreign: 0.4, unavailable: 0.4 };
 const REST = new Set(["foreign", "unavailable"]), EMPTY = new Set(["waiting", "held", "suspended"]);
 
 function paint() {
-  const scale = window.devicePixelRatio || 1, high = TOP + HIGH * found.lanes.length;
+  const scale = window.devicePixelRatio || 1, high = TOP + HIGH * found.lanes.length, mine = ++painting, it = found;
   width = byId("lanes").clientWidth;
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(high * scale)) {
-    canvas.width = Math.round(width * scale); canvas.height = Math.round(high * scale); canvas.style.height = `${high}px`;
-  }
-  const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
-  const inks = { text: colour("--text"), dim: colour("--dim"), line: colour("--line"), strong: colour("--strong"), accent: colour("--accent"), foreign: colour("--c-foreign"), unavailable: colour("--c-unreachable"), rest: colour("--c-rest"), panel: colour("--panel") };
+  back.width = Math.round(width * scale); back.height = Math.round(high * scale);
+  const pen = back.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+  const inks = { text: colour("--text"), dim: colour("--dim"), line: colour("--line"), strong: colour("--strong"), accent: colour("--accent"), foreign: colour("--c-foreign"), unavailable: colour("--c-unreachable"), rest: colour("--c-rest"), panel: colour("--panel"), allocated: colour("--c-allocated") };
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, width, high);
   pen.textBaseline = "middle";
   pen.font = "11.5px system-ui, sans-serif";
   axis(pen, inks, high);
-  found.lanes.forEach((lane, number) => paintLane(pen, inks, lane, TOP + number * HIGH));
-  if (edge() < found.until) { pen.strokeStyle = inks.accent; pen.lineWidth = 1; line(pen, x(edge()), TOP - 4, high); }
-  for (const where of [over, document.activeElement === canvas ? at : null]) if (where) outline(pen, inks, where);
-  put(byId("keys"), [found.by, byId("colour").value, [...kinds()]], keys);
+  const some = (from) => { // 20,000 spans take longer than anybody who types or scrolls should wait
+    if (mine !== painting || it !== found) return;
+    const ends = performance.now() + SLICE_MS;
+    let number = from;
+    for (; number < it.lanes.length && performance.now() < ends; number++) paintLane(pen, inks, it.lanes[number], TOP + number * HIGH);
+    whole = number >= it.lanes.length;
+    if (whole) point(); else requestAnimationFrame(() => some(number));
+  };
+  whole = false;
+  some(0);
+  if (strips()) put(byId("keys"), found.by, stripKeys);
+  else put(byId("keys"), [found.by, byId("colour").value, [...kinds()]], keys);
+}
+
+/** Shows the lanes, with what the pointer and the keyboard are on; a painting that is under way does so at its end. */
+function point() {
+  if (!whole) return;
+  if (canvas.width !== back.width || canvas.height !== back.height) { canvas.width = back.width; canvas.height = back.height; }
+  const scale = window.devicePixelRatio || 1, high = back.height / scale, pen = canvas.getContext("2d"), accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
+  canvas.style.height = `${Math.round(high)}px`;
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(back, 0, 0);
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.strokeStyle = accent; pen.lineWidth = 1;
+  if (edge() < found.until) line(pen, x(edge()), TOP - 4, high);
+  pen.lineWidth = 2;
+  for (const where of [over, document.activeElement === canvas ? at : null]) if (where) outline(pen, where);
 }
 
 function line(pen, from, top, bottom) { pen.beginPath(); pen.moveTo(Math.round(from) + 0.5, top); pen.lineTo(Math.round(from) + 0.5, bottom); pen.stroke(); }
@@ -141,7 +174,9 @@ function paintLane(pen, inks, lane, top) {
   pen.fillStyle = inks.text;
   cut(pen, labelOf(lane), 0, top + HIGH / 2, left() - 8);
   pen.strokeStyle = inks.line;
+  if (strips()) paintStrip(pen, inks, found, lane, { top: top + 3, high: BAR - 1, x });
   pen.strokeRect(left() + 0.5, top + 2.5, width - left() - 1, BAR);
+  if (strips()) return;
   const layer = (span) => (REST.has(span.doing) ? 0 : span.doing === "booked" ? 2 : 1);
   for (const number of [0, 1, 2]) for (const span of lane.spans) if (layer(span) === number) paintSpan(pen, inks, span, top + 3);
 }
@@ -200,9 +235,9 @@ function cut(pen, text, from, middle, wide) {
   pen.fillText(fits, from, middle);
 }
 
-function outline(pen, inks, { lane, span }) {
-  const top = TOP + lane * HIGH, one = found.lanes[lane]?.spans[span];
-  pen.strokeStyle = inks.accent; pen.lineWidth = 2;
+function outline(pen, { lane, span }) {
+  const top = TOP + lane * HIGH, part = (found.until - found.since) / (found.parts ?? 1);
+  const one = strips() ? span >= 0 && { start: found.since + span * part, end: found.since + (span + 1) * part } : found.lanes[lane]?.spans[span];
   if (one) pen.strokeRect(x(one.start) - 1, top + 1, Math.max(3, x(endOf(one)) - x(one.start) + 2), BAR + 3);
   else if (found.lanes[lane]) pen.strokeRect(1, top + 1, width - 2, BAR + 3);
 }
@@ -224,6 +259,10 @@ function keys() {
 function hitBy(event) {
   const box = canvas.getBoundingClientRect(), lane = Math.floor((event.clientY - box.top - TOP) / HIGH), place = event.clientX - box.left;
   if (lane < 0 || lane >= found.lanes.length) return null;
+  if (strips()) {
+    const part = Math.floor(((place - left()) / (width - left())) * found.parts);
+    return { lane, span: place < left() || part >= partsOf(found.lanes[lane]) ? -1 : part };
+  }
   const spans = found.lanes[lane].spans;
   const hits = spans.map((one, number) => [one, number]).filter(([one]) => place >= x(one.start) - 1 && place <= Math.max(x(one.start) + 1, x(endOf(one))) + 1);
   const [, span] = hits.find(([one]) => !REST.has(one.doing) && one.doing !== "booked") ?? hits[0] ?? [null, -1];
@@ -233,6 +272,7 @@ function hitBy(event) {
 const gpusOf = (span) => (span.gpus ? `${+span.gpus.toFixed(2)} GPU${span.gpus === 1 ? "" : "s"}` : "");
 
 function wordsOf({ lane, span }) {
+  if (strips()) return stripWords(found, found.lanes[lane], span);
   const one = found.lanes[lane], it = one.spans[span], whose = one.job ? `job ${one.job} ${one.name} of ${one.user}` : `GPU ${one.gpu} of ${one.node}`;
   if (!it) return `${whose}: ${plural(one.spans.length, "span")}${one.shortened ? ", and more" : ""}`;
   const what = it.count > 1 ? `${it.count} short spans${it.job ? ` of job ${it.job}` : ""}${it.user ? ` of ${it.user}` : ""}` : it.doing === "booked" ? `reserved for ${it.user}` : it.job ? `job ${it.job} ${it.name} of ${it.user}, ${WORDS[it.doing]}` : WORDS[it.doing];
@@ -245,8 +285,12 @@ function tell(pointer) {
   byId("words").textContent = where ? wordsOf(where) : "";
 }
 
-/** Opens the job of a span, or looks closer at merged ones. */
+/** Shows the nodes of a pool, or the GPUs of a node. */
+const expand = (lane) => list.go(lane.node ? { by: "gpu", node: lane.node, pool: "" } : { by: "node", pool: lane.pool });
+
+/** Opens the job of a span, looks closer at merged ones, or shows what a strip sums up. */
 function open({ lane, span }) {
+  if (strips()) { expand(found.lanes[lane]); return; }
   const it = found.lanes[lane].spans[span];
   if (!it || it.doing === "booked") return;
   if (it.job) { location.assign(`${base}/jobs/${encodeURIComponent(it.job)}`); return; }
@@ -254,14 +298,14 @@ function open({ lane, span }) {
 }
 
 function move(event) {
-  const spans = found.lanes[at.lane].spans, lanes = found.lanes.length;
-  const to = { ArrowUp: [at.lane - 1, -1], ArrowDown: [at.lane + 1, -1], ArrowLeft: [at.lane, at.span - 1], ArrowRight: [at.lane, at.span + 1], Home: [at.lane, 0], End: [at.lane, spans.length - 1] }[event.key];
+  const stops = stopsOf(found.lanes[at.lane]), lanes = found.lanes.length;
+  const to = { ArrowUp: [at.lane - 1, -1], ArrowDown: [at.lane + 1, -1], ArrowLeft: [at.lane, at.span - 1], ArrowRight: [at.lane, at.span + 1], Home: [at.lane, 0], End: [at.lane, stops - 1] }[event.key];
   if (event.key === "Enter") { event.preventDefault(); open(at); return; }
   if (!to) return;
   event.preventDefault();
   at.lane = Math.min(lanes - 1, Math.max(0, to[0]));
-  at.span = Math.min(found.lanes[at.lane].spans.length - 1, Math.max(-1, to[1]));
-  tell(at); say(wordsOf(at)); draw();
+  at.span = Math.min(stopsOf(found.lanes[at.lane]) - 1, Math.max(-1, to[1]));
+  tell(at); say(wordsOf(at)); point();
   const top = canvas.getBoundingClientRect().top + TOP + at.lane * HIGH;
   if (top < 80 || top > innerHeight - 120) scrollBy(0, top - innerHeight / 2);
 }
@@ -271,6 +315,7 @@ function move(event) {
 function showTable() {
   const details = byId("table").firstElementChild;
   if (!details?.open || !found) return;
+  if (strips()) { put(details.lastElementChild, [found.lanes, found.since], () => stripTable(found, expand)); return; }
   const gpu = found.by === "gpu", all = found.lanes.flatMap((lane) => lane.spans.map((span) => [lane, span]));
   put(details.lastElementChild, [found.lanes, found.edge], () => [h("table", { class: "spans" },
     h("thead", {}, h("tr", {}, [gpu ? "GPU" : "Job", gpu ? "Job" : null, "User", "What", "From", "To", "GPUs", "Why it ended"].filter((title) => title).map((title) => h("th", { scope: "col" }, title)))),
@@ -286,7 +331,8 @@ function showTable() {
 /** Shows the filters of the address in the fields. */
 function showFields() {
   for (const name of ["node", "user", "pool"]) byId(`f-${name}`).value = query.get(name) ?? "";
-  byId("f-by").value = query.get("by") === "job" ? "job" : "gpu";
+  byId("f-by").value = by();
+  byId("f-node").closest("label").hidden = by() === "pool";
   const chosen = Number(query.get("until")) > Number(query.get("since")) && Number(query.get("since")) > 0;
   byId("window").value = chosen ? "" : Object.hasOwn(WINDOWS, query.get("window") ?? "") ? query.get("window") : "6h";
   for (const [id, name] of [["from", "since"], ["to", "until"]]) byId(id).value = chosen ? localTime(Number(query.get(name))) : "";

@@ -54,7 +54,7 @@ class IdentityService:
         who, now = caller(), self._clock.now()
         user = self._identities.user(who.user) or User(who.user, who.role)
         token = self._identities.token(who.token)
-        message = None if token is None else _token_message(token)
+        message = None if token is None else self._token_message(token)
         return user_pb2.Identity(user=self._message(user), token=message, now=now)
 
     async def ListUsers(self, request: user_pb2.ListUsersRequest, context: Any) -> user_pb2.ListUsersReply:
@@ -148,14 +148,14 @@ class IdentityService:
                 raise _refused(RefusalKind.LIMIT, f"{user.name} has {MAX_TOKENS} tokens, the limit: revoke some")
             expires = now + lifetime_s if lifetime_s else None
             token, text = await self._identities.issue(user.name, now, expires, request.label)
-        return user_pb2.CreateTokenReply(token=_token_message(token), text=text)
+        return user_pb2.CreateTokenReply(token=self._token_message(token), text=text)
 
     async def ListTokens(self, request: user_pb2.ListTokensRequest, context: Any) -> user_pb2.ListTokensReply:
         """List the tokens of one user, or of all users."""
         names = [user.name for user in self._identities.users()]
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
-        by_user = await _in_parts(lambda name: [_token_message(t) for t in self._identities.tokens_of(name)], names)
+        by_user = await _in_parts(lambda name: list(map(self._token_message, self._identities.tokens_of(name))), names)
         return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
@@ -163,8 +163,9 @@ class IdentityService:
         token = self._identities.token(request.id)
         if token is None:
             raise _refused(RefusalKind.UNKNOWN, f"token {request.id[:40]!r} does not exist: 'ebb token ls' shows ids")
+        message = self._token_message(token)
         await self._identities.revoke(token.id)
-        return _token_message(token)
+        return message
 
     # --- shared parts ---
 
@@ -189,7 +190,22 @@ class IdentityService:
     def _message(self, user: User) -> user_pb2.User:
         tokens = len(list(self._identities.tokens_of(user.name)))
         return user_pb2.User(
-            name=user.name, role=user.role.name.lower(), account=user.account, uid=user.uid, tokens=tokens
+            name=user.name,
+            role=user.role.name.lower(),
+            account=user.account,
+            uid=user.uid,
+            tokens=tokens,
+            last_used=self._identities.uses.of_user(user.name),
+        )
+
+    def _token_message(self, token: Token) -> user_pb2.Token:
+        return user_pb2.Token(
+            id=token.id,
+            user=token.user,
+            label=token.label,
+            created=token.created,
+            expires=token.expires,
+            last_used=self._identities.uses.of_token(token.id),
         )
 
 
@@ -235,10 +251,6 @@ def _check_count(users: int) -> None:
 
 def _unfinished(cluster: Cluster, user: str) -> list[Job]:
     return [job for job in cluster.state.unfinished.values() if job.user == user]
-
-
-def _token_message(token: Token) -> user_pb2.Token:
-    return user_pb2.Token(id=token.id, user=token.user, label=token.label, created=token.created, expires=token.expires)
 
 
 def _refused(kind: RefusalKind, message: str) -> RefusedError:

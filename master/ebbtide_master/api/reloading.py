@@ -110,6 +110,7 @@ class ReloadService:
             has_room=store.has_room(),
             restored=store.restored,
             backed_up=None if newest is None else newest.taken,
+            standbys=[user_pb2.StandbyMaster(name=one.name, heard_s=one.heard_s) for one in store.standbys()],
         )
 
     async def on_signal(self) -> None:

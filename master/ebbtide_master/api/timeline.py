@@ -12,6 +12,7 @@ from ebbtide_protos.v1 import timeline_pb2
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.request_checks import check_user, check_words
 from ebbtide_master.history.file import DAY_S, REMEDY
+from ebbtide_master.history.heat import MOST_PARTS
 from ebbtide_master.history.reading import MOST_LANES, DrawnUpTo, read_timeline
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.throttle.concurrency import OnePerUser
@@ -19,6 +20,7 @@ from ebbtide_master.throttle.concurrency import OnePerUser
 LONGEST_WINDOW_S: Final = 31 * DAY_S
 MOST_BUCKETS: Final = 10_000
 MAX_POOL_LENGTH: Final = 64
+_WITH_HEAT: Final = (timeline_pb2.TIMELINE_LANES_POOLS, timeline_pb2.TIMELINE_LANES_NODES)
 READ_AT_ONCE: Final = 2
 """Windows that are read at a time, for all users."""
 
@@ -59,7 +61,11 @@ def _check(request: timeline_pb2.QueryTimelineRequest) -> None:
     if not request.since < request.until <= request.since + LONGEST_WINDOW_S:
         raise SpecError("until", f"is not after 'since', and within {LONGEST_WINDOW_S / DAY_S:.0f} days of it")
     if request.lanes not in timeline_pb2.TimelineLanes.values():
-        raise SpecError("lanes", "there are only those of GPUs and of jobs")
+        raise SpecError("lanes", "there are only those of GPUs, jobs, pools and nodes")
+    if request.lanes in _WITH_HEAT and not 0 < request.buckets <= MOST_PARTS:
+        raise SpecError("buckets", f"lanes of pools and nodes have 1 to {MOST_PARTS}")
+    if request.lanes == timeline_pb2.TIMELINE_LANES_POOLS and request.node:
+        raise SpecError("node", "lanes of pools are those of all nodes")
     if request.limit > MOST_LANES:
         raise SpecError("limit", f"{request.limit} lanes are over the limit of {MOST_LANES}")
     if request.buckets > MOST_BUCKETS:

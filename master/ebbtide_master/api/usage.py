@@ -56,10 +56,9 @@ def _dimensions(request: usage_pb2.UsageRequest) -> list[Dimension]:
 
 def _reply(usage: Usage, until: float, known_since: float) -> usage_pb2.UsageReply:
     gpus = usage.gpus
-    return usage_pb2.UsageReply(
+    reply = usage_pb2.UsageReply(
         done=1.0,
-        accounts=[_account_message(account, key) for key, account in sorted(usage.accounts.items())],
-        total=_account_message(usage.total),
+        total=usage_pb2.UsageAccount(**_sums(usage.total)),
         gpus=usage_pb2.GpuUsage(
             gpus=gpus.gpus,
             known_gpu_s=gpus.known,
@@ -73,22 +72,25 @@ def _reply(usage: Usage, until: float, known_since: float) -> usage_pb2.UsageRep
         until=until,
         known_since=known_since,
     )
+    for key in sorted(usage.accounts):
+        reply.accounts.add(key=key, **_sums(usage.accounts[key]))
+    return reply
 
 
-def _account_message(account: GpuTime, key: tuple[str, ...] = ()) -> usage_pb2.UsageAccount:
-    return usage_pb2.UsageAccount(
-        key=key,
-        jobs=account.jobs,
-        allocated_gpu_s=account.allocated,
-        starting_gpu_s=account.starting,
-        computing_gpu_s=account.computing,
-        leaving_gpu_s=account.leaving,
-        lost_gpu_s=account.lost,
-        unknown_gpu_s=account.unknown,
-        idle_gpu_s=account.idle,
-        wasted_gpu_s=account.wasted,
-        waiting_s=account.waiting,
-        held_s=account.held,
-        suspended_s=account.suspended,
-        placed_s=account.placed,
-    )
+def _sums(account: GpuTime) -> dict[str, Any]:
+    """Return the fields of the account's message but its key."""
+    return {
+        "jobs": account.jobs,
+        "allocated_gpu_s": account.allocated,
+        "starting_gpu_s": account.starting,
+        "computing_gpu_s": account.computing,
+        "leaving_gpu_s": account.leaving,
+        "lost_gpu_s": account.lost,
+        "unknown_gpu_s": account.unknown,
+        "idle_gpu_s": account.idle,
+        "wasted_gpu_s": account.wasted,
+        "waiting_s": account.waiting,
+        "held_s": account.held,
+        "suspended_s": account.suspended,
+        "placed_s": account.placed,
+    }

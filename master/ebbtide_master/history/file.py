@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan
+from ebbtide_core.views.timeline import Began, BookedSpan, Change, Ended, JobSpan, RestSpan, Unnamed
 
 HISTORY_NAME: Final = "history.db"
 SCHEMA_VERSION: Final = 1
@@ -117,14 +117,17 @@ class HistoryFile:
         except FileNotFoundError:
             return False
 
-    def write(self, changes: Iterable[Began | Ended], reached: Reached) -> None:
+    def write(self, changes: Iterable[Change], reached: Reached) -> None:
         """Take in ``changes``, and note how far the history goes, in one transaction."""
         with self._transaction():
             for change in changes:
-                if isinstance(change, Began):
-                    self._begin_span(change)
-                else:
-                    self._end_span(change)
+                match change:
+                    case Began():
+                        self._begin_span(change)
+                    case Ended():
+                        self._end_span(change)
+                    case Unnamed():
+                        self._db.execute("UPDATE jobs SET name = '' WHERE job = ?", (change.job,))
             self._note(reached)
         self.reached = reached
 

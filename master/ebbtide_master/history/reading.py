@@ -12,7 +12,9 @@ from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE
 from ebbtide_protos.v1 import timeline_pb2
 
-from ebbtide_master.history.file import DAY_S, GOES_ON, reached_in
+from ebbtide_master.history.file import reached_in
+from ebbtide_master.history.heat import HeatStrips
+from ebbtide_master.history.window import window_sql
 from ebbtide_master.store.sqlite_file import reading
 
 MOST_LANES: Final = 200
@@ -65,6 +67,14 @@ _GPU_LANES: Final = """
 SELECT h.node, h.gpu, max(h.number), h.pool FROM gpus AS h
 WHERE {overlaps} AND (:node = '' OR h.node = :node) AND (:pool = '' OR h.pool = :pool) GROUP BY h.node, h.gpu
 """
+_NODE_LANES: Final = window_sql("""
+SELECT h.node, max(h.pool), count(DISTINCT h.gpu) FROM gpus AS h
+WHERE {overlaps} AND (:node = '' OR h.node = :node) AND (:pool = '' OR h.pool = :pool) GROUP BY h.node
+""")
+_POOL_LANES: Final = window_sql("""
+SELECT h.pool, count(DISTINCT h.node || ' ' || h.gpu) FROM gpus AS h
+WHERE {overlaps} AND (:pool = '' OR h.pool = :pool) GROUP BY h.pool
+""")
 _GPUS_OF_USER: Final = """
 SELECT DISTINCT g.node, g.gpu FROM spans AS h JOIN jobs AS j ON j.job = h.job JOIN held AS g ON g.key = h.key
 WHERE {overlaps} AND j.user = :user
@@ -76,16 +86,8 @@ WHERE {overlaps} AND (:user = '' OR j.user = :user) AND (:pool = '' OR h.pool = 
 """
 
 
-def _sql(text: str, **parts: str) -> str:
-    """Return a query with what all of them share: how a window is found, and where a span ends that goes on."""
-    found = "((h.long = 0 AND h.end > :since AND h.end < :until + {day}) OR (h.long = 1 AND h.end > :since))"
-    overlaps = f"{found} AND h.start < :until".replace("{day}", str(DAY_S))
-    end = f"iif(h.end >= {GOES_ON}, :edge, h.end)"
-    return text.format(overlaps=overlaps, end=end, goes_on=GOES_ON, whole=WHOLE, **parts)
-
-
-_LANE_OF_GPU: Final = " UNION ALL ".join(map(_sql, (_HELD, _REST, _BOOKED)))
-_LANE_OF_JOB: Final = _sql(_OF_JOB)
+_LANE_OF_GPU: Final = " UNION ALL ".join(map(window_sql, (_HELD, _REST, _BOOKED)))
+_LANE_OF_JOB: Final = window_sql(_OF_JOB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +132,31 @@ class _Window:
     def reply(self) -> timeline_pb2.QueryTimelineReply:
         reply = timeline_pb2.QueryTimelineReply(edge=self._edge, known_since=self._known_since)
         first, limit = self._request.first, self._request.limit or MOST_LANES
-        if self._request.lanes == timeline_pb2.TIMELINE_LANES_JOBS:
-            reply.total, lanes = self._jobs(first, limit)
-        else:
-            reply.total, lanes = self._gpus(first, limit)
-        most = MOST_SPANS // max(1, len(lanes))
-        for lane in lanes:
-            self._fill(lane, most)
+        match self._request.lanes:
+            case timeline_pb2.TIMELINE_LANES_JOBS:
+                reply.total, lanes = self._jobs(first, limit)
+                self._fill_all(lanes)
+            case timeline_pb2.TIMELINE_LANES_POOLS:
+                reply.total, lanes = self._pools(first, limit)
+                self._heat().fill_pools(lanes)
+            case timeline_pb2.TIMELINE_LANES_NODES:
+                reply.total, lanes = self._nodes(first, limit)
+                self._heat().fill_nodes(lanes)
+            case _:
+                reply.total, lanes = self._gpus(first, limit)
+                self._fill_all(lanes)
         reply.lanes.extend(lanes)
         return reply
+
+    def _heat(self) -> HeatStrips:
+        return HeatStrips(self._db, self._asked, self._request.buckets)
 
     # --- lanes ---
 
     def _gpus(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
-        found = self._all(_sql(_GPU_LANES))
+        found = self._all(window_sql(_GPU_LANES))
         if self._request.of_user:
-            theirs = set(self._all(_sql(_GPUS_OF_USER)))
+            theirs = set(self._all(window_sql(_GPUS_OF_USER)))
             found = [row for row in found if row[:2] in theirs]
         found.sort(key=lambda row: (_natural(row[0]), row[2], row[1]))
         lanes = [
@@ -155,17 +166,36 @@ class _Window:
         return len(found), lanes
 
     def _jobs(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
-        ((total,),) = self._all(_sql(f"SELECT count(DISTINCT h.job) {_JOBS}"))
+        ((total,),) = self._all(window_sql(f"SELECT count(DISTINCT h.job) {_JOBS}"))
         page = (
             f"SELECT h.job, j.user, j.name, max(h.pool) {_JOBS} GROUP BY h.job ORDER BY j.born DESC LIMIT :n OFFSET :o"
         )
         lanes = [
             timeline_pb2.TimelineLane(job_id=job, user=user, name=name, pool=pool)
-            for job, user, name, pool in self._all(_sql(page), n=limit, o=first)
+            for job, user, name, pool in self._all(window_sql(page), n=limit, o=first)
         ]
         return total, lanes
 
+    def _nodes(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
+        found = self._all(_NODE_LANES)
+        if self._request.of_user:
+            theirs = {node for node, _ in self._all(window_sql(_GPUS_OF_USER))}
+            found = [row for row in found if row[0] in theirs]
+        found.sort(key=lambda row: _natural(row[0]))
+        page = found[first : first + limit]
+        return len(found), [timeline_pb2.TimelineLane(node=node, pool=pool, gpus=gpus) for node, pool, gpus in page]
+
+    def _pools(self, first: int, limit: int) -> tuple[int, list[timeline_pb2.TimelineLane]]:
+        found = sorted(self._all(_POOL_LANES))
+        page = found[first : first + limit]
+        return len(found), [timeline_pb2.TimelineLane(pool=pool, gpus=gpus) for pool, gpus in page]
+
     # --- spans ---
+
+    def _fill_all(self, lanes: list[timeline_pb2.TimelineLane]) -> None:
+        most = MOST_SPANS // max(1, len(lanes))
+        for lane in lanes:
+            self._fill(lane, most)
 
     def _fill(self, lane: timeline_pb2.TimelineLane, most: int) -> None:
         """Add the spans of ``lane``, and merge ever wider ones until there are at most so many."""

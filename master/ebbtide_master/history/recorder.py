@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ebbtide_core.events import Event, JournalCompacted
+from ebbtide_core.events import Event, JobRemoved, JournalCompacted
 from ebbtide_core.views.phases import KINDS
-from ebbtide_core.views.timeline import Began, Ended, Timeline
+from ebbtide_core.views.timeline import Change, Timeline, Unnamed
 
 from ebbtide_master.history.file import HISTORY_NAME, HistoryError, HistoryFile, SourceJournal
 from ebbtide_master.store.journal import Store, StoreError
@@ -107,6 +107,7 @@ class HistoryRecorder:
         )
         try:
             self._note_what_is_missing(file)
+            self._forget_names(file)
             timeline, last = Timeline(), 0
             while not self._ending.is_set() and file.is_there():
                 self._news.clear()
@@ -134,15 +135,26 @@ class HistoryRecorder:
         if missed:
             file.write((), replace(reached, known_since=max(reached.known_since, *missed)))
 
+    def _forget_names(self, file: HistoryFile) -> None:
+        """Take the names of removed jobs out of a file that an older version wrote, which kept them."""
+        lines = self._store.events(kinds=(JobRemoved.__name__,))
+        removed = [
+            Unnamed(line.event.job)
+            for line in lines
+            if line.sequence <= file.reached.line and isinstance(line.event, JobRemoved)
+        ]
+        if removed:
+            file.write(removed, file.reached)
+
     def _read(self, timeline: Timeline, file: HistoryFile, after: int, end: int) -> int:
         """Take in the lines behind ``after``; return the last line that was read, or ``end`` if none is left."""
-        count, changes, at = 0, list[Began | Ended](), file.reached.time
+        count, changes, at = 0, list[Change](), file.reached.time
         damaged = {line.job for line in self._store.damage.values()}
         for line in self._store.events(after, limit=LINES_AT_ONCE, kinds=KINDS):
             if line.sequence > end:
                 break
             after, count = line.sequence, count + 1
-            found = list[Began | Ended]()
+            found = list[Change]()
             if getattr(line.event, "job", None) not in damaged:
                 found = timeline.take(line.sequence, line.event, line.time)
             if line.sequence > file.reached.line:

@@ -10,6 +10,7 @@ from typing import Final
 
 from ebbtide_master.identity import tokens
 from ebbtide_master.identity.caller import Caller, NotKnownError, Role
+from ebbtide_master.identity.last_uses import LastUses
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.identity.tokens import Token
 from ebbtide_master.store.vault import EntryKind, Vault
@@ -44,6 +45,7 @@ class Identities:
         for id, text in vault.read(EntryKind.TOKEN).items():
             self._add(Token(id=id, **json.loads(text)))
         self._standings: set[Standing] = set()
+        self.uses = LastUses(vault)
         self.changing = asyncio.Lock()
 
     # --- reading ---
@@ -75,6 +77,7 @@ class Identities:
         user = self._users.get(token.user)
         if user is None:
             raise NotKnownError(f"user {token.user} does not exist any more")
+        self.uses.note(token.id, user.name, now)
         return Caller(user.name, user.role, token=token.id)
 
     @contextmanager
@@ -110,6 +113,7 @@ class Identities:
         gone = [token.id for token in self.tokens_of(name)]
         await _durable(self._vault.put(EntryKind.USER, {name: None}))
         self._users.pop(name, None)
+        self.uses.forget_user(name)
         self._end(lambda caller: caller.user == name, f"user {name} does not exist any more")
         for id in gone:
             await self.revoke(id)
@@ -130,6 +134,7 @@ class Identities:
         token = self._tokens.pop(id, None)
         if token is not None:
             self._tokens_of[token.user].pop(id)
+            self.uses.forget_token(id)
         self._end(lambda caller: caller.token == id, "the token was revoked")
 
     def _add(self, token: Token) -> None:

@@ -63,6 +63,14 @@ class About:
 ANYTHING: Final = About()
 
 
+@dataclass(frozen=True, slots=True)
+class StandbyMaster:
+    """A master that waits to lead on the same journal, and how many seconds ago it last asked whether it may."""
+
+    name: str
+    heard_s: float
+
+
 class Journal(Protocol):
     """A journal that can be read. Its methods raise `StoreError` for any failure."""
 
@@ -112,6 +120,9 @@ class Store(Journal, Protocol):
 
     def has_room(self) -> bool:
         """Whether there is more room than is reserved for the jobs that were already accepted."""
+
+    def standbys(self) -> list[StandbyMaster]:
+        """Return the masters that wait to lead, by name; those of a file never do. Blocks."""
 
     def next_epoch(self) -> int:
         """Count this start of a master durably, and return the new epoch."""

@@ -24,6 +24,10 @@ LEASE_S: Final = 10.0
 POLL_S: Final = 0.5
 LOCK: Final = 0x_EBB_71DE
 """Number of the advisory lock that the leader holds; the next number is for the master that makes the tables."""
+STANDBY: Final = "ebbtide standby "
+"""What the name begins with by which the server knows the session of a master that waits; its own name follows."""
+MOST_LETTERS: Final = 63
+"""Letters of such a name that the server keeps."""
 SCHEMA_VERSION: Final = 1
 
 Connection = psycopg.Connection[Any]
@@ -169,12 +173,19 @@ def _in_turn(url: str, cluster_id: str, waiting: _Waiting | None) -> Connection:
             if waiting is None:
                 raise StoreInUseError(f"another master leads: {leader}")
             waiting.say(f"leader={leader!r}")
+            _be_called(db, f"{STANDBY}{own_name()}")
             time.sleep(POLL_S)
+        _be_called(db, "ebbtide")
         _promise(db)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _be_called(db: Connection, name: str) -> None:
+    """Let the server show this session by ``name``."""
+    db.execute("SELECT set_config('application_name', %s, false)", (name[:MOST_LETTERS],))
 
 
 def _promise(db: Connection) -> None:

@@ -22,6 +22,7 @@ from ebbtide_master.store.journal import (
     About,
     DamagedLine,
     DamagedLineError,
+    StandbyMaster,
     StoredEvent,
     StoreError,
     columns,
@@ -33,6 +34,7 @@ from ebbtide_master.store.sqlite_journal import MAX_SEQUENCE
 from ebbtide_master.store.vault import EntryKind
 
 READ_AT_ONCE: Final = 2_000
+MOST_STANDBYS: Final = 20
 _APPEND: Final = "INSERT INTO ebbtide.events VALUES (%s, %s, %s, %s, %s, %s)"
 _PUT: Final = (
     "INSERT INTO ebbtide.vault VALUES (%s, %s, %s) ON CONFLICT (kind, key) DO UPDATE SET value = EXCLUDED.value"
@@ -41,6 +43,11 @@ _NOTE: Final = "INSERT INTO ebbtide.meta VALUES ('notified', %s) ON CONFLICT (ke
 
 _SET_ASIDE: Final = "INSERT INTO ebbtide.damage VALUES (%s, %s, %s, %s) ON CONFLICT (sequence) DO NOTHING"
 _REMOVE: Final = "DELETE FROM ebbtide.vault WHERE kind = %s AND key = %s"
+
+_STANDBYS: Final = """
+SELECT application_name, greatest(0.0, extract(epoch FROM clock_timestamp() - query_start))::double precision
+FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s ORDER BY 1 LIMIT %s
+"""
 
 Work = Callable[[Connection], object]
 
@@ -102,6 +109,12 @@ class PostgresStore:
     def has_room(self) -> bool:
         """Return True: the disk is the server's, and a full one fails a commit, which ends the master."""
         return True
+
+    def standbys(self) -> list[StandbyMaster]:
+        """Return the masters that wait to lead, as the server knows their sessions. Blocks."""
+        with postgres_errors(), closing(self._read()) as db:
+            rows = db.execute(_STANDBYS, (f"{leadership.STANDBY}%", MOST_STANDBYS)).fetchall()
+        return [StandbyMaster(name.removeprefix(leadership.STANDBY), heard_s) for name, heard_s in rows]
 
     def next_epoch(self) -> int:
         """Return the epoch with which this master came to lead; a second call counts it up."""

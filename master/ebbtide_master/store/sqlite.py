@@ -18,7 +18,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.limits import MIB
 
 from ebbtide_master.store.fatal import sqlite_errors
-from ebbtide_master.store.journal import DamagedLine, StoreError, StoreInUseError, columns
+from ebbtide_master.store.journal import DamagedLine, StandbyMaster, StoreError, StoreInUseError, columns
 from ebbtide_master.store.place import check_place
 from ebbtide_master.store.reserve import DiskReserve, free_bytes
 from ebbtide_master.store.sqlite_file import DAMAGE_SCHEMA, open_journal, transaction
@@ -78,6 +78,10 @@ class SqliteStore(SqliteJournal):
     def has_room(self) -> bool:
         """Whether the disk has more room than is reserved for the jobs that were already accepted."""
         return free_bytes(self._path.parent) > RESERVED_BYTES
+
+    def standbys(self) -> list[StandbyMaster]:
+        """Return nothing: a master that finds the file in use ends at once."""
+        return []
 
     def next_epoch(self) -> int:
         """Count this start of a master durably, and return the new epoch."""

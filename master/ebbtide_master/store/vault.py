@@ -13,6 +13,8 @@ class EntryKind(Enum):
     USER = "user"  # as JSON; by name
     TOKEN = "token"  # as JSON, hashed; by the token's id
     NODE = "node"  # that joined, as JSON; by name
+    TOKEN_USE = "token-use"  # when a token was last used, in Unix seconds; by the token's id
+    USER_USE = "user-use"  # when a user was last there, in Unix seconds; by name
     JOIN = "join"  # an unused invitation for a node to join, as JSON, hashed; by its id
 
 

@@ -29,6 +29,10 @@ class _TimelineLanesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Timelin
     """one for each GPU, by node and index"""
     TIMELINE_LANES_JOBS: _TimelineLanes.ValueType  # 1
     """one for each job, the newest first"""
+    TIMELINE_LANES_POOLS: _TimelineLanes.ValueType  # 2
+    """one for each pool that had GPUs, by name; `node` has to be empty"""
+    TIMELINE_LANES_NODES: _TimelineLanes.ValueType  # 3
+    """one for each node that had GPUs, by name"""
 
 class TimelineLanes(_TimelineLanes, metaclass=_TimelineLanesEnumTypeWrapper): ...
 
@@ -36,6 +40,10 @@ TIMELINE_LANES_GPUS: TimelineLanes.ValueType  # 0
 """one for each GPU, by node and index"""
 TIMELINE_LANES_JOBS: TimelineLanes.ValueType  # 1
 """one for each job, the newest first"""
+TIMELINE_LANES_POOLS: TimelineLanes.ValueType  # 2
+"""one for each pool that had GPUs, by name; `node` has to be empty"""
+TIMELINE_LANES_NODES: TimelineLanes.ValueType  # 3
+"""one for each node that had GPUs, by name"""
 Global___TimelineLanes: _TypeAlias = TimelineLanes  # noqa: Y015
 
 class _TimelineDoing:
@@ -106,9 +114,11 @@ class QueryTimelineRequest(_message.Message):
     pool: _builtins.str
     """only GPUs, or jobs, of this pool; empty: of any"""
     buckets: _builtins.int
-    """spans that are shorter than the window divided by this are merged, 10,000 at most; 0: none"""
+    """spans that are shorter than the window divided by this are merged, 10,000 at most; 0: none."""
     first: _builtins.int
-    """how many lanes are left out at the beginning"""
+    """Of pools and nodes: into how many parts the window is divided, 1 to 240
+    how many lanes are left out at the beginning
+    """
     limit: _builtins.int
     """at most so many lanes; 0: 200, which is the most"""
     def __init__(
@@ -174,7 +184,7 @@ Global___QueryTimelineReply: _TypeAlias = QueryTimelineReply  # noqa: Y015
 
 @_typing.final
 class TimelineLane(_message.Message):
-    """Either a GPU's, or a job's."""
+    """A GPU's or a job's, which has spans, or a pool's or a node's, which has heat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -187,6 +197,8 @@ class TimelineLane(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     SHORTENED_FIELD_NUMBER: _builtins.int
+    HEAT_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     gpu_uuid: _builtins.str
     gpu_index: _builtins.int
@@ -196,8 +208,12 @@ class TimelineLane(_message.Message):
     name: _builtins.str
     shortened: _builtins.bool
     """it has too many spans even when they are merged: some of the last ones are missing"""
+    gpus: _builtins.int
+    """of a pool or node: that were there in the window"""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimelineSpan]: ...
+    @_builtins.property
+    def heat(self) -> Global___TimelineHeat: ...
     def __init__(
         self,
         *,
@@ -210,14 +226,58 @@ class TimelineLane(_message.Message):
         name: _builtins.str = ...,
         spans: _abc.Iterable[Global___TimelineSpan] | None = ...,
         shortened: _builtins.bool = ...,
+        heat: Global___TimelineHeat | None = ...,
+        gpus: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heat", b"heat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "gpu_uuid", b"gpu_uuid", "job_id", b"job_id", "name", b"name", "node", b"node", "pool", b"pool", "shortened", b"shortened", "spans", b"spans", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "gpu_uuid", b"gpu_uuid", "gpus", b"gpus", "heat", b"heat", "job_id", b"job_id", "name", b"name", "node", b"node", "pool", b"pool", "shortened", b"shortened", "spans", b"spans", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimelineLane: _TypeAlias = TimelineLane  # noqa: Y015
+
+@_typing.final
+class TimelineHeat(_message.Message):
+    """GPUs of a pool or node, on average over each part of the window that begins before the reply's `edge`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRESENT_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def present(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """that were there"""
+
+    @_builtins.property
+    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """that jobs had, of `of_user` if that is given"""
+
+    @_builtins.property
+    def foreign(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """with processes that belong to no job"""
+
+    @_builtins.property
+    def unavailable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """that were unusable, or on a node that was silent or out of service"""
+
+    def __init__(
+        self,
+        *,
+        present: _abc.Iterable[_builtins.float] | None = ...,
+        held: _abc.Iterable[_builtins.float] | None = ...,
+        foreign: _abc.Iterable[_builtins.float] | None = ...,
+        unavailable: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign", b"foreign", "held", b"held", "present", b"present", "unavailable", b"unavailable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimelineHeat: _TypeAlias = TimelineHeat  # noqa: Y015
 
 @_typing.final
 class TimelineSpan(_message.Message):

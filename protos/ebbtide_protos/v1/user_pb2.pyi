@@ -27,6 +27,7 @@ class User(_message.Message):
     ACCOUNT_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    LAST_USED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     role: _builtins.str
     """"user", "operator" or "admin" """
@@ -36,6 +37,8 @@ class User(_message.Message):
     """of that account, where it was imported; unset: not known"""
     tokens: _builtins.int
     """that prove this user now"""
+    last_used: _builtins.float
+    """Unix seconds: when one of the user's tokens was; unset: not known"""
     def __init__(
         self,
         *,
@@ -44,13 +47,19 @@ class User(_message.Message):
         account: _builtins.str = ...,
         uid: _builtins.int | None = ...,
         tokens: _builtins.int = ...,
+        last_used: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_uid", b"_uid", "uid", b"uid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_used", b"_last_used", "_uid", b"_uid", "last_used", b"last_used", "uid", b"uid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_uid", b"_uid", "account", b"account", "name", b"name", "role", b"role", "tokens", b"tokens", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_used", b"_last_used", "_uid", b"_uid", "account", b"account", "last_used", b"last_used", "name", b"name", "role", b"role", "tokens", b"tokens", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_used: _TypeAlias = _typing.Literal["last_used"]  # noqa: Y015
+    _WhichOneofArgType__last_used: _TypeAlias = _typing.Literal["_last_used", b"_last_used"]  # noqa: Y015
     _WhichOneofReturnType__uid: _TypeAlias = _typing.Literal["uid"]  # noqa: Y015
     _WhichOneofArgType__uid: _TypeAlias = _typing.Literal["_uid", b"_uid"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_used) -> _WhichOneofReturnType__last_used | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uid) -> _WhichOneofReturnType__uid | None: ...
 
 Global___User: _TypeAlias = User  # noqa: Y015
@@ -66,6 +75,7 @@ class Token(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     EXPIRES_FIELD_NUMBER: _builtins.int
+    LAST_USED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     user: _builtins.str
     label: _builtins.str
@@ -73,6 +83,8 @@ class Token(_message.Message):
     """Unix seconds, as all times here"""
     expires: _builtins.float
     """unset: never"""
+    last_used: _builtins.float
+    """unset: not known"""
     def __init__(
         self,
         *,
@@ -81,14 +93,20 @@ class Token(_message.Message):
         label: _builtins.str = ...,
         created: _builtins.float = ...,
         expires: _builtins.float | None = ...,
+        last_used: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires", b"_expires", "expires", b"expires"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires", b"_expires", "_last_used", b"_last_used", "expires", b"expires", "last_used", b"last_used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires", b"_expires", "created", b"created", "expires", b"expires", "id", b"id", "label", b"label", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires", b"_expires", "_last_used", b"_last_used", "created", b"created", "expires", b"expires", "id", b"id", "label", b"label", "last_used", b"last_used", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires: _TypeAlias = _typing.Literal["expires"]  # noqa: Y015
     _WhichOneofArgType__expires: _TypeAlias = _typing.Literal["_expires", b"_expires"]  # noqa: Y015
+    _WhichOneofReturnType__last_used: _TypeAlias = _typing.Literal["last_used"]  # noqa: Y015
+    _WhichOneofArgType__last_used: _TypeAlias = _typing.Literal["_last_used", b"_last_used"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires) -> _WhichOneofReturnType__expires | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_used) -> _WhichOneofReturnType__last_used | None: ...
 
 Global___Token: _TypeAlias = Token  # noqa: Y015
 
@@ -628,6 +646,32 @@ class Setting(_message.Message):
 Global___Setting: _TypeAlias = Setting  # noqa: Y015
 
 @_typing.final
+class StandbyMaster(_message.Message):
+    """A master that waits to lead. It reads the whole journal when it does, and so has nothing to catch up with before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HEARD_S_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """host and process"""
+    heard_s: _builtins.float
+    """seconds since it last asked whether it may lead, which it does twice a second"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        heard_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_s", b"heard_s", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandbyMaster: _TypeAlias = StandbyMaster  # noqa: Y015
+
+@_typing.final
 class UserQuota(_message.Message):
     """What a user has, and may have at a time."""
 
@@ -681,6 +725,7 @@ class JournalHealth(_message.Message):
     HAS_ROOM_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
     BACKED_UP_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"file" or "PostgreSQL" """
     last_sequence: _builtins.int
@@ -694,6 +739,10 @@ class JournalHealth(_message.Message):
     """when it was restored from a backup"""
     backed_up: _builtins.float
     """when the newest backup was taken; a database is not backed up by the master"""
+    @_builtins.property
+    def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandbyMaster]:
+        """of a database; by name, at most 20"""
+
     def __init__(
         self,
         *,
@@ -704,10 +753,11 @@ class JournalHealth(_message.Message):
         has_room: _builtins.bool = ...,
         restored: _builtins.float | None = ...,
         backed_up: _builtins.float | None = ...,
+        standbys: _abc.Iterable[Global___StandbyMaster] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up", "_restored", b"_restored", "backed_up", b"backed_up", "restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up", "_restored", b"_restored", "backed_up", b"backed_up", "damaged", b"damaged", "has_room", b"has_room", "kind", b"kind", "last_sequence", b"last_sequence", "last_time", b"last_time", "restored", b"restored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up", "_restored", b"_restored", "backed_up", b"backed_up", "damaged", b"damaged", "has_room", b"has_room", "kind", b"kind", "last_sequence", b"last_sequence", "last_time", b"last_time", "restored", b"restored", "standbys", b"standbys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__backed_up: _TypeAlias = _typing.Literal["backed_up"]  # noqa: Y015
     _WhichOneofArgType__backed_up: _TypeAlias = _typing.Literal["_backed_up", b"_backed_up"]  # noqa: Y015

@@ -60,7 +60,7 @@ class Experiment(Protocol):
         ...
 
 
-EXPERIMENTS: Final = ("fitgpp", "equipartition", "hybrid", "determined", "reservations")
+EXPERIMENTS: Final = ("fitgpp", "equipartition", "hybrid", "determined", "reservations", "tide")
 
 
 def load_experiment(name: str) -> Experiment:

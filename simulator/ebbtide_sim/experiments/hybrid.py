@@ -145,21 +145,26 @@ def cluster(small: int) -> list[SimNode]:
 
 
 def simulate_case(case: HybridCase) -> HybridResult:
-    """Draw the tasks for the case's cluster, and run them."""
+    """Draw the tasks for the case's cluster, and run them by the paper's rules, with run times that are known."""
+    options = {"min_run_s": "0", "seed": str(case.seed)}
+    if case.policy == "hybrid":
+        options["sticky"] = str(case.sticky)
+    return measure(run_tasks(case, options, declared=True))
+
+
+def run_tasks(case: HybridCase, options: Mapping[str, str], *, declared: bool) -> Iterable[Tally]:
+    """Run the case's tasks under its policy with ``options``; ``declared`` says whether they tell their run times."""
     nodes = cluster(case.small)
     part = sum(node.speed for node in nodes) / sum(node.speed for node in hybrid_servers())
     # Demands are drawn for the whole cluster, so a smaller cluster gets proportionally fewer tasks.
     tasks = round(CALIBRATED.tasks * part)
     workload = hybrid(case.seed, replace(CALIBRATED, tasks=tasks, load=CALIBRATED.load * part))
-    options = {"min_run_s": "0", "seed": str(case.seed)}
-    if case.policy == "hybrid":
-        options["sticky"] = str(case.sticky)
     servers = SharedServers({NodeId(node.name): Server(node.speed, node.cores) for node in nodes})
     metrics = Metrics()
     policy = create_policy(case.policy, options)
-    world = SimulatedWorld(resumable=case.resumable, max_nodes=1)
+    world = SimulatedWorld(resumable=case.resumable, max_nodes=1, requested=not declared)
     Simulation(nodes, Recorded(workload.jobs), policy, [metrics], world, servers).run()
-    return measure(metrics.tallies.values())
+    return metrics.tallies.values()
 
 
 def measure(tallies: Iterable[Tally]) -> HybridResult:

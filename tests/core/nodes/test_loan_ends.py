@@ -187,19 +187,20 @@ def test_the_last_word_on_the_end_holds_until_the_agent_says_another_or_its_mach
     assert made.cluster.state.nodes[node].loan is None
 
 
-def test_a_node_that_is_gone_as_announced_is_neither_down_nor_a_reason_for_doubt() -> None:
-    made = lab_on_loan(until_s=200.0, nodes="abcd")
+@pytest.mark.parametrize("nodes", ["abcd", "abcdefghijkl"])
+def test_nodes_that_are_gone_as_announced_are_neither_down_nor_a_reason_for_doubt(nodes: str) -> None:
+    made = lab_on_loan(until_s=200.0, nodes=nodes)
     job = made.running(grace_s=10.0, time_limit_s=5.0)
-    nodes = made.cluster.state.nodes
+    known = made.cluster.state.nodes
     at = job.attempts[-1].allocation.node_ids[0]
-    for name in nodes:
+    for name in known:
         made.tell(e.NodeDisconnected(name))
         made.tell(e.NodeLost(name, 20.0))
     assert not made.cluster.state.silent.doubted
-    assert {state_of_node(node, made.now) for node in nodes.values()} == {"down"}, "their time was not over"
-    assert {name for name, node in nodes.items() if not node.has_ended(2000.0)} == {at}, "a job may be left there"
+    assert {state_of_node(node, made.now) for node in known.values()} == {"down"}, "their time was not over"
+    assert {name for name, node in known.items() if not node.has_ended(2000.0)} == {at}, "a job may be left there"
     made.tell(e.NodeConfirmedDead(node=at))
-    assert {state_of_node(node, 2000.0) for node in nodes.values()} == {"ended"}
+    assert {state_of_node(node, 2000.0) for node in known.values()} == {"ended"}
 
 
 def test_it_is_forecast_what_becomes_of_each_job_on_a_node_that_ends() -> None:

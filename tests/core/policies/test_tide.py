@@ -176,6 +176,40 @@ def test_no_job_steps_aside_for_one_that_takes_as_long() -> None:
     assert waiting.reason.endswith("and would have room in about 77 min")
 
 
+def test_best_effort_jobs_step_aside_for_one_known_to_be_short_but_not_for_a_guess() -> None:
+    lab = lab_of()
+    ended(lab, 60, name="short")
+    running = lab.running(1, name="long")
+    guessed = lab.submit(1, name="short")
+    assert outlook_of(lab, guessed) == (OutlookSource.SCRIPT, 60)
+    lab.wait(1000)
+    assert stopped(lab.last) == set()
+    lab.submit(1, name="short", work_s=60.0)
+    assert stopped(lab.last) == {running.id}
+
+
+def test_jobs_of_its_size_that_preempt_nobody_do_not_keep_a_trial_from_its_turn() -> None:
+    lab = lab_of()
+    running = lab.running(1)
+    first = lab.submit(1, weight=200.0)
+    assert stopped(lab.last) == set()
+    lab.submit(1, te=True)
+    assert stopped(lab.last) == {running.id}
+    assert next(iter(lab.cluster.state.pools["default"].queue)) is first
+
+
+def test_the_wait_for_room_counts_cpus_and_memory_too() -> None:
+    lab = lab_of(gpus=4)
+    [facts] = [node.facts for node in lab.cluster.state.pools["default"].books.usable.values()]
+    lab.running(1, te=True, cpus=1.0, mem_bytes=1)
+    lab.running(1, cpus=facts.cpus - 1, mem_bytes=facts.mem_bytes - 1)
+    waits = [
+        tides(lab).rates.wait_s(lab.submit(3, hold=True, **needs), True, lab.now)
+        for needs in ({}, {"cpus": 4.0}, {"mem_bytes": 2**20})
+    ]
+    assert [round(wait_s) for wait_s in waits] == [277, 3600, 3600]
+
+
 def test_no_job_steps_aside_if_room_appears_soon() -> None:
     lab = lab_of()
     nearly_done = lab.running(1)

@@ -1,6 +1,7 @@
 """How many more nodes the waiting jobs have a use for: the pool's own policy says it, on a copy."""
 
 import pytest
+from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.types import Loan, NodeId, SuspendMode
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.views.demand import demand
@@ -63,10 +64,12 @@ def test_every_policy_says_what_it_would_use_and_nothing_changes(policy):
     assert digest(lab.cluster.state) == before
 
 
-def test_a_job_that_waits_for_something_else_needs_no_node(lab):
-    lab.running(4)
+def test_jobs_that_wait_for_something_else_or_for_others_need_no_node(lab):
+    first = lab.running(4)
     lab.submit(1, hold=True)
     lab.submit(1, begin_at=lab.now + 3600.0)
+    for _ in range(12):
+        lab.submit(4, after=(Dependency(first.id, AfterKind.OK),))
     assert wanted(lab, more(3)).nodes == ()
 
 

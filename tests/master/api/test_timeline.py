@@ -84,7 +84,14 @@ WRONG: dict[str, dict[str, Any]] = {
     "until: is not after 'since', and within 31 days of it ": {"since": 1.0, "until": 1e9},
     "limit: 201 lanes are over the limit of 200": {"limit": 201},
     "buckets: 10001 are over the limit of 10000": {"buckets": 10_001},
-    "lanes: there are only those of GPUs and of jobs": {"lanes": 7},
+    "lanes: there are only those of GPUs, jobs, pools and nodes": {"lanes": 7},
+    "buckets: lanes of pools and nodes have 1 to 240": {"lanes": timeline_pb2.TIMELINE_LANES_POOLS},
+    "buckets: lanes of pools and nodes have 1 to 240 ": {"lanes": timeline_pb2.TIMELINE_LANES_NODES, "buckets": 241},
+    "node: lanes of pools are those of all nodes": {
+        "lanes": timeline_pb2.TIMELINE_LANES_POOLS,
+        "buckets": 1,
+        "node": "n1",
+    },
     "node: is not a text of at most 64 printable characters": {"node": "a\nb"},
     "user: is not a name of at most 64 printable characters": {"of_user": "\x1b"},
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.views.gpu_time import Dimension, Periods, Usage
 from ebbtide_master.backup.compacting import compact
 from ebbtide_master.history import reading, recorder
@@ -366,6 +367,99 @@ def test_lanes_are_of_one_user_node_or_pool_a_page_at_a_time(tmp_path: Path) -> 
         assert ([lane.gpu_uuid for lane in page.lanes], page.total) == (["a1", "b0"], 4)
         assert [lane.job_id for lane in ask(store, lab.now, lanes=JOBS, node="a").lanes] == ["1"]
         assert ask(store, lab.now, lanes=JOBS, node="b").total == 0
+
+
+def test_of_a_job_that_its_user_removed_nothing_is_shown_but_whose_it_was_and_when(tmp_path: Path) -> None:
+    lab = Lab(gpus=2)
+    jobs = [lab.running(1, name=name) for name in ("secret", "kept")]
+    for job in jobs:
+        lab.end(job, DONE)
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+        catch_up(store)
+        before = sums(ask(store, lab.now))
+        assert names(store, lab.now) == {"1": {"secret"}, "2": {"kept"}}
+        shown = len(lab.journal)
+        lab.tell(e.JobRemoved(jobs[0].id, "ann"))
+        append(store, lab.journal[shown:])
+        catch_up(store)
+        assert names(store, lab.now) == {"1": {""}, "2": {"kept"}}
+        assert sums(ask(store, lab.now)) == before
+        with closing(sqlite3.connect(tmp_path / "history.db")) as db, db:
+            db.execute("UPDATE jobs SET name = 'secret' WHERE job = '1'")  # as an older version left it
+        catch_up(store)
+        until("the name is gone from an old file", lambda: names(store, lab.now)["1"] == {""})
+        for path in tmp_path.glob("history.db*"):
+            path.unlink()
+        catch_up(store)
+        assert names(store, lab.now) == {"1": {""}, "2": {"kept"}}
+
+
+def names(store: SqliteStore, now: float) -> dict[str, set[str]]:
+    """By job, what lanes and spans call it."""
+    found: dict[str, set[str]] = {}
+    for lane in ask(store, now, lanes=JOBS).lanes:
+        found.setdefault(lane.job_id, set()).add(lane.name)
+    for lane in [*ask(store, now, lanes=JOBS).lanes, *ask(store, now).lanes]:
+        for span in lane.spans:
+            found.setdefault(span.job_id, set()).add(span.name)
+    return found
+
+
+POOLS, NODES = timeline_pb2.TIMELINE_LANES_POOLS, timeline_pb2.TIMELINE_LANES_NODES
+
+
+@pytest.mark.parametrize("parts", [1, 7, 240])
+def test_strips_of_pools_and_nodes_come_to_what_was_held_on_their_gpus(tmp_path: Path, parts: int) -> None:
+    lab = Lab(nodes="ab", gpus=2)
+    first = lab.running(2)
+    lab.wait(50)
+    lab.tell(e.JobSubmitted(JobId("2"), first.spec, "bob"))
+    other = lab.cluster.state.jobs[JobId("2")]
+    lab.start(other)
+    lab.wait(49)
+    lab.end(first, DONE)
+    lab.wait(9)
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+        catch_up(store)
+        window = {"since": lab.journal[0][0] - 20.0, "until": lab.now + 30.0}
+        length = window["until"] - window["since"]
+        for user in ("", "ann", "bob"):
+            lanes = ask(store, lab.now, of_user=user, **window).lanes
+            held = Counter[str]()
+            for lane in lanes:
+                held[lane.node] += sum(span.gpu_s for span in lane.spans if span.job_id)
+            (pool,) = ask(store, lab.now, lanes=POOLS, buckets=parts, of_user=user, **window).lanes
+            nodes = ask(store, lab.now, lanes=NODES, buckets=parts, of_user=user, **window).lanes
+            found = {lane.node: sum(lane.heat.held) * length / parts for lane in nodes}
+            assert found == pytest.approx({node: held[node] for node in found}, abs=0.1)
+            assert sum(pool.heat.held) * length / parts == pytest.approx(sum(held.values()), abs=0.1)
+            assert (pool.gpus, {lane.gpus for lane in nodes}) == (4, {2})
+            assert max(pool.heat.present) <= 4.0
+            drawn = (lab.now - window["since"]) / length * parts
+            assert drawn <= len(pool.heat.held) == len(nodes[0].heat.present) < drawn + 1, "up to now, and no further"
+        assert [lane.node for lane in ask(store, lab.now, lanes=NODES, buckets=1, of_user="bob").lanes] == [
+            piece.node for piece in other.attempts[0].allocation
+        ]
+
+
+def test_strips_say_what_was_out_of_service_and_when(tmp_path: Path) -> None:
+    lab = Lab(nodes="ab", gpus=2)
+    lab.wait(100)
+    lab.tell(e.NodeLost(NodeId("b"), 60.0))
+    lab.wait(100)
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+        catch_up(store)
+        asked = {"since": lab.now - 202.0, "until": lab.now, "buckets": 2}
+        (pool,) = ask(store, lab.now, lanes=POOLS, **asked).lanes
+        assert (list(pool.heat.present), list(pool.heat.unavailable)) == ([4.0, 4.0], [0.0, 2.0])
+        one, other = ask(store, lab.now, lanes=NODES, **asked).lanes
+        assert (one.node, list(one.heat.unavailable)) == ("a", [0.0, 0.0])
+        assert (other.node, list(other.heat.unavailable)) == ("b", [0.0, 2.0])
+        page = ask(store, lab.now, lanes=NODES, first=1, limit=1, **asked)
+        assert ([lane.node for lane in page.lanes], page.total) == (["b"], 2)
 
 
 def test_a_window_is_found_without_looking_at_the_whole_history(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.master.leaders import DEADLINE_S, Leader, jobs, request, submit
+from tests.master.leaders import DEADLINE_S, Leader, jobs, request, standbys, submit
 from tests.postgres import PASSWORD, Server, rows
 
 pytestmark = pytest.mark.postgres
@@ -56,6 +56,19 @@ def test_a_leader_that_was_paused_is_followed_by_the_standby_and_ends_when_it_go
             assert jobs(other) == kept
     assert not (first.home / "master.json").exists()
     assert rows(url, "SELECT count(*) FROM ebbtide.events WHERE kind = 'JobSubmitted'") == [(2,)]
+
+
+def test_the_leader_says_who_stands_by(start: Start) -> None:
+    first = start("a")
+    with first.asked() as stub:
+        assert standbys(stub, 0) == []
+        second = start("b")
+        [standby] = standbys(stub, 1)
+        assert standby.name.endswith(f" pid {second.popen.pid}")
+        assert standby.heard_s < DEADLINE_S
+        second.popen.terminate()
+        second.end()
+        assert standbys(stub, 0) == []
 
 
 @pytest.mark.slow

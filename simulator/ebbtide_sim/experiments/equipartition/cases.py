@@ -266,6 +266,11 @@ def unshared(workload: Workload) -> Workload:
 
 def run_case(case: EquipartitionCase, extent: Extent) -> Report:
     """Simulate ``case``."""
+    return simulate(scenario_of(case, extent))
+
+
+def scenario_of(case: EquipartitionCase, extent: Extent) -> Scenario:
+    """Return the workload of ``case``, elastic unless its policy is rigid, on one node with all GPUs."""
     workload = tasks(case.part, case.arrival, extent)
     speedup = LINEAR if case.part.of_processors else DL_SUBLINEAR
     low, high = (WHOLE, CPUS * WHOLE) if case.part.of_processors else (WHOLE // 4, 4 * WHOLE)
@@ -276,12 +281,10 @@ def run_case(case: EquipartitionCase, extent: Extent) -> Report:
         workload = offline(workload)
     if not case.policy.rigid:
         workload = unshared(elastic(workload, low, high, speedup))
-    return simulate(
-        Scenario(
-            workload=workload,
-            nodes=(SimNode(name="node", gpus=case.gpus, gpu_mem_bytes=GPU_MEM),),
-            policy=case.policy.name,
-            options=dict(case.policy.options),
-            world=SimulatedWorld(speedup=speedup, restart_cost_s=case.restart_s),
-        )
+    return Scenario(
+        workload=workload,
+        nodes=(SimNode(name="node", gpus=case.gpus, gpu_mem_bytes=GPU_MEM),),
+        policy=case.policy.name,
+        options=dict(case.policy.options),
+        world=SimulatedWorld(speedup=speedup, restart_cost_s=case.restart_s),
     )

@@ -120,6 +120,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **handle) {
   device *found = users ? device_at(index) : NULL;
   CALL(found);
+  if (found && is_forbidden(found)) return NO_PERMISSION; /* it is counted, though */
   *handle = found;
   return found ? OK : INVALID_ARGUMENT;
 }
@@ -127,6 +128,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **handle) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, device **handle) {
   device *found = users ? device_named(uuid) : NULL;
   CALL(found);
+  if (found && is_forbidden(found)) return NO_PERMISSION;
   if (found && any_lost()) return GPU_IS_LOST; /* the driver comes by other GPUs on its way */
   return give_handle(found, handle);
 }

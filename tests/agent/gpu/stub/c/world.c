@@ -1,5 +1,7 @@
 #include "world.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +98,14 @@ device *device_at(unsigned index) {
 }
 
 bool has_mig(const device *d) { return json_number(d->facts, "mig", 0) != 0; }
+
+bool is_forbidden(const device *d) {
+  const char *path = json_text((d->parent ? d->parent : d)->facts, "device");
+  if (!*path) return false;
+  int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file >= 0) close(file);
+  return file < 0 && (errno == EPERM || errno == EACCES); /* another error is that of a device without a driver */
+}
 
 json *read_faults(void) {
   json *faults;

@@ -1,7 +1,8 @@
 /* The state directory of fake GPUs, which EBB_STUB_NVML names and ebbtide_agent/gpu/fake.py describes.
  *
  * Two faults are this library's own: "crash": [function], and "upgraded_to": the driver that has been loaded meanwhile.
- * Who was there before has a library that does not match it any more; who starts now has the right one.
+ * Who was there before has a library that does not match it any more; who starts now has the right one. So is a GPU's
+ * "device": its device's path. Whoever may not open that does not get the GPU, as in a job whose devices are constrained.
  */
 #ifndef WORLD_H
 #define WORLD_H
@@ -18,6 +19,7 @@ enum {
   UNINITIALIZED = 1,
   INVALID_ARGUMENT = 2,
   NOT_SUPPORTED = 3,
+  NO_PERMISSION = 4,
   NOT_FOUND = 6,
   INSUFFICIENT_SIZE = 7,
   DRIVER_NOT_LOADED = 9,
@@ -66,6 +68,7 @@ device *device_named(const char *uuid);                  /* a slice as well; NUL
 device *slice_of(const device *whole, unsigned index);   /* NULL: none */
 unsigned device_count(void);                             /* slices left out */
 bool has_mig(const device *d);                           /* whether it is cut into slices */
+bool is_forbidden(const device *d);                      /* whether this process may not open its device */
 
 /* What is to go wrong with this call: hang, crash, or the code of an error. `on` may be NULL. */
 int fault(const char *call, const device *on);

@@ -1,0 +1,118 @@
+"""How often a supplier asks Slurm and the master, by a clock of the test."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import grpc
+import pytest
+from ebbtide_cli.home import Home
+from ebbtide_cli.supplying.files import SupplyFolder, facts_of
+from ebbtide_cli.supplying.settings import FILE, read
+from ebbtide_cli.supplying.slurm import Slurm
+from ebbtide_cli.supplying.supplier import Supplier
+from ebbtide_core.supply.supply import BorrowedNode, LoanPhase, NodeSupply
+from ebbtide_protos.v1 import client_pb2
+
+from tests.client.scripted_master import ScriptedMaster, serving
+
+KNOWN = 500
+"""Loans that Slurm knows; those that do not run have ended."""
+
+
+class NeedyMaster(ScriptedMaster):
+    """A master whose jobs would use any number of nodes."""
+
+    def CountDemand(self, request: client_pb2.DemandRequest, context: grpc.ServicerContext) -> client_pb2.DemandReply:
+        self._note("CountDemand", request, context)
+        return client_pb2.DemandReply(nodes=request.nodes)
+
+    def InviteNode(
+        self, request: client_pb2.InviteNodeRequest, context: grpc.ServicerContext
+    ) -> client_pb2.InviteNodeReply:
+        self._note("InviteNode", request, context)
+        return client_pb2.InviteNodeReply(address="localhost:1", secret="s", ca="")
+
+
+class Counted:
+    """A supply with so many nodes up, and a Slurm whose commands are counted."""
+
+    def __init__(self, home: Path, master: NeedyMaster, nodes: int) -> None:
+        (home / FILE).write_text('[supply.hpc]\nmax_nodes = 256\nbacklog = 256\ngpus_per_node = 2\ntime = "8h"\n')
+        self.borrowing = read(home / FILE, "hpc")
+        self.folder = SupplyFolder.of(Home(home), "hpc")
+        self.folder.make()
+        self.log = home / "commands"
+        self.log.touch()
+        self.now = time.time()
+        self.at: dict[str, list[float]] = defaultdict(list)
+        loans = [BorrowedNode(f"hpc-{number}", 1.0, 1.0, phase=LoanPhase.UP, was_up=True) for number in range(nodes)]
+        known = NodeSupply("hpc", self.borrowing.settings, {loan.id: loan for loan in loans}, number=KNOWN)
+        self.folder.save(facts_of(known))
+        master.nodes += [client_pb2.Node(name=loan.id, state="up", labels={"supply": "hpc"}) for loan in loans]
+        states = ["RUNNING"] * nodes + ["COMPLETED"] * (KNOWN - nodes)
+        listed = "\n".join(f"ebb-hpc-{number}|{number}|{state}|N/A|None" for number, state in enumerate(states))
+        asked = f"sed -n 's/^sbatch .*\\/\\(hpc-[0-9]*\\)\\.sh$/ebb-\\1|9|PENDING|N\\/A|Priority/p' {self.log}"
+        for name, does in (
+            ("squeue", f"cat <<'E'\n{listed}\nE\n{asked}"), ("sbatch", "echo 9"),
+            ("scontrol", "echo 'ProctrackType = proctrack/cgroup'"), ("scancel", ""),
+        ):  # fmt: skip
+            path = home / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.log}\n{does}\n')
+            path.chmod(0o755)
+
+    def supplier(self) -> Supplier:
+        """One that begins with what the last one has left."""
+        lender = Slurm(self.borrowing, self.borrowing.lender, self.folder.path)
+        made = Supplier(self.borrowing, self.folder, lender, None, lambda line: None)
+        made.supply = self.folder.load("hpc", self.borrowing.settings)
+        return made
+
+    def serve(self, supplier: Supplier, seconds: int) -> None:
+        """Let it serve for so long."""
+        for _ in range(seconds):
+            before = len(self.log.read_text().splitlines())
+            supplier.round(self.now)
+            for line in self.log.read_text().splitlines()[before:]:
+                self.at[line.split()[0]].append(self.now)
+            self.now += 1.0
+
+
+@pytest.fixture
+def needy(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NeedyMaster]:
+    monkeypatch.setenv("PATH", f"{home}/bin:/usr/bin:/bin")
+    scripted = NeedyMaster()
+    with serving(scripted) as address:
+        monkeypatch.setenv("EBB_MASTER", address)
+        yield scripted
+
+
+@pytest.mark.parametrize("nodes", [1, 250])
+def test_slurm_is_asked_twice_a_minute_however_many_loans_there_are(home: Path, needy: NeedyMaster, nodes: int) -> None:
+    counted = Counted(home, needy, nodes)
+    counted.serve(counted.supplier(), 61)
+    assert len(counted.at["squeue"]) == 3
+    assert all(later - earlier >= 30.0 for earlier, later in pairwise(counted.at["squeue"]))
+    assert len(counted.at["sbatch"]) == min(13, 256 - nodes)
+    assert all(later - earlier >= 5.0 for earlier, later in pairwise(counted.at["sbatch"]))
+    assert set(counted.at) <= {"squeue", "sbatch", "scontrol"}
+    assert len(counted.at["scontrol"]) == 1
+
+
+def test_suppliers_that_are_started_again_and_again_ask_no_more_often_together(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 1)
+    for _ in range(11):
+        counted.serve(counted.supplier(), 3)
+    assert len(counted.at["squeue"]) == 2
+    assert len(counted.at["sbatch"]) == 7
+
+
+def test_slurm_is_asked_though_the_clock_was_set_back(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 1)
+    counted.serve(counted.supplier(), 1)
+    counted.now -= 3600.0
+    counted.serve(counted.supplier(), 1)
+    assert len(counted.at["squeue"]) == 2

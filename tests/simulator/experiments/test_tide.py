@@ -1,0 +1,96 @@
+"""The experiment that holds tide against the papers: what is declared, how seeds are summed up, what the checks say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ebbtide_sim.experiments.tide import (
+    FACTOR,
+    RESTARTS_S,
+    Ground,
+    Knowledge,
+    Measures,
+    TideCase,
+    TideExtent,
+    declared,
+    report_of,
+    simulate_case,
+    spread_of,
+)
+from ebbtide_sim.workload import SimJob, Workload
+
+SMALL = TideExtent(False, 7)
+
+
+def results(**tide: float) -> dict[TideCase, Measures]:
+    """Results of all cases, in which every measure is 1 except those that are given, which are of tide."""
+    names = (
+        *("flow_s", "stretch_max", "te_p50", "te_p95", "be_p50", "be_p95", "preemptions", "preempted_jobs", "resizes"),
+        *("urgent_s", "class_0_s", "lost_work_s"),
+    )
+    return {
+        case: {name: tide.get(name, 1.0) if case.policy == "tide" else 1.0 for name in names} for case in SMALL.cases()
+    }
+
+
+def test_nobody_declares_a_run_time_but_for_half_of_the_jobs_a_wrong_one() -> None:
+    jobs = [SimJob(id=str(id), submit_s=0.0, runtime_s=100.0, requested_s=100.0) for id in range(400)]
+    case = TideCase(Ground.FITGPP, "tide")
+    assert {job.requested_s for job in declared(Workload("x", jobs), case).jobs} == {None}
+    wrong = declared(Workload("x", jobs), replace(case, knowledge=Knowledge.WRONG)).jobs
+    says = [job.requested_s for job in wrong]
+    assert {*says} == {None, 100.0 * FACTOR, 100.0 / FACTOR}
+    assert 150 < says.count(None) < 250
+
+
+def test_every_ground_has_its_rivals_and_every_restart_cost() -> None:
+    cases = list(SMALL.cases())
+    assert len(cases) == len(set(cases))
+    assert {case.seed for case in cases if case.ground is Ground.FITGPP} == {7, 8, 9}
+    bags = {(case.policy, case.restart_s) for case in cases if case.ground is Ground.BAGS}
+    assert bags == {
+        (policy, cost)
+        for policy in ("malleable-equipartition", "malleable-proportional", "fair-share", "tide")
+        for cost in RESTARTS_S
+    }
+    assert {(case.policy, case.resumable) for case in cases if case.ground is Ground.HYBRID} == {
+        (policy, resumable) for policy in ("pri", "hybrid", "tide") for resumable in (True, False)
+    }
+
+
+def test_an_interval_holds_the_mean_of_the_seeds() -> None:
+    assert spread_of([{"x": 4.0}]) == {"x": (4.0, 0.0)}
+    middle, half = spread_of([{"x": 1.0}, {"x": 2.0}, {"x": 3.0}])["x"]
+    assert (middle, round(half, 3)) == (2.0, 2.484)  # t(0.975, 2) = 4.303, over the root of three
+
+
+def test_a_claim_holds_only_by_its_margin() -> None:
+    good = report_of(results(flow_s=0.79, be_p95=0.5, preempted_jobs=0.5), "x")
+    assert [check.name for check in good.checks if not check.held] == []
+    worse = report_of(results(flow_s=0.81, be_p95=0.51, preempted_jobs=0.5, te_p95=1.06, preemptions=1.1), "x")
+    missed = [check.name for check in worse.checks if not check.held]
+    assert missed == [
+        "fitgpp: trial-and-error jobs are hardly slower (p95)",
+        "fitgpp: best-effort jobs are half as slow (p95)",
+        *(f"bags: {cost:g} s per restart: flow times a fifth shorter" for cost in RESTARTS_S),
+        "hybrid: resumable: fewer evictions",
+        "hybrid: not resumable: fewer evictions",
+    ]
+
+
+def test_the_report_is_json_and_draws_every_claim(tmp_path: Path) -> None:
+    report = report_of(results(), "x")
+    assert json.loads(json.dumps(report.to_json()))["experiment"] == "tide"
+    assert {row["seeds"] for row in report.rows} == {1, 3}
+    report.draw(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("knowledge", Knowledge)
+def test_a_case_is_simulated_on_the_papers_workload(monkeypatch: pytest.MonkeyPatch, knowledge: Knowledge) -> None:
+    monkeypatch.setattr(TideExtent, "fitgpp_jobs", 96)
+    found = simulate_case(TideCase(Ground.FITGPP, "tide", 1, knowledge=knowledge), SMALL)
+    assert found["flow_s"] > 0
+    assert found["te_p95"] >= 1
+    assert found["be_p50"] >= 1
