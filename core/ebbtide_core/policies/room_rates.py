@@ -195,8 +195,8 @@ class RoomRates:
         if now == self._as_of and not self._changed:
             return
         self._as_of, usable = now, self._state.books.usable
-        for id, renewed in self._renewed.items():
-            if renewed + FRESH_S > now:
+        for id, at in self._renewed.items():
+            if at + FRESH_S > now:
                 break
             self._changed.add(id)
         if not self._changed and self._nodes.keys() == usable.keys():
