@@ -48,7 +48,7 @@ chaos-mutations: $(STAMP)
 attacks: $(STAMP)
 	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
 
-# What is fast and what is not, on this machine, as a table and figures in dist/bench (a quarter of an hour): beside Slurm
+# What is fast and what is not, on this machine, as a table and figures in dist/bench (24 minutes at most): beside Slurm
 # where it is installed, and beside HyperQueue and AccaSim with the Pythons that BENCH names, as in
 # `make bench BENCH='--hyperqueue hq/bin/python --trace HPC2N-2002-2.2-cln.swf.gz'`.
 bench: $(STAMP)

@@ -1,4 +1,4 @@
-"""All benchmarks that matter, one after the other: a table, and figures (``make bench``; a quarter of an hour).
+"""All benchmarks that matter, one after the other: a table, and figures (``make bench``; at most 24 minutes).
 
     python benchmarks/bench.py
     python benchmarks/bench.py --only launches command

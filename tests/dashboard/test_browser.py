@@ -366,21 +366,22 @@ def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_res
 def test_with_the_keyboard_one_goes_from_a_pool_to_its_nodes_and_to_the_gpus_of_one(cluster, page):
     job = submit(cluster, "--gpus", "1")
     cluster.wait_for_step(job, 2)
+    from playwright.sync_api import expect  # only where a browser is
+
     page.goto(at(cluster, "/timeline?by=pool&window=hour"))
     for by, words in (("pool", "pool default, 2 GPUs"), ("node", "node ")):
-        page.wait_for_function(f"document.getElementById('f-by').value === '{by}'")
+        expect(page.locator("#f-by")).to_have_value(by, timeout=WAIT_MS)
         canvas = page.locator("#lanes canvas")
-        canvas.wait_for()
-        page.wait_for_function(f"document.querySelector('#lanes canvas').ariaLabel.includes('1 {by}')")
+        expect(canvas).to_have_attribute("aria-label", re.compile(f"1 {by}"), timeout=WAIT_MS)
         canvas.focus()
         page.keyboard.press("End")
         page.wait_for_selector(f"#words:has-text('{words}')")
         assert re.search(r"\d+ % held", page.inner_text("#words"))
         page.keyboard.press("Enter")
-    page.wait_for_function("document.getElementById('f-by').value === 'gpu'")
+    expect(page.locator("#f-by")).to_have_value("gpu", timeout=WAIT_MS)
     assert page.input_value("#f-node") == cluster.facts("nodes")[0]["name"]
     page.go_back()
-    page.wait_for_function("document.getElementById('f-by').value === 'node'")
+    expect(page.locator("#f-by")).to_have_value("node", timeout=WAIT_MS)
 
 
 def test_an_admin_makes_a_token_which_is_shown_once_and_revokes_it(cluster, page):

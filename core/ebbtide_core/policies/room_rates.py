@@ -8,7 +8,7 @@ memory are counted. The figures of a node are renewed when its jobs change, and 
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
 from ebbtide_core.job.job import Job
@@ -26,8 +26,8 @@ TINY: Final = 1e-6
 """The CPUs that may be missing, because sums of fractions are not exact."""
 NEXT_TO_NOTHING: Final = 1e-9
 """What the delay of a less urgent job counts: just enough to choose among such jobs."""
-KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS})
-"""The sources that know how long the job itself takes."""
+KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS, OutlookSource.TIME_LIMIT})
+"""The sources that know how long the job itself takes, or takes at most."""
 RESTART_S: Final = 30.0
 """The assumed time in seconds in which a job comes back, before that was measured."""
 
@@ -39,23 +39,24 @@ def price(job: Job, outlook: Outlook) -> float:
 
 def weight_of(job: Job, outlook: Outlook) -> float:
     """Return the job's weight, `TRIAL_WEIGHT` times that for a trial-and-error job."""
-    is_trial = job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook)
-    return job.weight * TRIAL_WEIGHT if is_trial else job.weight
+    return job.weight * TRIAL_WEIGHT if _is_trial(job, outlook) else job.weight
 
 
 def may_ask_equals(job: Job, outlook: Outlook) -> bool:
     """Return whether jobs of its own priority may be preempted for ``job``.
 
     They are for a trial-and-error job, and for one that is known to be done soon. What earlier runs suggest is too
-    uncertain: measured on generated workloads, all jobs take longer if others step aside for that.
+    uncertain: flow times were longer, on FitGpp's workload and on bags, where others stepped aside for that.
     """
-    return outlook.source in KNOWN or (job.spec.job_class is JobClass.TRIAL_AND_ERROR and not _too_long(outlook))
+    return outlook.source in KNOWN or _is_trial(job, outlook)
 
 
-def _too_long(outlook: Outlook) -> bool:
-    """Return whether a trial-and-error job has run longer than such jobs do."""
+def _is_trial(job: Job, outlook: Outlook) -> bool:
+    """Return whether ``job`` is a trial-and-error job that has not run longer than such jobs do."""
+    if job.spec.job_class is not JobClass.TRIAL_AND_ERROR:
+        return False
     unlike_its_class = outlook.source in (OutlookSource.ALL, OutlookSource.AGE)
-    return unlike_its_class and outlook.done_s >= UNKNOWN_S[JobClass.TRIAL_AND_ERROR]
+    return not unlike_its_class or outlook.done_s < UNKNOWN_S[JobClass.TRIAL_AND_ERROR]
 
 
 def save_s(job: Job) -> float:
@@ -83,9 +84,18 @@ class Preemptible:
 
 NONE: Final = Preemptible(float("inf"), -float("inf"))
 """The bounds of no job."""
-Candidate = tuple[float, int, NodeId, float]
-"""A node with jobs that may step aside: the least price of a delay there, its number, its id, and the most seconds that
-one of these jobs is expected to take beyond what stepping aside costs it."""
+
+
+class Candidate(NamedTuple):
+    """A node with jobs that may step aside."""
+
+    price: float
+    """The least price of a delay among these jobs."""
+    number: int
+    """The place of the node among all nodes, which orders those of one price."""
+    node: NodeId
+    left_s: float
+    """The most seconds that one of these jobs is expected to take beyond what stepping aside costs it."""
 
 
 Resources = tuple[int, float, float]
@@ -94,7 +104,7 @@ Resources = tuple[int, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _NodeRates:
-    """The figures of a node when its jobs changed last."""
+    """The figures of a node when they were renewed."""
 
     idle: Resources
     """What is promised to no job."""
@@ -121,14 +131,17 @@ class _NodeRates:
 
 @dataclass(slots=True, eq=False)
 class _Rates:
-    """The rates of room for one demand, by node; those of ``stale`` nodes are to be computed again."""
+    """The rates of room for one demand, by node; those of ``stale`` nodes are to be computed again.
+
+    Both are in an order that is the same in every process, because the last digits of a sum depend on it.
+    """
 
     of_node: dict[NodeId, float] = field(default_factory=dict)
-    stale: set[NodeId] = field(default_factory=set)
+    stale: dict[NodeId, None] = field(default_factory=dict)
 
 
 class RoomRates:
-    """The figures of all nodes of a pool, and their sums."""
+    """The figures of all nodes of a pool, and their sums; each pass renews them first."""
 
     def __init__(self, state: PoolState, outlooks: Outlooks) -> None:
         self._state = state
@@ -136,7 +149,6 @@ class RoomRates:
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
         self._rates: dict[tuple[Resources, bool], _Rates] = {}
-        self._as_of = -float("inf")
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
         self._by_price: dict[tuple[int, bool, bool], list[Candidate]] = {}
@@ -145,12 +157,11 @@ class RoomRates:
         """Note that the jobs with room on ``node`` changed."""
         self._changed.add(node)
 
-    def wait_s(self, job: Job, passed: bool, now: float) -> float:
+    def wait_s(self, job: Job, passed: bool) -> float:
         """Return the mean time in seconds until room for ``job`` appears; infinite if it never does.
 
         ``passed`` says that smaller jobs wait, too.
         """
-        self._renew(now)
         gpus, spec = -(-job.gpus_min // WHOLE), job.spec
         rate = self._rate((gpus, _rounded_up(spec.cpus), _rounded_up(spec.mem_bytes)), passed)
         if not rate and not passed:  # a gang: the nodes together have to have as many
@@ -164,37 +175,37 @@ class RoomRates:
         if rates is None:
             if len(self._rates) >= MOST_DEMANDS:
                 self._rates.clear()
-            rates = self._rates[needed, passed] = _Rates(stale=set(self._nodes))
+            rates = self._rates[needed, passed] = _Rates(stale=dict.fromkeys(self._nodes))
         for id in rates.stale:
-            node = self._nodes.get(id)
-            rates.of_node[id] = 0.0 if node is None else node.alone(needed) if passed else node.together(needed)
+            if (node := self._nodes.get(id)) is None:
+                rates.of_node.pop(id, None)
+            else:
+                rates.of_node[id] = node.alone(needed) if passed else node.together(needed)
         rates.stale.clear()
         return sum(rates.of_node.values())
 
-    def cheapest_first(self, priority: int, now: float, *, equals: bool, less_urgent: bool) -> list[Candidate]:
+    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool) -> list[Candidate]:
         """Return the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
         ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
         counts `NEXT_TO_NOTHING`, and it takes for ever.
         """
-        self._renew(now)
         found = self._by_price.get((priority, equals, less_urgent))
         if found is None:
             found = []
             for index, (id, node) in enumerate(self._nodes.items()):
                 others = [there.price for other, there in node.preemptible.items() if other > priority]
                 if less_urgent and others:
-                    found.append((min(others) * NEXT_TO_NOTHING, index, id, float("inf")))
+                    found.append(Candidate(min(others) * NEXT_TO_NOTHING, index, id, float("inf")))
                 elif equals and (there := node.preemptible.get(priority)) is not None:
-                    found.append((there.price, index, id, there.left_s))
+                    found.append(Candidate(there.price, index, id, there.left_s))
             found.sort()
             self._by_price[priority, equals, less_urgent] = found
         return found
 
-    def _renew(self, now: float) -> None:
-        if now == self._as_of and not self._changed:
-            return
-        self._as_of, usable = now, self._state.books.usable
+    def renew(self, now: float) -> None:
+        """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
+        usable = self._state.books.usable
         for id, at in self._renewed.items():
             if at + FRESH_S > now:
                 break
@@ -211,8 +222,7 @@ class RoomRates:
                 self._renewed[id] = now
                 renewed.append(id)
         for rates in self._rates.values():
-            rates.stale.update(gone)
-            rates.stale.update(renewed)
+            rates.stale.update(dict.fromkeys([*gone, *renewed]))
         self._changed.clear()
         self._by_price.clear()
 

@@ -168,6 +168,7 @@ class _Turns:
         self.draft = draft
         self.snapshot = draft.snapshot
         self.tides: Tides = draft.snapshot.ranking
+        self.tides.rates.renew(draft.snapshot.now)
         queue = draft.snapshot.queue
         assert isinstance(queue, TideQueue)
         self.queue = queue
@@ -267,7 +268,7 @@ class _Turns:
         much longer.
         """
         passed = self.smallest < job.gpus_min
-        room_s = self.tides.rates.wait_s(job, passed, self.now)
+        room_s = self.tides.rates.wait_s(job, passed)
         waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
 
@@ -299,11 +300,10 @@ class _Turns:
         worth = price(job, mine)
         nodes = self.tides.rates.cheapest_first(
             job.priority,
-            self.now,
             equals=may_ask_equals(job, mine),
             less_urgent=wait_s > PATIENCE * mine.left_s,
         )
-        if self.weighed >= MOST_WEIGHED or not nodes or nodes[0][0] * mine.left_s >= worth * wait_s:
+        if self.weighed >= MOST_WEIGHED or not nodes or nodes[0].price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
         best = self._best_choice(job, nodes, worth, wait_s)
@@ -324,20 +324,20 @@ class _Turns:
         """
         best, least, left_s = None, worth * wait_s, self.outlook(job).left_s
         if self.draft.trial.is_gang(job):
-            able = {
+            everywhere = {
                 other.id: other
-                for _, _, id, most_s in nodes
-                if most_s > TWICE * left_s
-                for other in self._able(job, id)
+                for candidate in nodes
+                if candidate.left_s > TWICE * left_s
+                for other in self._able(job, candidate.node)
             }
-            found = self._cheapest(job, None, [*able.values()], worth, least)
+            found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least:
                 break
-            if most_s > TWICE * left_s and (able_here := self._able(job, id)):
-                found = self._cheapest(job, (id,), able_here, worth, least)
+            if most_s > TWICE * left_s and (able := self._able(job, id)):
+                found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
         return best

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ebbtide_core.model.types import JobId
 from ebbtide_core.views.timeline import Began, BookedSpan, Change, Ended, JobSpan, RestSpan, Unnamed
 
 HISTORY_NAME: Final = "history.db"
 SCHEMA_VERSION: Final = 1
+_NAMES_FORGOTTEN: Final = "names-forgotten"  # the key in ``meta`` of a file in which removed jobs have no names
 DAY_S: Final = 86_400.0
 GOES_ON: Final = 1e15
 """The end of a span that goes on, in Unix seconds."""
@@ -116,6 +118,17 @@ class HistoryFile:
             return os.stat(self._path).st_ino == self._inode
         except FileNotFoundError:
             return False
+
+    @property
+    def keeps_removed_names(self) -> bool:
+        """Whether an older version wrote the file, which kept the names of jobs that were removed."""
+        return self._db.execute("SELECT 1 FROM meta WHERE key = ?", (_NAMES_FORGOTTEN,)).fetchone() is None
+
+    def forget_names(self, jobs: Iterable[JobId]) -> None:
+        """Blank the names of ``jobs``, the removed ones, and note that this was done."""
+        with self._transaction():
+            self._db.executemany("UPDATE jobs SET name = '' WHERE job = ?", ((job,) for job in jobs))
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, '')", (_NAMES_FORGOTTEN,))
 
     def write(self, changes: Iterable[Change], reached: Reached) -> None:
         """Take in ``changes``, and note how far the history goes, in one transaction."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from ebbtide_core.events import Event, JobRemoved, JournalCompacted
 from ebbtide_core.views.phases import KINDS
-from ebbtide_core.views.timeline import Change, Timeline, Unnamed
+from ebbtide_core.views.timeline import Change, Timeline
 
 from ebbtide_master.history.file import HISTORY_NAME, HistoryError, HistoryFile, SourceJournal
 from ebbtide_master.store.journal import Store, StoreError
@@ -137,14 +137,9 @@ class HistoryRecorder:
 
     def _forget_names(self, file: HistoryFile) -> None:
         """Take the names of removed jobs out of a file that an older version wrote, which kept them."""
-        lines = self._store.events(kinds=(JobRemoved.__name__,))
-        removed = [
-            Unnamed(line.event.job)
-            for line in lines
-            if line.sequence <= file.reached.line and isinstance(line.event, JobRemoved)
-        ]
-        if removed:
-            file.write(removed, file.reached)
+        if file.keeps_removed_names:
+            lines = self._store.events(kinds=(JobRemoved.__name__,))
+            file.forget_names(line.event.job for line in lines if isinstance(line.event, JobRemoved))
 
     def _read(self, timeline: Timeline, file: HistoryFile, after: int, end: int) -> int:
         """Take in the lines behind ``after``; return the last line that was read, or ``end`` if none is left."""

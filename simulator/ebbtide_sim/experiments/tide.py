@@ -46,6 +46,7 @@ ASSUMPTIONS: Final = (
     "nobody declares a run time unless it is said: tide knows what has run so far, and how long earlier jobs of the "
     "user and class ran; the generated jobs report no progress, and are of no script",
     f"wrong: half of the jobs declare a run time that is {FACTOR} times too long or too short, the others none",
+    "the bags are the smaller ones of the equipartition experiment, in full, too",
     "tasks of bags, Philly and HPC2N are elastic, as in the equipartition experiment; arrivals are those of each "
     "experiment of its own",
     "±: half of the interval that holds the mean with 95 % confidence, by Student's t over the seeds",
@@ -179,7 +180,7 @@ def _simulated(case: TideCase, scenario: Scenario) -> Measures:
 
 
 def declared(workload: Workload, case: TideCase) -> Workload:
-    """Return the workload with the run times that its jobs declare: none, or wrong ones of every other job."""
+    """Return the workload with the run times that its jobs declare: none, or wrong ones of about half of them."""
     draws = random.Random(case.seed)
     wrong = case.knowledge is Knowledge.WRONG
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
-from ebbtide_core.events import JobChanged
+from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import JobState, SuspendMode
+from ebbtide_core.model.types import JobState, NodeId, SuspendMode
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.policies.tide import MOST_LOOKED_AT, Tides
 from ebbtide_core.resources.placing import Trial
@@ -203,11 +203,23 @@ def test_the_wait_for_room_counts_cpus_and_memory_too() -> None:
     [facts] = [node.facts for node in lab.cluster.state.pools["default"].books.usable.values()]
     lab.running(1, te=True, cpus=1.0, mem_bytes=1)
     lab.running(1, cpus=facts.cpus - 1, mem_bytes=facts.mem_bytes - 1)
-    waits = [
-        tides(lab).rates.wait_s(lab.submit(3, hold=True, **needs), True, lab.now)
-        for needs in ({}, {"cpus": 4.0}, {"mem_bytes": 2**20})
-    ]
-    assert [round(wait_s) for wait_s in waits] == [277, 3600, 3600]
+    jobs = [lab.submit(3, hold=True, **needs) for needs in ({}, {"cpus": 4.0}, {"mem_bytes": 2**20})]
+    tides(lab).rates.renew(lab.now)
+    assert [round(tides(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
+
+
+def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_afterwards() -> None:
+    lab = lab_of(nodes="ab")
+    lab.running(1, priority=50, grace_s=3500.0)
+    lab.running(1, priority=50, grace_s=3500.0)
+    lab.submit(1, te=True)
+    for event in (NodeDisconnected(NodeId("b")), NodeLost(NodeId("b"), lab.now)):
+        lab.cluster.handle(event, lab.now)
+    lab.now -= 1.0  # the next step comes in the same moment
+    lab.submit(1, te=True)
+    tides(lab).rates.renew(lab.now)
+    there = tides(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
+    assert [candidate.node for candidate in there] == ["a"]
 
 
 def test_no_job_steps_aside_if_room_appears_soon() -> None:

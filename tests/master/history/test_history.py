@@ -387,6 +387,7 @@ def test_of_a_job_that_its_user_removed_nothing_is_shown_but_whose_it_was_and_wh
         assert sums(ask(store, lab.now)) == before
         with closing(sqlite3.connect(tmp_path / "history.db")) as db, db:
             db.execute("UPDATE jobs SET name = 'secret' WHERE job = '1'")  # as an older version left it
+            db.execute("DELETE FROM meta WHERE key = 'names-forgotten'")
         catch_up(store)
         until("the name is gone from an old file", lambda: names(store, lab.now)["1"] == {""})
         for path in tmp_path.glob("history.db*"):

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ebbtide_sim.experiments import tide
+from ebbtide_sim.experiments.equipartition import cases
 from ebbtide_sim.experiments.tide import (
     FACTOR,
     RESTARTS_S,
@@ -23,14 +25,15 @@ from ebbtide_sim.workload import SimJob, Workload
 SMALL = TideExtent(False, 7)
 
 
-def results(**tide: float) -> dict[TideCase, Measures]:
+def results(**of_tide: float) -> dict[TideCase, Measures]:
     """Results of all cases, in which every measure is 1 except those that are given, which are of tide."""
     names = (
         *("flow_s", "stretch_max", "te_p50", "te_p95", "be_p50", "be_p95", "preemptions", "preempted_jobs", "resizes"),
         *("urgent_s", "class_0_s", "lost_work_s"),
     )
     return {
-        case: {name: tide.get(name, 1.0) if case.policy == "tide" else 1.0 for name in names} for case in SMALL.cases()
+        case: {name: of_tide.get(name, 1.0) if case.policy == "tide" else 1.0 for name in names}
+        for case in SMALL.cases()
     }
 
 
@@ -45,16 +48,16 @@ def test_nobody_declares_a_run_time_but_for_half_of_the_jobs_a_wrong_one() -> No
 
 
 def test_every_ground_has_its_rivals_and_every_restart_cost() -> None:
-    cases = list(SMALL.cases())
-    assert len(cases) == len(set(cases))
-    assert {case.seed for case in cases if case.ground is Ground.FITGPP} == {7, 8, 9}
-    bags = {(case.policy, case.restart_s) for case in cases if case.ground is Ground.BAGS}
+    todo = list(SMALL.cases())
+    assert len(todo) == len(set(todo))
+    assert {case.seed for case in todo if case.ground is Ground.FITGPP} == {7, 8, 9}
+    bags = {(case.policy, case.restart_s) for case in todo if case.ground is Ground.BAGS}
     assert bags == {
         (policy, cost)
         for policy in ("malleable-equipartition", "malleable-proportional", "fair-share", "tide")
         for cost in RESTARTS_S
     }
-    assert {(case.policy, case.resumable) for case in cases if case.ground is Ground.HYBRID} == {
+    assert {(case.policy, case.resumable) for case in todo if case.ground is Ground.HYBRID} == {
         (policy, resumable) for policy in ("pri", "hybrid", "tide") for resumable in (True, False)
     }
 
@@ -94,3 +97,17 @@ def test_a_case_is_simulated_on_the_papers_workload(monkeypatch: pytest.MonkeyPa
     assert found["flow_s"] > 0
     assert found["te_p95"] >= 1
     assert found["be_p50"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_case_can_be_simulated_and_every_claim_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TideExtent, "fitgpp_jobs", 96)
+    monkeypatch.setattr(tide, "SMALLER", 120)
+    monkeypatch.setattr(cases, "FEW_BAGS_TASKS", 60)
+    monkeypatch.setattr(cases, "SMALL_TASKS", dict.fromkeys(cases.SMALL_TASKS, 60))
+    cases.tasks.cache_clear()
+    found = report_of({case: simulate_case(case, SMALL) for case in SMALL.cases()}, "small")
+    cases.tasks.cache_clear()
+    assert len(found.checks) == 6 + 3 * len(RESTARTS_S) + 2 * 2 + 2 * 4
+    assert all(len(check.detail) > 10 for check in found.checks)
