@@ -78,7 +78,7 @@ MOST_REFUSED: Final = 8
 MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
-"""The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
+"""The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
 MOST_WEIGHED: Final = 16
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
@@ -217,7 +217,7 @@ class _Turns:
                 continue
             given += job.gpus_min
             if not self._weigh(job, wait_s, due=True):
-                draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
+                self._weigh_again(job, wait_s)
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
@@ -259,7 +259,7 @@ class _Turns:
         if not self.ahead:
             if defragment(self.draft, job, self.policy.resize_after_s):
                 return True
-            self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
+            self._weigh_again(job, wait_s)
             self._wait(job, f"; {self.outlook(job)}, and would have room in about {duration(wait_s)}")
         self.ahead += 1
         return False
@@ -274,6 +274,10 @@ class _Turns:
         room_s = self.tides.rates.wait_s(job, passed)
         waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
+
+    def _weigh_again(self, job: Job, wait_s: float) -> None:
+        """Request another pass for when ``job`` is expected to have room, or has waited for as long as it takes."""
+        self.draft.recheck(self.now + max(SOONEST_AGAIN_S, min(wait_s, self.outlook(job).left_s)))
 
     def _wait(self, job: Job, more: str) -> None:
         self.draft.wait(job)
