@@ -43,20 +43,33 @@ class FullCluster:
     """A full cluster in which jobs end; launched attempts start at once, and stopped ones have saved at once."""
 
     def __init__(self, policy: str, bookings: int) -> None:
+        self.begin(policy, NODES, bookings)
+        self.fill(WAITING)
+
+    def begin(self, policy: str, nodes: int, bookings: int) -> None:
+        """Begin with so many nodes, and with nobody."""
         self.cluster = Cluster(create_policy(policy, {}))
         self.random = random.Random(1)
         self.now = 1000.0
         self.jobs = 0
         self.running: dict[JobId, int] = {}
         self.passes: list[float] = []
-        for number in range(NODES):
+        for number in range(nodes):
             self._tell(registration(SimNode(name=f"n{number:04}", gpus=GPUS)))
         for number in range(bookings):
             self._tell(self._booking(number))
-        while sum(1 for _ in self.cluster.state.pools["default"].queue) < WAITING:
+
+    def fill(self, waiting: int) -> None:
+        """Submit jobs until so many wait."""
+        while self.waiting < waiting:
             for _ in range(500):
-                self._submit()
+                self.submit()
             self.settle()
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs in the queue."""
+        return sum(1 for _ in self.cluster.state.pools["default"].queue)
 
     def _booking(self, number: int) -> e.BookingMade:
         node, since = f"n{number * NODES // BOOKINGS:04}", self.now + self.random.uniform(3600.0, 86_400.0)
@@ -70,8 +83,8 @@ class FullCluster:
             window="in a while",
         )
 
-    def _submit(self) -> None:
-        self.jobs += 1
+    def submit(self) -> None:
+        """Submit a job of a random user and size."""
         draw = self.random
         spec = JobSpec(
             command=("train",),
@@ -84,7 +97,12 @@ class FullCluster:
             suspend=SuspendMode.CHECKPOINT,
             time_limit_s=draw.choice([600.0, 3600.0, 36_000.0]),
         )
-        self._tell(e.JobSubmitted(JobId(str(self.jobs)), spec, f"user{draw.randrange(USERS)}"))
+        self.submit_job(spec)
+
+    def submit_job(self, spec: JobSpec) -> None:
+        """Submit a job with that spec, of a random user."""
+        self.jobs += 1
+        self._tell(e.JobSubmitted(JobId(str(self.jobs)), spec, f"user{self.random.randrange(USERS)}"))
 
     def _tell(self, event: e.Event) -> None:
         began = time.process_time()
@@ -115,7 +133,7 @@ class FullCluster:
             self.now += 5.0
             job = self.random.choice(list(self.running))
             self._end(job, self.running[job], DONE)
-            self._submit()
+            self.submit()
             self.passes.clear()
             self._tell(e.SchedulingDue())
             yield self.passes[0]

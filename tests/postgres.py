@@ -18,7 +18,7 @@ import psycopg
 
 USER = "ebbtide"
 PASSWORD = "c4nary-Passw0rd"
-START_S = 30.0
+START_S = 120.0
 OPTIONS = ("-c", "max_connections=60", "-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB")
 
 

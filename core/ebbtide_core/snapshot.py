@@ -12,6 +12,7 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.elastic_jobs import ElasticJobs
 from ebbtide_core.resources.pools import PoolState
 
 
@@ -88,7 +89,12 @@ class Snapshot:
 
     def elastic(self) -> list[Job]:
         """Return the jobs that are promised room and whose GPU count may vary."""
-        return sorted(self._pool.elastic.values(), key=_sequence)
+        return sorted(self._pool.elastic.jobs.values(), key=_sequence)
+
+    @property
+    def elastic_jobs(self) -> ElasticJobs:
+        """The same jobs, by what can be done about their size; policies must not change it."""
+        return self._pool.elastic
 
     def out_of_range(self) -> list[Job]:
         """Return the running jobs whose GPU count is outside their range, because a user changed it."""

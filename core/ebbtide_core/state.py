@@ -22,6 +22,7 @@ from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.jobs_in_the_way import JobsInTheWay
 from ebbtide_core.resources.loans import rounded_need_s
 from ebbtide_core.resources.pools import PoolState, SharedByPools
+from ebbtide_core.resources.silent_nodes import SilentNodes
 from ebbtide_core.resources.waiting_index import WaitingIndex
 
 REFRESHED_AT_ONCE: Final = 100
@@ -85,8 +86,7 @@ class ClusterState:
         """Nodes that have not reported their attempts since the journal was restored; until then nothing is placed."""
         self.leasing: set[NodeId] = set()
         """Lost nodes with attempts that end by themselves when their lease is over."""
-        self.doubted: frozenset[NodeId] = frozenset()
-        """Nodes whose silence may be the master's fault (see `ebbtide_core.nodes.silence`)."""
+        self.silent = SilentNodes(self.nodes)
         self.recovery_ends = 0.0
         self.quiesced, self.leaving = False, deque[tuple[Job, bool]]()  # jobs to stop for it, and whether to kill them
         self.unreadable, self.removed = dict[JobId, str](), set[JobId]()
@@ -113,12 +113,13 @@ class ClusterState:
 
     def refresh_node(self, node: Node) -> None:
         """Update the books after ``node`` changed: its resources, or whether it can be reached."""
-        pool, roots = self.pool_of(node), set(self._shared.roots)
+        pool, roots = self.pool_of(node), self._shared.roots.changes
         pool.books.refresh(node)
+        self.silent.note(node)
         if pool.books.loans and not pool.nodes_end:
             self._count_needs(pool)
         pool.changed = True
-        if roots != self._shared.roots:  # checkpoints can be copied from there to nodes of any pool
+        if roots != self._shared.roots.changes:  # checkpoints can be copied from there to nodes of any pool
             self.look_again()
 
     def look_again(self) -> None:
@@ -172,7 +173,7 @@ class ClusterState:
         if self.in_the_way is not None:
             self._note_for_bookings(self.in_the_way, job)
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
-            _keep(pool.elastic, job, job.elastic and planned and job.held_by is None)
+            pool.elastic.update(job, has_room=planned and job.held_by is None)
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
         waits = not planned and job.waiting and not (self.displaced and self.displaced.get(job.id, False))

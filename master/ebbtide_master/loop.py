@@ -128,6 +128,8 @@ class MasterLoop:
         self._requests: FairQueue[_Work] = FairQueue(MAX_QUEUE)
         self._questions: FairQueue[_Work] = FairQueue(MAX_QUEUE)
         self._filled = asyncio.Event()
+        self._durable = asyncio.Event()  # cleared while a commit is under way
+        self._durable.set()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
         self._stopped = False
@@ -150,6 +152,17 @@ class MasterLoop:
         """
         answered: Answer = await self._wait_in(self._requests, facts, answer)
         return answered
+
+    async def tell_if_any(self, facts: Callable[[Cluster], Iterable[Event]]) -> None:
+        """Do the same as `tell` without an answer, but wait for no turn if there are no ``facts`` at the moment.
+
+        This is for reports that come often and mostly change nothing. ``facts`` must only read: it may be called twice.
+        A commit that is under way is awaited in any case.
+        """
+        while not self._durable.is_set():
+            await self._durable.wait()
+        if self._stopped or any(True for _ in facts(self._cluster)):
+            await self.tell(facts, lambda _: None)
 
     async def tell_in_parts(
         self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]
@@ -242,10 +255,7 @@ class MasterLoop:
         records = [command.event for command in commands if isinstance(command, Record)]
         if records:
             stamped = [(now, event) for event in records]
-            await self._keep()
-            began = time.perf_counter()
-            await asyncio.wrap_future(self._store.append(stamped))
-            committed_s = time.perf_counter() - began
+            committed_s = await self._commit(stamped)
             self._recorded(now, records)
             for observer in self._observers:
                 observer.committed(committed_s)
@@ -257,6 +267,17 @@ class MasterLoop:
         self._changes.publish(records)
         for work in unfinished:
             self._requests.put_back(work.line, work)
+
+    async def _commit(self, stamped: list[tuple[float, Event]]) -> float:
+        """Write events to the journal, and return how many seconds that took."""
+        self._durable.clear()
+        try:
+            await self._keep()
+            began = time.perf_counter()
+            await asyncio.wrap_future(self._store.append(stamped))
+            return time.perf_counter() - began
+        finally:
+            self._durable.set()
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
         """Handle ``work`` or a part of it. Return what to do once it is durable, or None if a part is left."""

@@ -136,7 +136,7 @@ class Simulation:
     ) -> None:
         self.world = world or SimulatedWorld()
         # The papers assume that every job can suspend.
-        self.cluster = Cluster(policy, Assumptions(self.world.speedup, can_suspend=True))
+        self.cluster = Cluster(policy, Assumptions(self.world.speedup, can_suspend=self.world.resumable))
         self._pool = self.cluster.state.pools[DEFAULT_POOL]
         self.now = 0.0
         self.events = 0

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
 from tests.core.lab import GIB
+from tests.core.resources.test_indexes import check_indexes
 from tests.core.world import NODES, World
 from tests.drawing import share_of
 
@@ -37,6 +38,11 @@ class WatchedWorld(World):
     def who_has_a_gpu_of_its_own_has_it_for_good(self) -> None:
         for job in self.cluster.state.jobs.values() if hasattr(self, "cluster") else ():
             assert job.gpu_memory.overruns < 2 or not job.preemptible or job.range_changed, job
+
+    @invariant()
+    def what_is_indexed_is_what_there_is(self) -> None:
+        if hasattr(self, "cluster"):
+            check_indexes(self.cluster.state)
 
     @invariant()
     def no_job_has_two_live_attempts(self) -> None:

@@ -149,7 +149,7 @@ MUTATIONS = (
     Mutation(
         "the doubt: a master to which most nodes fell silent takes no lease for over",
         "core/ebbtide_core/nodes/silence.py",
-        "    if state.doubted:\n        return\n    for id in sorted(state.leasing):",
+        "    if state.silent.doubted:\n        return\n    for id in sorted(state.leasing):",
         "    for id in sorted(state.leasing):",
         "tests/core/nodes/test_silence.py::TestDoubt::test_where_most_nodes_fall_silent_together_the_master_doubts_itself",
     ),

@@ -100,6 +100,49 @@ async def test_neither_reply_nor_order_leaves_before_the_commit() -> None:
         assert [type(order) for order in bench.orders] == [Launch]
 
 
+async def test_a_report_without_facts_waits_for_no_turn_and_wakes_nobody() -> None:
+    async with a_bench(Disk()) as bench:
+        bench.consumer.cancel()
+        with bench.changes.watch() as watcher:
+            await bench.loop.tell_if_any(lambda cluster: [])
+            assert not watcher._changed.is_set()
+
+
+async def test_a_report_without_facts_waits_for_the_commit_that_is_under_way() -> None:
+    disk = Disk()
+    disk.slow = True
+    async with a_bench(disk) as bench:
+        submit = asyncio.create_task(bench.tell(submitted()))
+        await turns(lambda: disk.commits)
+        report = asyncio.create_task(bench.loop.tell_if_any(lambda cluster: []))
+        await asyncio.sleep(0.02)
+        assert not report.done()
+        disk.commits[0][1].set_result(None)
+        await report
+        await submit
+
+
+async def test_a_report_without_facts_fails_once_the_journal_has_failed() -> None:
+    disk = Disk()
+    disk.slow = True
+    async with a_bench(disk) as bench:
+        submit = asyncio.create_task(bench.tell(submitted()))
+        await turns(lambda: disk.commits)
+        report = asyncio.create_task(bench.loop.tell_if_any(lambda cluster: []))
+        await asyncio.sleep(0.02)
+        disk.commits[0][1].set_exception(StoreError("the disk is full"))
+        for failed in (report, submit):
+            with pytest.raises(StoppedError):
+                await failed
+
+
+async def test_facts_of_a_report_are_on_disk_when_it_returns() -> None:
+    disk = Disk()
+    async with a_bench(disk) as bench:
+        await bench.loop.tell_if_any(lambda cluster: [submitted()])
+        assert [type(event).__name__ for event in disk.commits[0][0]] == ["JobSubmitted"]
+
+
 async def test_an_answer_waits_for_the_commit_of_what_it_tells() -> None:
     disk = Disk()
     disk.slow = True

@@ -23,6 +23,7 @@ from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.gpu_use.telemetry import GpusChanged, Telemetry
 from ebbtide_agent.link import membership
 from ebbtide_agent.link.credentials import NoProof, Proof
+from ebbtide_agent.link.deltas import Deltas
 from ebbtide_agent.link.endpoint import Endpoint, NoMaster
 from ebbtide_agent.link.membership import WelcomeRefused
 from ebbtide_agent.link.orders import Orders
@@ -179,7 +180,7 @@ class MasterLink:
         try:
             parts = (self._attempts, self._shown, self._telemetry, self._orders, self._exchange, self._channels)
             stream = MasterStream(call, self._membership, outbox, *parts)
-            await stream.run(welcome.heartbeat_s)
+            await stream.run(welcome.heartbeat_s, Deltas() if welcome.deltas else None)
         finally:
             keeping.cancel()
             # A master that ends each stream at once must not be tried ten times a second.

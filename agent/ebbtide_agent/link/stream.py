@@ -14,6 +14,7 @@ from ebbtide_protos.v1 import agent_pb2
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.gpu_use.telemetry import Telemetry
+from ebbtide_agent.link.deltas import Deltas
 from ebbtide_agent.link.membership import Membership
 from ebbtide_agent.link.orders import Order, Orders
 from ebbtide_agent.link.outbox import Outbox
@@ -88,11 +89,14 @@ class MasterStream:
         self._log_reads = set[asyncio.Task[None]]()
         self._checkpoint_reads = set[asyncio.Task[None]]()
 
-    async def run(self, heartbeat_s: float) -> None:
-        """Serve the stream until it ends. Raises what ended it: AioRpcError, or InvalidStateError without a reason."""
+    async def run(self, heartbeat_s: float, deltas: Deltas | None = None) -> None:
+        """Serve the stream until it ends. Raises what ended it: AioRpcError, or InvalidStateError without a reason.
+
+        `deltas` is None if the master takes complete heartbeats only.
+        """
         parts = [
             asyncio.create_task(self._obey(), name="orders from the master"),
-            asyncio.create_task(self._send(), name="reports to the master"),
+            asyncio.create_task(self._send(deltas), name="reports to the master"),
             asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
         ]
         self._exchange.attach(self._outbox.put_question)
@@ -111,9 +115,12 @@ class MasterStream:
                 part.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
 
-    async def _send(self) -> None:
+    async def _send(self, deltas: Deltas | None) -> None:
         while True:
-            await self._call.write(await self._outbox.take())
+            message = await self._outbox.take()
+            if deltas is not None and message.HasField("heartbeat"):
+                deltas.shorten(message.heartbeat)
+            await self._call.write(message)
 
     async def _beat(self, heartbeat_s: float) -> None:
         # With this order of arguments NaN becomes the shortest pause, not an endless one.

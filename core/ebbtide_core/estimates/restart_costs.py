@@ -13,6 +13,8 @@ from ebbtide_core.model.types import Checkpointed, ExitFacts
 
 REMEMBERED: Final = 8
 """The last suspensions that count; older ones would weigh next to nothing."""
+RUNS_PER_RESTART: Final = 10
+"""An attempt should run at least this many times as long as a restart costs."""
 NEWEST: Final = 0.5
 """The weight of the newest measurement."""
 ROUNDING_S: Final = 1e-6

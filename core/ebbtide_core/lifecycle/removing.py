@@ -28,7 +28,7 @@ def _refuse_node(state: ClusterState, event: e.NodeRemoved) -> Refusal | None:
         return _conflict(f"node {id} may still run job {jobs}: 'ebb node confirm-dead {id}' if that is certainly over")
     if node.strays or id in state.unheard or id in state.awaited:
         return _conflict(f"it is not known what runs on node {id}: 'ebb node confirm-dead {id}' if nothing does")
-    if id in state.doubted:
+    if id in state.silent.doubted:
         return _conflict(f"node {id} fell silent together with others: 'ebb node believe-silence' if it did by itself")
     if waiting := _waits_for(state, node):
         return _conflict(f"job {waiting} has its checkpoints on node {id}, and nowhere else: cancel it first")
@@ -44,6 +44,7 @@ def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None
     pool = state.pool_of(node)
     pool.books.unregister(node)
     del state.nodes[node.id]
+    state.silent.forget(node.id)
     pool.freed_nodes.discard(node.id)
     state.failing.pop(node.id, None)
     for index in (state.unreachable, state.draining, state.leasing):

@@ -126,6 +126,8 @@ MAX_STREAMS: Final = 4096
 """Streams of all users that are open at a time; each costs the master some 20 KiB."""
 MAX_CONNECTIONS: Final = 8192
 """Connections of clients and agents; each is an open file."""
+MAX_AGENTS: Final = 7168
+"""Agents that are connected at a time, each by a connection of its own; the rest of the connections is for clients."""
 CONNECTION_IDLE_S: Final = 300.0
 """Seconds after which a connection without calls is closed; a client connects again when it has something to ask."""
 HANDSHAKE_S: Final = 10.0

@@ -20,9 +20,10 @@ from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import ExitFacts, NodeId
+from ebbtide_core.model.types import ExitFacts
 from ebbtide_core.nodes import foreign_use
 from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.silent_nodes import NOBODY
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -94,7 +95,7 @@ def note_leases(state: ClusterState, node: Node, event: e.NodeLost, now: float) 
 
 def over_leases(state: ClusterState, now: float) -> Iterator[Event]:
     """End the attempts whose lease is over on every clock."""
-    if state.doubted:
+    if state.silent.doubted:
         return
     for id in sorted(state.leasing):
         node = state.nodes[id]
@@ -118,42 +119,29 @@ def _lease_ends(job: Job, node: Node) -> float | None:
 
 def doubt(state: ClusterState, event: e.NodeLost) -> Iterator[Event]:
     """Yield the doubt that the master itself is cut off, if most nodes fell silent together with this one."""
-    now = state.nodes[event.node].lost_since
-    silent = {node.id for node in state.nodes.values() if _fell_silent(node, now)} | state.doubted
-    known = len(silent) + sum(1 for node in state.nodes.values() if node.connected and node.id not in silent)
-    if silent != state.doubted and known >= limits.DOUBTFUL_NODES and 2 * len(silent) > known:
+    if (found := state.silent.to_doubt(state.nodes[event.node].lost_since)) is not None:
+        silent, known = found
         yield e.SilenceDoubted(tuple(sorted(silent)), known)
 
 
-def _fell_silent(node: Node, now: float) -> bool:
-    if node.connected or node.dead or (node.loan is not None and not node.attempts):
-        return False  # nodes on loan that are done with their jobs may all go at once
-    return now - (node.lost_since if node.lost else node.last_seen) <= limits.TOGETHER_S
-
-
 def _doubted(state: ClusterState, event: e.SilenceDoubted, now: float) -> None:
-    state.doubted = frozenset(event.nodes)
+    state.silent.doubt(frozenset(event.nodes))
     state.look_again()
 
 
 def _believed(state: ClusterState, event: e.SilenceBelieved, now: float) -> None:
-    state.doubted = frozenset()
+    state.silent.doubt(NOBODY)
     state.look_again()
 
 
 def believe_if_heard(state: ClusterState) -> Iterator[Event]:
     """End the doubt about the silent nodes once at least half of them were heard or are known to be dead."""
-    if state.doubted and 2 * sum(1 for id in state.doubted if _is_settled(state, id)) >= len(state.doubted):
+    if state.silent.doubted and state.silent.is_settled():
         yield e.SilenceBelieved()
 
 
-def _is_settled(state: ClusterState, id: NodeId) -> bool:
-    node = state.nodes[id]
-    return node.connected or bool(node.dead)
-
-
 def _refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | None:
-    return None if state.doubted else Refusal(RefusalKind.CONFLICT, "no silence is doubted: see 'ebb nodes'")
+    return None if state.silent.doubted else Refusal(RefusalKind.CONFLICT, "no silence is doubted: see 'ebb nodes'")
 
 
 # --- a journal from before ---

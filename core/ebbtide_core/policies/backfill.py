@@ -184,7 +184,7 @@ class Backfill:
         self._tell()
         draft = self.draft
         keep: set[JobId] = set()
-        if draft.trial.most and draft.elastic() and (shadow := self.shadow()) is not None:
+        if draft.trial.most and draft.has_elastic() and (shadow := self.shadow()) is not None:
             keep = shadow.makers
             draft.trial.take(self._kept_room(shadow))
         grow(draft, resize_after_s, keep)

@@ -127,8 +127,15 @@ class Draft:
     def elastic(self) -> list[Job]:
         """Return the elastic jobs that would run."""
         planned = {job.id: job for job in self.snapshot.elastic() if job.id not in self.evictions}
-        placed = {id: job for id in self.placements if (job := self.snapshot.job(id)).elastic}
-        return list((planned | placed).values())
+        return list((planned | self.placed_elastic()).values())
+
+    def placed_elastic(self) -> dict[JobId, Job]:
+        """Return the elastic jobs of the draft's placements."""
+        return {id: job for id in self.placements if (job := self.snapshot.job(id)).elastic}
+
+    def has_elastic(self) -> bool:
+        """Return whether any elastic job would run."""
+        return any(id not in self.evictions for id in self.snapshot.elastic_jobs.jobs) or bool(self.placed_elastic())
 
     def wait(self, job: Job, share: int | None = None) -> None:
         """Record why ``job`` waits for ``share`` parts of GPUs; the default is its smallest size."""

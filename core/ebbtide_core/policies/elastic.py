@@ -7,14 +7,15 @@ only if already the first step up ends it sooner by more than a restart costs. A
 of use to it, by the measured speed of its script.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import chain, islice
 from typing import Final
 
 from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
-from ebbtide_core.policies.staying import RUNS_PER_RESTART
+from ebbtide_core.resources.elastic_jobs import resizable_at
 
 HORIZON_S: Final = 3600.0
 """The assumed remaining run time, in seconds, of a job of unknown work."""
@@ -46,7 +47,10 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     if that makes no room.
     """
     best: tuple[list[Job], NodeId | None] | None = None
-    shrinkable = _shrinkable(draft, resize_after_s, draft.elastic() if among is None else among)
+    if among is None:
+        _recheck_surplus(draft, resize_after_s)
+        among = _with_surplus_for(draft, job, resize_after_s)
+    shrinkable = _shrinkable(draft, resize_after_s, among)
     if draft.trial.is_gang(job):
         everywhere = [*{victim.id: victim for victims in shrinkable.values() for victim in victims}.values()]
         choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
@@ -56,6 +60,8 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best[0])):
             best = shrinks, node
+            if len(shrinks) == 1:
+                break
     if best is None:
         return False
     victims, node = best
@@ -65,6 +71,38 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     assert room is not None, f"shrinking made no room for job {job.id}"
     draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that smaller elastic jobs give back", claim=True)
     return True
+
+
+def _recheck_surplus(draft: Draft, resize_after_s: float) -> None:
+    """Schedule another pass for when the first job that has run too short a time to shrink now has run long enough."""
+    for due, job in draft.snapshot.elastic_jobs.surplus.later(resize_after_s, draft.snapshot.now):
+        if job.running and job.preemptible and _share(draft, job) > job.gpus_min:
+            draft.recheck(due)
+            return
+
+
+def _with_surplus_for(draft: Draft, job: Job, resize_after_s: float) -> list[Job]:
+    """Return the elastic jobs that may shrink now where ``job`` might have room if they gave their surplus back.
+
+    Some of them have none. A gang might have room wherever there is a surplus, and so might a job without GPUs.
+    """
+    index, placed = draft.snapshot.elastic_jobs, draft.placed_elastic()
+    surplus = index.surplus.by_id
+    if not draft.trial.is_gang(job) and job.gpus_min:
+        nodes = draft.trial.nodes_with_spare(index, job.gpus_min)
+        for other in placed.values():
+            nodes.update(draft.placements[other.id].allocation.node_ids)
+        may_shrink = index.surplus.not_later(resize_after_s, draft.snapshot.now, most=len(nodes))
+        if may_shrink is not None:
+            surplus = {id: surplus[id] for id in may_shrink if not nodes.isdisjoint(_nodes_of(surplus[id]))}
+        else:
+            planned = (id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned)
+            surplus = {id: surplus[id] for id in planned if id in surplus}
+    return list((surplus | placed).values())
+
+
+def _nodes_of(job: Job) -> tuple[NodeId, ...]:
+    return job.planned.node_ids if job.planned is not None else ()
 
 
 def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:
@@ -122,13 +160,11 @@ def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
 
 def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:
     """Share out what is left, one step at a time to the elastic job with the fewest GPUs, except those in ``keep``."""
+    _recheck_growable(draft, resize_after_s, keep)
     growing = {
         job.id: job
-        for job in draft.elastic()
-        if _share(draft, job) < draft.snapshot.most_of_use(job)
-        and job.id not in draft.waits
-        and (job.id not in keep or job.id in draft.placements)
-        and _may_grow(draft, job, resize_after_s)
+        for job in _near_room(draft)
+        if _has_use_for_more(draft, job, keep) and _may_grow(draft, job, resize_after_s)
     }
     while growing:
         job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))
@@ -136,6 +172,39 @@ def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> N
         bigger = next((size for size in sizes if size > _share(draft, job)), None)
         if bigger is None or not _resize(draft, job, bigger, "growing into idle GPUs"):
             del growing[job.id]
+
+
+def _recheck_growable(draft: Draft, resize_after_s: float, keep: Collection[JobId]) -> None:
+    """Schedule another pass for when the first job that has run too short a time to grow now has run long enough."""
+    for due, job in draft.snapshot.elastic_jobs.growable.later(resize_after_s, draft.snapshot.now):
+        stays = job.id not in draft.evictions and job.id not in draft.placements
+        if stays and job.running and job.preemptible and _has_use_for_more(draft, job, keep):
+            draft.recheck(due)
+            return
+
+
+def _near_room(draft: Draft) -> Iterable[Job]:
+    """Return the elastic jobs that would run and might find more room, and perhaps others.
+
+    A job finds more only where it is, unless it may be spread; and where such a job comes from, others find room.
+    """
+    if not draft.trial.most:
+        return ()
+    index, placed, evictions = draft.snapshot.elastic_jobs, draft.placed_elastic(), draft.evictions
+    growable = index.growable.by_id
+    if not index.spread and not any(job.spec.spread for job in placed.values()):
+        near = list(islice(draft.trial.nodes_with_room(), len(growable)))
+        if len(near) < len(growable):
+            planned = chain.from_iterable(draft.trial.nodes[node].planned for node in near)
+            growable = {id: growable[id] for id in planned if id in growable}
+    return ({id: job for id, job in growable.items() if id not in evictions} | placed).values()
+
+
+def _has_use_for_more(draft: Draft, job: Job, keep: Collection[JobId]) -> bool:
+    """Return whether a job that would run is to have more GPUs if there are any."""
+    if job.id in draft.waits or (job.id in keep and job.id not in draft.placements):
+        return False
+    return _share(draft, job) < draft.snapshot.most_of_use(job)
 
 
 def _share(draft: Draft, job: Job) -> int:
@@ -199,10 +268,9 @@ def _is_worth_it(draft: Draft, job: Job) -> bool:
 
 def may_resize(draft: Draft, job: Job, resize_after_s: float) -> bool:
     """Return whether the running attempt has run long enough to resize; if not, schedule another pass for then."""
-    live = job.live
-    if live is None or live.started is None:
+    due = resizable_at(job, resize_after_s)
+    if due is None:
         return False
-    due = live.started + max(resize_after_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
     if due > draft.snapshot.now:
         draft.recheck(due)
         return False

@@ -32,7 +32,17 @@ from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.policies.defragment import defragment
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import BOUND, Groups, Kind, ShareGroup, Stand, faded, share_of, stand_of
+from ebbtide_core.policies.groups import (
+    BOUND,
+    LOOK_AHEAD,
+    Groups,
+    Kind,
+    ShareGroup,
+    Stand,
+    faded,
+    share_of,
+    stand_of,
+)
 from ebbtide_core.policies.policy import JobImportance, Policy
 from ebbtide_core.policies.preemption import choose, may_be_preempted
 from ebbtide_core.policies.preemption import claim as claim_room
@@ -42,8 +52,6 @@ from ebbtide_core.snapshot import Plan, Snapshot
 
 SAME: Final = 9
 """Shares that agree to this many decimal places count as equal."""
-LOOK_AHEAD: Final = 32
-"""How many further jobs of a group are tried when its next job is too large."""
 Turn = tuple[int, float, int]
 """A group's rank; the lower one need not give way: it lacks more jobs (rounded up), is heavier, or is older."""
 

@@ -4,8 +4,8 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Literal, NamedTuple
+from itertools import islice, takewhile
+from typing import Final, Literal, NamedTuple
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
@@ -18,10 +18,12 @@ Stand = tuple[int, float, int]
 
 
 Kind = tuple[Hashable, ...]
-"""All that decides the share and the first job of a group, except its age; groups of one kind are treated alike.
+"""All that decides the share of a group and which of its jobs comes first, except its age; kinds are treated alike.
 
 The groups without room have kinds, and so have those whose only job has room.
 """
+LOOK_AHEAD: Final = 32
+"""How many jobs of its group may stand behind a job that is too large, for one of them to pass it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +156,8 @@ class Groups:
             self.others[group.key] = group
         else:
             sizes = first.gpus_min, share_of(first), first.gpus_max
-            group.kind = (where, *sizes, first.preemptible, *sorted(group.demand.items()))
+            behind = tuple([(job.gpus_min, job.preemptible) for _, job in islice(group.jobs, 1, LOOK_AHEAD + 1)])
+            group.kind = (where, *sizes, first.preemptible, behind, *sorted(group.demand.items()))
             insort(self.kinds.setdefault(group.kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:

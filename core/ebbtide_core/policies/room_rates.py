@@ -28,6 +28,8 @@ NEXT_TO_NOTHING: Final = 1e-9
 """What the delay of a less urgent job counts: just enough to choose among such jobs."""
 KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS, OutlookSource.TIME_LIMIT})
 """The sources that know how long the job itself takes, or takes at most."""
+UNPROVED: Final = 0.25
+"""How likely a job is assumed to lose its work by stepping aside, before it proved that it can suspend."""
 RESTART_S: Final = 30.0
 """The assumed time in seconds in which a job comes back, before that was measured."""
 
@@ -70,6 +72,16 @@ def cost_s(job: Job) -> float:
     """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
     known = job.suspending.restart_cost_s
     return known if known is not None else (save_s(job) + RESTART_S if job.running else 0.0)
+
+
+def at_risk_s(job: Job, outlook: Outlook) -> float:
+    """Return the seconds of work that ``job`` is expected to lose by stepping aside: none once it proved that it can.
+
+    A job that saved nothing when it was last asked to step aside loses all again.
+    """
+    if job.suspending.proved:
+        return 0.0
+    return outlook.done_s * (1.0 if job.suspending.fruitless_in_row else UNPROVED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,9 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Final
 
+from ebbtide_core.estimates.restart_costs import RUNS_PER_RESTART
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
-
-RUNS_PER_RESTART: Final = 10
-"""An attempt should run at least this many times as long as a restart costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ expected to appear (`RoomRates`), and as much later as it has waited in vain, bu
 is delayed by t and by what stepping aside and coming back costs it, as measured, and j by the longest of their saves. A
 victim must be expected to take `TWICE` as long as j, and its own cost longer, so that none steps aside for a job
 that it would preempt in turn, nor for a small error of an estimate. Jobs of its own priority step aside only for a
-trial-and-error job, and for one that is known to be done soon (`may_ask_equals`). The delay of a less urgent job counts
-next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent job is never preempted.
+trial-and-error job, for one that is known to be done soon (`may_ask_equals`), and for one that is due. The delay of a
+less urgent job counts next to nothing, so it steps aside unless room appears in a hundredth of t anyway; a more urgent
+job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
@@ -53,6 +54,7 @@ from ebbtide_core.policies.room_rates import (
     NEXT_TO_NOTHING,
     Candidate,
     RoomRates,
+    at_risk_s,
     cost_s,
     gpus_on,
     may_ask_equals,
@@ -76,7 +78,7 @@ MOST_REFUSED: Final = 8
 MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
-"""The least time after which a pass weighs again whether to wait, in seconds, if nothing else happens."""
+"""The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
 MOST_WEIGHED: Final = 16
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
@@ -90,7 +92,7 @@ class Tide(Policy):
     """
 
     bound: float = 8.0
-    min_run_s: float = 600.0
+    min_run_s: float = 1.0
     resize_after_s: float = 60.0
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY, JobImportance.WEIGHT})
 
@@ -214,7 +216,8 @@ class _Turns:
             if not where:
                 continue
             given += job.gpus_min
-            if not self._weigh(job, wait_s):
+            if not self._weigh(job, wait_s, due=True):
+                self._weigh_again(job, wait_s)
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
@@ -251,12 +254,12 @@ class _Turns:
             self.draft.wait(job)
             return False
         wait_s = self._wait_s(job)
-        if self._weigh(job, wait_s):
+        if self._weigh(job, wait_s, due=False):
             return True
         if not self.ahead:
             if defragment(self.draft, job, self.policy.resize_after_s):
                 return True
-            self.draft.recheck(self.now + max(wait_s, SOONEST_AGAIN_S))
+            self._weigh_again(job, wait_s)
             self._wait(job, f"; {self.outlook(job)}, and would have room in about {duration(wait_s)}")
         self.ahead += 1
         return False
@@ -271,6 +274,10 @@ class _Turns:
         room_s = self.tides.rates.wait_s(job, passed)
         waited_s = self.now - _waits_since(job, self.now)
         return min(room_s * (1 + self.ahead) + waited_s, max(0.0, self.queue.due(job) - self.now))
+
+    def _weigh_again(self, job: Job, wait_s: float) -> None:
+        """Request another pass for when ``job`` is expected to have room, or has waited for as long as it takes."""
+        self.draft.recheck(self.now + max(SOONEST_AGAIN_S, min(wait_s, self.outlook(job).left_s)))
 
     def _wait(self, job: Job, more: str) -> None:
         self.draft.wait(job)
@@ -294,19 +301,20 @@ class _Turns:
 
     # --- preemption ---
 
-    def _weigh(self, job: Job, wait_s: float) -> bool:
+    def _weigh(self, job: Job, wait_s: float, *, due: bool) -> bool:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
         mine = self.outlook(job)
         worth = price(job, mine)
+        longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self.policy.bound) if due else math.inf
         nodes = self.tides.rates.cheapest_first(
             job.priority,
-            equals=may_ask_equals(job, mine),
+            equals=longer < math.inf,
             less_urgent=wait_s > PATIENCE * mine.left_s,
         )
         if self.weighed >= MOST_WEIGHED or not nodes or nodes[0].price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best = self._best_choice(job, nodes, worth, wait_s)
+        best = self._best_choice(job, nodes, worth, wait_s, longer)
         if best is None:
             return False
         last = self.outlook(best[0][-1])
@@ -316,7 +324,9 @@ class _Turns:
         self._first_rooms.clear()
         return True
 
-    def _best_choice(self, job: Job, nodes: list[Candidate], worth: float, wait_s: float) -> Choice | None:
+    def _best_choice(
+        self, job: Job, nodes: list[Candidate], worth: float, wait_s: float, longer: float
+    ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
         What bounds the choice on a node may be a minute old, in which a price hardly falls by half. Half of it times
@@ -328,7 +338,7 @@ class _Turns:
                 other.id: other
                 for candidate in nodes
                 if candidate.left_s > TWICE * left_s
-                for other in self._able(job, candidate.node)
+                for other in self._able(job, candidate.node, longer)
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
@@ -336,20 +346,20 @@ class _Turns:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least:
                 break
-            if most_s > TWICE * left_s and (able := self._able(job, id)):
+            if most_s > TWICE * left_s and (able := self._able(job, id, longer)):
                 found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
         return best
 
-    def _able(self, job: Job, id: NodeId) -> list[Job]:
+    def _able(self, job: Job, id: NodeId, longer: float) -> list[Job]:
         """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
         node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
         if not self.draft.trial.is_gang(job) and (
             node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
         ):
             return []
-        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job)]
+        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job, longer)]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -359,20 +369,21 @@ class _Turns:
             found = self._planned[id] = [(gpus_on(job, id), job) for job in jobs]
         return found
 
-    def _may_step_aside(self, other: Job, job: Job) -> bool:
+    def _may_step_aside(self, other: Job, job: Job, longer: float) -> bool:
         """Return whether ``other`` may be preempted for ``job`` if it pays."""
         if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
             return False
         if other.priority == job.priority:
-            if not other.running or other.id in self.tides.was_due or not may_ask_equals(job, self.outlook(job)):
+            if not other.running or longer == math.inf or other.id in self.tides.was_due:
                 return False
-            if self.outlook(other).left_s <= TWICE * self.outlook(job).left_s + cost_s(other):
+            if self.outlook(other).left_s <= longer * self.outlook(job).left_s + cost_s(other):
                 return False
         return may_be_preempted(self.draft, other, self.policy.min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
-        loss = TWICE * price(other, self.outlook(other)) * (self.outlook(job).left_s + cost_s(other))
+        theirs = self.outlook(other)
+        loss = TWICE * price(other, theirs) * (self.outlook(job).left_s + cost_s(other) + at_risk_s(other, theirs))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(

@@ -38,6 +38,7 @@ from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.cache import Cache
 from ebbtide_core.resources.loans import Loans
 from ebbtide_core.resources.node_usage import CPU_DIGITS, ForeignUse, NodeUse, Stray
+from ebbtide_core.resources.node_values import NodeValues
 from ebbtide_core.resources.topology import Topology, together, topology_of
 
 
@@ -326,7 +327,11 @@ class Books:
     """
 
     def __init__(
-        self, everywhere: dict[NodeId, Node], roots: set[str], problems: list[str], fitting: Fitting = Fitting.BEST
+        self,
+        everywhere: dict[NodeId, Node],
+        roots: NodeValues[str],
+        problems: list[str],
+        fitting: Fitting = Fitting.BEST,
     ) -> None:
         self.fitting = fitting
         self.everywhere = everywhere
@@ -346,6 +351,9 @@ class Books:
         self.tainted: dict[NodeId, Node] = {}
         self.mixed: dict[NodeId, Node] = {}
         self.heterogeneous = False
+        self._models = NodeValues[str]()
+        self._together = NodeValues[int]()
+        """How many GPUs one job can have, on each of the usable nodes."""
         self.changes = 0
         self.cache = Cache()
         """Results computed from all nodes; they are forgotten when a node comes, goes or changes."""
@@ -403,15 +411,12 @@ class Books:
                 index.pop(node.id, None)
         self.loans.note(node.id, node.loan if usable else None)
         self.room.update(node, node.promised)
-        self.roots.clear()
-        self.roots.update([other.facts.checkpoint_root_id for other in self.everywhere.values() if other.reachable])
-        self.heterogeneous = (
-            bool(self.tainted)
-            or bool(self.loans)
-            or len({model for other in self.usable.values() for model in other.models}) > 1
-        )
+        self.roots.note(node.id, (node.facts.checkpoint_root_id,) if node.reachable else ())
+        self._models.note(node.id, tuple(node.models) if usable else ())
+        self._together.note(node.id, (node.together,) if usable else ())
+        self.heterogeneous = bool(self.tainted) or bool(self.loans) or len(self._models) > 1
         self.cache.clear()
-        self.largest = max((other.together for other in self.usable.values()), default=0)
+        self.largest = max(self._together, default=0)
         self._most = None
 
     @property

@@ -1,6 +1,7 @@
 """Finds which GPUs a job would get, in a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import Fitting
@@ -8,6 +9,7 @@ from ebbtide_core.model.types import WHOLE, Allocation, GpuId, NodeAllocation, N
 from ebbtide_core.resources.bookings import Barred
 from ebbtide_core.resources.books import Books, Node, Room
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.elastic_jobs import ElasticJobs
 from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
 from ebbtide_core.resources.gpu_selection import left_beside, pick
 from ebbtide_core.resources.node_usage import NodeUse
@@ -59,6 +61,21 @@ class Trial:
             return idle * WHOLE
         shared = self._room.shared or self._books.beside or any(taken.share % WHOLE for taken in self._taken)
         return WHOLE - 1 if shared else 0
+
+    def nodes_with_room(self) -> Iterator[NodeId]:
+        """Iterate over the nodes where a GPU may be free, or a part of one; some may come twice, or be full by now."""
+        for count, nodes in self._room.idle.items():
+            if count:
+                yield from nodes
+        yield from self.sharing()
+
+    def nodes_with_spare(self, elastic: ElasticJobs, share: int) -> set[NodeId]:
+        """Return the nodes, and perhaps others, that have room for ``share`` if elastic jobs give a surplus back."""
+        return elastic.nodes_with(-(-share // WHOLE), self._room.idle).union(self.sharing())
+
+    def sharing(self) -> Iterator[NodeId]:
+        """Iterate over the nodes where a GPU in use may have a part that is free."""
+        return chain(self._room.shared, self._books.beside)
 
     @property
     def room(self) -> Room:

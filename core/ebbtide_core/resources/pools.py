@@ -14,6 +14,8 @@ from ebbtide_core.model.types import JobId, JobState, NodeId
 from ebbtide_core.resources.anti_affinity import Pairs
 from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.elastic_jobs import ElasticJobs
+from ebbtide_core.resources.node_values import NodeValues
 
 
 class Ranking(Protocol):
@@ -31,7 +33,7 @@ class SharedByPools:
     speedup: Speedup
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[NodeId, Node] = field(default_factory=dict)
-    roots: set[str] = field(default_factory=set)
+    roots: NodeValues[str] = field(default_factory=NodeValues)
     problems: list[str] = field(default_factory=list)
     history: History = field(default_factory=History)
     rates: ScriptRates = field(default_factory=ScriptRates)
@@ -77,7 +79,7 @@ class PoolState:
         self.came_back: dict[JobId, Job] = {}
         """Unfinished jobs whose restart cost was measured."""
         self.resizing: dict[JobId, Job] = {}
-        self.elastic: dict[JobId, Job] = {}
+        self.elastic = ElasticJobs()
         self.freed_nodes: set[NodeId] = set()
         """Nodes where something was freed or given up since claims were last looked at."""
         self.where = ""
@@ -93,7 +95,7 @@ class PoolState:
 
     def forget(self, job: Job) -> None:
         """Remove all traces of ``job``, which must have no room here and be in no queue."""
-        self.elastic.pop(job.id, None)
+        self.elastic.forget(job)
         self.resizing.pop(job.id, None)
         self.changed = True
         if self.ranking is not None:

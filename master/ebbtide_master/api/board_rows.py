@@ -174,7 +174,7 @@ def queue_rows(state: ClusterState) -> list[client_pb2.BoardQueue]:
 def notices(state: ClusterState) -> client_pb2.BoardNotices:
     """Return what everybody should know of the cluster as a whole."""
     return client_pb2.BoardNotices(
-        doubted=sorted(state.doubted),
+        doubted=sorted(state.silent.doubted),
         unheard=sorted(state.unheard),
         recovering=bool(state.awaited or state.unheard),
         quiesced=state.quiesced,

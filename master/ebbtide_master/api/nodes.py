@@ -55,7 +55,7 @@ class NodeService:
                 reply.nodes.append(self._message(node, cluster, now))
                 yield
             reply.pools.extend(pool_messages(cluster.state))
-            reply.doubted.extend(sorted(cluster.state.doubted))
+            reply.doubted.extend(sorted(cluster.state.silent.doubted))
             reply.unheard.extend(sorted(cluster.state.unheard))
             return reply
 
@@ -197,7 +197,7 @@ class NodeService:
         doubted: list[NodeId] = []
 
         def facts(cluster: Cluster) -> list[Event]:
-            doubted.extend(sorted(cluster.state.doubted))
+            doubted.extend(sorted(cluster.state.silent.doubted))
             return [e.SilenceBelieved(request.user)]
 
         return await self._loop.tell(facts, lambda _: client_pb2.BelieveSilenceReply(nodes=doubted))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,26 +15,19 @@ from ebbtide_core.lifecycle import pool_membership
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import GpuId, JobId, NodeId
 from ebbtide_core.nodes import strays
-from ebbtide_core.resources import foreign_processes
-from ebbtide_core.supply.supply import SUPPLY_LABEL
 from ebbtide_protos import protocol
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 from ebbtide_master.clock import Clock
 from ebbtide_master.convert import (
-    MAX_NOTE_LENGTH,
     facts_of_status,
-    foreign_from_messages,
-    loan_of,
     registration_from_hello,
     report_of,
 )
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
-from ebbtide_master.nodes import machine_shutdown
 from ebbtide_master.nodes.finished_jobs import ended_jobs
-from ebbtide_master.nodes.idleness import Idleness
-from ebbtide_master.nodes.quarantine import is_released
+from ebbtide_master.nodes.heartbeats import HEARTBEAT_S, Heartbeats, foreign_facts
 from ebbtide_master.nodes.relay import Relay, source_of_launch
 from ebbtide_master.nodes.sessions import AgentSession, Sessions
 from ebbtide_master.nodes.snapshot_windows import read_snapshot
@@ -45,7 +38,6 @@ from ebbtide_master.nodes.truncating import bounded
 if TYPE_CHECKING:  # this import needs the library for certificates, which most masters do without
     from ebbtide_master.tls.enrolment import Enrolment
 
-HEARTBEAT_S: Final = 2.0
 HELLO_TIMEOUT_S: Final = 10.0
 NODE_SILENCE_S: Final = 20.0
 """Seconds after which a disconnected node counts as lost."""
@@ -76,12 +68,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._loop = loop
         self._sessions = sessions
         self._snapshots = snapshots
-        self._supplies = supplies
         self._silent = silent
         self._enrolment = enrolment
-        self._idleness = Idleness(clock)
+        self._heartbeats = Heartbeats(clock, loop, supplies)
         self._welcome = agent_pb2.Welcome(
-            cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S, protocol=protocol.PROTOCOL
+            cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S, protocol=protocol.PROTOCOL, deltas=True
         )
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._relay = Relay()
@@ -230,11 +221,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                 )
                 self._keep_log(session, status, ran)
             case "heartbeat":
-                await self._take_readings(session, message.heartbeat)
-                if message.heartbeat.beat:
-                    now = self._clock.now()
-                    wanted = session.lent and self._supplies.needs_all(session.hello.labels.get(SUPPLY_LABEL, ""), now)
-                    session.acknowledge(message.heartbeat.beat, now, wanted)
+                await self._heartbeats.take(session, message.heartbeat)
             case "log":
                 future = session.reads.get(message.log.request_id)
                 if future is not None and not future.done():
@@ -277,48 +264,6 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         why_not = f"node {source} is not connected" if source is not None else "no attempt waits for it"
         self._relay.ask(session, request, connected, why_not)
 
-    async def _take_readings(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
-        """Keep the readings, and pass on as facts what they change, such as that a GPU became unusable."""
-        node, loan = NodeId(session.hello.node), loan_of(heartbeat)
-        session.lent = loan is not None
-        known = {GpuId(reading.uuid): reading for reading in heartbeat.gpus if GpuId(reading.uuid) in session.health}
-        health = {gpu: (reading.healthy, reading.gone) for gpu, reading in known.items()}
-        changed = [gpu for gpu in known if session.health[gpu] != health[gpu]]
-        foreign_on = {
-            gpu: _settled(reading, session.readings.get(gpu))
-            for gpu, reading in known.items()
-            if reading.healthy and not reading.processes_unknown
-        }
-        session.readings |= known
-        session.health |= health
-
-        def facts(cluster: Cluster) -> Iterator[Event]:
-            set_aside = set(cluster.state.nodes[node].quarantine)
-            for gpu in changed:
-                reading = known[gpu]
-                if gpu not in set_aside or not reading.healthy:
-                    reason = reading.unhealthy_reason[:MAX_NOTE_LENGTH]
-                    yield e.GpuHealthChanged(node, gpu, reading.healthy, reason, reading.gone)
-            for gpu in set_aside & known.keys():
-                if is_released(known[gpu], cluster):
-                    yield e.GpuHealthChanged(node, gpu, True)
-            for gpu, processes in foreign_on.items():
-                yield from _foreign(node, gpu, processes, cluster)
-            yield from self._idleness.facts(cluster, cluster.state.nodes[node], known)
-            yield from machine_shutdown.facts(cluster.state.nodes[node], heartbeat.leaving, self._clock.now())
-            yield e.LoanAnnounced(node, loan)
-
-        await self._loop.tell(facts, lambda _: None)
-
-
-def _settled(reading: agent_pb2.GpuReading, before: agent_pb2.GpuReading | None) -> list[agent_pb2.GpuProcess]:
-    """Return the processes of ``reading`` whose owner is known, or that the reading ``before`` had, too.
-
-    A new process without user and command ended before the agent could look at it, and may have been a job's.
-    """
-    known = {process.pid for process in before.processes} if before is not None else set()
-    return [found for found in reading.processes if found.user or found.command or found.pid in known]
-
 
 def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: Cluster) -> Iterator[Event]:
     """Yield the facts of a registration: the node, its GPUs' foreign processes, its attempts, and its pool."""
@@ -326,7 +271,7 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
     yield pool_membership.registration(cluster.state, registration)
     for gpu in session.hello.gpus:
         if gpu.processes:  # an empty list may mean that the agent has not looked yet; the first reading shows it
-            yield from _foreign(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
+            yield from foreign_facts(registration.node, GpuId(gpu.uuid), gpu.processes, cluster)
     for status in session.hello.attempts:
         yield from _facts(status, registration.node, cluster)
     yield from pool_membership.change_of_node(cluster.state, registration)
@@ -353,13 +298,6 @@ def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> I
     """Yield the facts of a status for an attempt that the core has, and for a stray."""
     yield from facts_of_status(status, node, cluster)
     yield from strays.after_report(cluster.state, report_of(status, node))
-
-
-def _foreign(node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster) -> Iterator[Event]:
-    """Yield that a GPU has other foreign processes, or the same ones other memory; most readings change nothing."""
-    known, found = foreign_processes.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
-    if foreign_processes.is_change(known, found):
-        yield e.ForeignUseChanged(node, gpu, found)
 
 
 def _rejection(reason: str) -> agent_pb2.MasterMessage:

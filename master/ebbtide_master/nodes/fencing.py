@@ -83,7 +83,7 @@ class Fencing:
 
     def _too_early_s(self, cluster: Cluster, id: NodeId) -> float:
         """Return the seconds until the node may be fenced, or be looked at again."""
-        if id in cluster.state.doubted:
+        if id in cluster.state.silent.doubted:
             return LOOK_S
         return max(0.0, self._settings.after_s - self._silent_s(cluster.state.nodes[id]))
 

@@ -20,6 +20,7 @@ from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.nodes.channels import Channels
 from ebbtide_master.nodes.kept_logs import KeptLogs, LogUnavailableError
 from ebbtide_master.nodes.outbox import AgentOutbox
+from ebbtide_master.nodes.readings import NodeReadings
 from ebbtide_master.store.environments import Environments
 from ebbtide_master.throttle.concurrency import may_take
 from ebbtide_master.throttle.fair_queue import current_queue
@@ -41,8 +42,7 @@ class AgentSession:
         self.hello = hello
         self.registration: e.NodeRegistered | None = None  # None until the core takes it in
         self.outbox = AgentOutbox()
-        self.readings: dict[GpuId, agent_pb2.GpuReading] = {}
-        self.health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
+        self.readings = NodeReadings(hello)
         self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.acknowledged = now  # when the agent's heartbeat was last acknowledged, in Unix seconds
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
@@ -125,7 +125,7 @@ class Sessions:
     def readings(self, node: NodeId) -> Mapping[GpuId, agent_pb2.GpuReading]:
         """Return the last readings of the node's GPUs; empty if the node is not connected."""
         session = self._by_node.get(node)
-        return session.readings if session is not None else {}
+        return session.readings.last if session is not None else {}
 
     def hello(self, node: NodeId) -> agent_pb2.Hello | None:
         """Return what the node reported of itself when it attached; None if it is not connected."""

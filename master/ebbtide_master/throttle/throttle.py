@@ -72,7 +72,7 @@ class Throttle:
         self._open = {
             CallKind.CALL: OpenCalls("calls", limits.MAX_CALLS_PER_USER, limits.MAX_CALLS),
             CallKind.STREAM: OpenCalls("streams", limits.MAX_STREAMS_PER_USER, limits.MAX_STREAMS),
-            CallKind.AGENT: OpenCalls("agents' streams", limits.MAX_NODES, limits.MAX_NODES),
+            CallKind.AGENT: OpenCalls("agents' streams", limits.MAX_AGENTS, limits.MAX_AGENTS),
         }
         self._work = UserSlots(limits.CALLS_AT_A_TIME)
         self._next_page = UserSlots(1)

@@ -652,11 +652,14 @@ class Welcome(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
+    DELTAS_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     epoch: _builtins.int
     """of the master; the agent refuses a lower one than it has seen"""
     heartbeat_s: _builtins.float
+    deltas: _builtins.bool
+    """heartbeats may leave out what has not changed; unset: an older master, which would misread them"""
     protocol: _builtins.int
     """version that the master speaks; 0: from before versions had numbers"""
     def __init__(
@@ -665,11 +668,12 @@ class Welcome(_message.Message):
         cluster_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         heartbeat_s: _builtins.float = ...,
+        deltas: _builtins.bool = ...,
         protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "protocol", b"protocol"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "deltas", b"deltas", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "protocol", b"protocol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -699,9 +703,12 @@ class Heartbeat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GPUS_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     LOAN_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    delta: _builtins.bool
+    """GPUs that are left out read as they last did on this stream; unset: they were not read"""
     leaving: _builtins.bool
     """the machine is about to go down: whoever is there has to leave now"""
     beat: _builtins.int
@@ -716,13 +723,14 @@ class Heartbeat(_message.Message):
         self,
         *,
         gpus: _abc.Iterable[Global___GpuReading] | None = ...,
+        delta: _builtins.bool = ...,
         leaving: _builtins.bool = ...,
         loan: Global___Loan | None = ...,
         beat: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "gpus", b"gpus", "leaving", b"leaving", "loan", b"loan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "delta", b"delta", "gpus", b"gpus", "leaving", b"leaving", "loan", b"loan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Final
 
+from ebbtide_core.model.types import WHOLE
+
 from ebbtide_sim.draw import COLORS, drawn
 from ebbtide_sim.engine import SimulatedWorld
 from ebbtide_sim.experiments import Check, ExperimentReport, Progress
@@ -29,13 +31,15 @@ from ebbtide_sim.experiments.equipartition.cases import Arrival as TaskArrival
 from ebbtide_sim.experiments.hybrid import SMALLER, STICKY, HybridCase, measure, run_tasks
 from ebbtide_sim.experiments.running import Run, run_all
 from ebbtide_sim.simulate import Scenario, simulate
-from ebbtide_sim.workload import Workload
+from ebbtide_sim.workload import SimJob, Workload
 from ebbtide_sim.workloads.google import CLASSES
 
 DESCRIPTION = "Tide against the policies of seeds 000, 001, 003 and 004, each on its own ground"
 
 RESTARTS_S: Final = (0.0, 30.0, 150.0, 300.0)
 """What a preemption or a resize costs a task, in seconds."""
+ABLATED_S: Final = 30.0
+"""What a restart costs where something is taken from `tide`, in seconds."""
 URGENT: Final = 9
 """The least of the high classes of HYBRID's workload."""
 FACTOR: Final = 10
@@ -49,6 +53,8 @@ ASSUMPTIONS: Final = (
     "the bags are the smaller ones of the equipartition experiment, in full, too",
     "tasks of bags, Philly and HPC2N are elastic, as in the equipartition experiment; arrivals are those of each "
     "experiment of its own",
+    "without users' histories: each task is of a user of its own; without resizing: each has the one GPU that it asks "
+    "for; without sharing: none has less than a GPU",
     "±: half of the interval that holds the mean with 95 % confidence, by Student's t over the seeds",
 )
 
@@ -71,6 +77,15 @@ class Knowledge(StrEnum):
     WRONG = "wrong"
 
 
+class Ablation(StrEnum):
+    """What is taken from `tide`, by taking it from the tasks."""
+
+    NOTHING = "nothing"
+    USERS = "users' histories"
+    RESIZING = "resizing"
+    SHARING = "sharing"
+
+
 @dataclass(frozen=True, slots=True)
 class TideCase:
     """One simulation. ``gpus`` is the size of the cluster where that varies; ``restart_s`` what a restart costs."""
@@ -82,12 +97,14 @@ class TideCase:
     restart_s: float = 0.0
     knowledge: Knowledge = Knowledge.NOTHING
     resumable: bool = True
+    without: Ablation = Ablation.NOTHING
 
     def __str__(self) -> str:
         size = f", {self.gpus} GPUs" if self.gpus else ""
         cost = f", {self.restart_s:g} s per restart" if self.restart_s else ""
         known = "" if self.knowledge is Knowledge.NOTHING else f", {self.knowledge} times"
-        return f"{self.ground}{size}{cost}, {self.policy}{known}{'' if self.resumable else ', not resumable'}"
+        less = "" if self.without is Ablation.NOTHING else f" without {self.without}"
+        return f"{self.ground}{size}{cost}, {self.policy}{less}{known}{'' if self.resumable else ', not resumable'}"
 
 
 Measures = Mapping[str, float]
@@ -134,6 +151,8 @@ class TideExtent:
             seeds = self.seeds if ground is Ground.BAGS else [self.first]
             for seed, cost, policy in product(seeds, RESTARTS_S, malleable):
                 yield TideCase(ground, policy, seed, self.size(ground, seed), cost)
+        for seed, less in product(self.seeds, (Ablation.USERS, Ablation.RESIZING, Ablation.SHARING)):
+            yield TideCase(Ground.BAGS, "tide", seed, self.size(Ground.BAGS, seed), ABLATED_S, without=less)
         for size, policy in product((CPUS, 2 * CPUS), ("rigid-fcfs", "malleable-equipartition", "tide")):
             yield TideCase(Ground.HPC2N, policy, self.first, size)
         for resumable, policy in product((True, False), ("pri", "hybrid", "tide")):
@@ -157,7 +176,25 @@ def simulate_case(case: TideCase, within: TideExtent) -> Measures:
             alike = EquipartitionCase(
                 within.part(case.ground), case.gpus, PolicyVariant(case.policy, case.policy), restart_s=case.restart_s
             )
-            return _simulated(case, scenario_of(alike, extent(within.full, case.seed)))
+            scenario = scenario_of(alike, extent(within.full, case.seed))
+            return _simulated(case, replace(scenario, workload=ablated(scenario.workload, case.without)))
+
+
+def ablated(workload: Workload, without: Ablation) -> Workload:
+    """Return the workload with tasks that cannot use what `tide` is ``without``."""
+
+    def less(job: SimJob) -> SimJob:
+        match without:
+            case Ablation.NOTHING:
+                return job
+            case Ablation.USERS:
+                return replace(job, user=f"user of {job.id}")
+            case Ablation.RESIZING:
+                return replace(job, gpus_min=WHOLE, gpus_max=WHOLE)
+            case Ablation.SHARING:
+                return replace(job, gpus_min=max(job.gpus_min, WHOLE))
+
+    return replace(workload, jobs=[less(job) for job in workload.jobs])
 
 
 def _simulated(case: TideCase, scenario: Scenario) -> Measures:
@@ -284,7 +321,7 @@ def _checks(found: Mapping[TideCase, Spread]) -> Iterator[Check]:
         malleable = [case for case in others if case.policy.startswith("malleable")]
         equal = [case for case in malleable if case.policy == "malleable-equipartition"]
         where = f"{ours.gpus} GPUs" if ours.gpus else f"{ours.restart_s:g} s per restart"
-        if ours.policy != "tide" or ours.ground is Ground.FITGPP:
+        if ours.policy != "tide" or ours.ground is Ground.FITGPP or ours.without is not Ablation.NOTHING:
             continue
         if ours.ground is Ground.HYBRID:
             yield from _hybrid_checks(at_most, ours)
@@ -320,7 +357,8 @@ def _draw(found: Mapping[TideCase, Spread], path: Path) -> None:
     """Draw one panel per claim: a measure by policy, its confidence interval, and the restart costs side by side."""
     with drawn(path, 14, 8) as figure:
         for axes, (ground, name, title) in zip(figure.subplots(2, 3).flat, _PANELS, strict=True):
-            cases = [case for case in found if case.ground is ground and case.knowledge is Knowledge.NOTHING]
+            as_it_is = [case for case in found if case.without is Ablation.NOTHING]
+            cases = [case for case in as_it_is if case.ground is ground and case.knowledge is Knowledge.NOTHING]
             policies = list(dict.fromkeys(case.policy for case in cases))
             settings = list(dict.fromkeys((case.restart_s, case.gpus, case.resumable) for case in cases))
             for index, setting in enumerate(settings):

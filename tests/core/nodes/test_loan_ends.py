@@ -196,7 +196,7 @@ def test_nodes_that_are_gone_as_announced_are_neither_down_nor_a_reason_for_doub
     for name in known:
         made.tell(e.NodeDisconnected(name))
         made.tell(e.NodeLost(name, 20.0))
-    assert not made.cluster.state.doubted
+    assert not made.cluster.state.silent.doubted
     assert {state_of_node(node, made.now) for node in known.values()} == {"down"}, "their time was not over"
     assert {name for name, node in known.items() if not node.has_ended(2000.0)} == {at}, "a job may be left there"
     made.tell(e.NodeConfirmedDead(node=at))

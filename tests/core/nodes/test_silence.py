@@ -178,7 +178,7 @@ class TestDoubt:
     def test_where_most_nodes_fall_silent_together_the_master_doubts_itself(self, lab: Lab) -> None:
         job = running_on(lab, "a", failover_after_s=600.0)
         lose(lab, "a", "b", "c")
-        assert lab.cluster.state.doubted == {"a", "b", "c"}
+        assert lab.cluster.state.silent.doubted == {"a", "b", "c"}
         assert launched(lab.wait(1e5)) == set()
         assert job.state is JobState.UNREACHABLE
 
@@ -187,9 +187,9 @@ class TestDoubt:
         lose(lab, "a", "b", "c")
         lab.wait(1e5)
         lab.tell(registration("b", 1, **SHARED))
-        assert lab.cluster.state.doubted
+        assert lab.cluster.state.silent.doubted
         assert launched(lab.tell(registration("c", 1, **SHARED))) == {job.id}
-        assert not lab.cluster.state.doubted
+        assert not lab.cluster.state.silent.doubted
 
     def test_or_once_somebody_says_so(self, lab: Lab) -> None:
         job = running_on(lab, "a", failover_after_s=600.0)
@@ -202,18 +202,18 @@ class TestDoubt:
 
     def test_less_than_half_of_them_are_believed(self, lab: Lab) -> None:
         lose(lab, "a", "b")
-        assert not lab.cluster.state.doubted
+        assert not lab.cluster.state.silent.doubted
 
     def test_those_that_fell_silent_one_after_the_other_over_hours_are_believed(self, lab: Lab) -> None:
         for name in "abcd":
             lose(lab, name)
             lab.wait(3600.0)
-        assert not lab.cluster.state.doubted
+        assert not lab.cluster.state.silent.doubted
 
     def test_of_two_nodes_there_is_no_majority(self) -> None:
         lab = Lab(nodes="ab")
         lose(lab, "a", "b")
-        assert not lab.cluster.state.doubted
+        assert not lab.cluster.state.silent.doubted
 
     def test_a_person_who_confirms_that_a_node_is_dead_is_believed_all_the_same(self, lab: Lab) -> None:
         job = running_on(lab, "a")

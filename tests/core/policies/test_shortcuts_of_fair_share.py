@@ -11,7 +11,7 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, SuspendMode
 from ebbtide_core.policies import fair_share
 from ebbtide_core.policies.fair_share import ShareClaim
-from ebbtide_core.policies.groups import WAITS, Groups, Kind, ShareGroup, share_of, stand_of
+from ebbtide_core.policies.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
 from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.preemption import nodes_of
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -67,7 +67,8 @@ def check_index(groups: Groups, jobs: list[Job]) -> None:
         where, first = group.jobs[0][0][0], group.jobs[0][1]
         if where == WAITS or len(group.jobs) == 1:
             sizes = first.gpus_min, first.gpus_max, share_of(first)
-            alike = where, sizes, first.preemptible, tuple(sorted(group.demand.items()))
+            behind = tuple((job.gpus_min, job.preemptible) for _, job in group.jobs[1 : 1 + LOOK_AHEAD])
+            alike = where, sizes, first.preemptible, behind, tuple(sorted(group.demand.items()))
             kinds.setdefault(alike, []).append((group.number, group))
     assert sorted(map(sorted, kinds.values())) == sorted(groups.kinds.values())
 
@@ -186,3 +187,12 @@ def test_after_any_history_a_pass_plans_what_it_would_if_each_group_were_looked_
     histories = Histories(gpus, weights, elastic, {"resize_after_s": "30", **options})
     for step in steps:
         histories.take(step)
+
+
+def test_users_who_ask_for_as_much_are_not_alike_if_only_one_has_a_smaller_job_behind_the_first() -> None:
+    histories = Histories(1, (1.0,), False, {"per": "user"})
+    ann, bob = 0, 1
+    sizes = [SIZES.index(gpus * WHOLE) for gpus in (3, 2, 1)]
+    for user, size in [(ann, sizes[0]), (ann, sizes[0]), *[(bob, size) for size in sizes]]:
+        histories.take(("submit", size, 0, user))
+    assert [job.spec.gpus_min // WHOLE for job in histories.jobs if job.planned is not None] == [1]

@@ -176,15 +176,28 @@ def test_no_job_steps_aside_for_one_that_takes_as_long() -> None:
     assert waiting.reason.endswith("and would have room in about 77 min")
 
 
-def test_best_effort_jobs_step_aside_for_one_known_to_be_short_but_not_for_a_guess() -> None:
+def test_best_effort_jobs_step_aside_for_one_known_to_be_short_but_for_a_guess_only_once_it_is_due() -> None:
     lab = lab_of()
     ended(lab, 60, name="short")
     running = lab.running(1, name="long")
     guessed = lab.submit(1, name="short")
     assert outlook_of(lab, guessed) == (OutlookSource.SCRIPT, 60)
-    lab.wait(1000)
+    lab.wait(300)
     assert stopped(lab.last) == set()
     lab.submit(1, name="short", work_s=60.0)
+    assert stopped(lab.last) == {running.id}
+
+
+def test_a_job_that_is_due_preempts_one_that_takes_bound_times_as_long_but_no_other() -> None:
+    lab = lab_of(bound="8")
+    ended(lab, 60, name="short")
+    ended(lab, 400, name="longer")
+    running = lab.running(1, name="longer")
+    waiting = lab.submit(1, name="short")
+    lab.wait(300)
+    assert stopped(lab.last) == set()
+    lab.wait(1200)
+    assert lab.now > waiting.submitted + 8 * 60
     assert stopped(lab.last) == {running.id}
 
 

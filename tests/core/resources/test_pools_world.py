@@ -55,7 +55,7 @@ class WorldOfPools(test_world.WatchedWorld):
     def nobody_is_anywhere_but_in_its_pool(self) -> None:
         pools = self.cluster.state.pools.values() if hasattr(self, "cluster") else ()
         for pool in pools:
-            here = [*pool.queue, *pool.planned.values(), *pool.claims.values(), *pool.elastic.values()]
+            here = [*pool.queue, *pool.planned.values(), *pool.claims.values(), *pool.elastic.jobs.values()]
             assert {job.pool for job in [*here, *pool.came_back.values()]} <= {pool.name}
 
 

@@ -208,7 +208,7 @@ class TestGoldenJournal:
         assert jobs["2"].attempts[1].orphaned
         assert {(ref.job, ref.attempt): stray.grace_s for ref, stray in node.strays.items()} == {("77", 2): 9.0}
         assert node.quarantine == {"b0": "job 2 ended, but it is full"}
-        assert (cluster.state.doubted, cluster.state.unheard) == (frozenset(), {"a", "b", "c"})
+        assert (cluster.state.silent.doubted, cluster.state.unheard) == (frozenset(), {"a", "b", "c"})
 
     def test_who_was_held_back_is_held_back_again_and_who_was_given_up_is_over(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))

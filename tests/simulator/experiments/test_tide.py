@@ -5,16 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ebbtide_core.model.types import WHOLE
 from ebbtide_sim.experiments import tide
 from ebbtide_sim.experiments.equipartition import cases
 from ebbtide_sim.experiments.tide import (
     FACTOR,
     RESTARTS_S,
+    Ablation,
     Ground,
     Knowledge,
     Measures,
     TideCase,
     TideExtent,
+    ablated,
     declared,
     report_of,
     simulate_case,
@@ -51,7 +54,8 @@ def test_every_ground_has_its_rivals_and_every_restart_cost() -> None:
     todo = list(SMALL.cases())
     assert len(todo) == len(set(todo))
     assert {case.seed for case in todo if case.ground is Ground.FITGPP} == {7, 8, 9}
-    bags = {(case.policy, case.restart_s) for case in todo if case.ground is Ground.BAGS}
+    whole = [case for case in todo if case.without is Ablation.NOTHING]
+    bags = {(case.policy, case.restart_s) for case in whole if case.ground is Ground.BAGS}
     assert bags == {
         (policy, cost)
         for policy in ("malleable-equipartition", "malleable-proportional", "fair-share", "tide")
@@ -60,6 +64,20 @@ def test_every_ground_has_its_rivals_and_every_restart_cost() -> None:
     assert {(case.policy, case.resumable) for case in todo if case.ground is Ground.HYBRID} == {
         (policy, resumable) for policy in ("pri", "hybrid", "tide") for resumable in (True, False)
     }
+
+
+def test_what_is_taken_from_tide_is_taken_from_its_tasks() -> None:
+    task = SimJob(id="7", submit_s=0.0, runtime_s=100.0, user="ada", gpus_min=WHOLE // 4, gpus_max=4 * WHOLE)
+
+    def seen(without: Ablation) -> tuple[str, float, float]:
+        [job] = ablated(Workload("x", [task]), without).jobs
+        return job.user, job.gpus_min / WHOLE, job.gpus_max / WHOLE
+
+    assert seen(Ablation.NOTHING) == ("ada", 0.25, 4)
+    assert seen(Ablation.USERS) == ("user of 7", 0.25, 4)
+    assert seen(Ablation.RESIZING) == ("ada", 1, 1)
+    assert seen(Ablation.SHARING) == ("ada", 1, 4)
+    assert {case.without for case in SMALL.cases() if case.ground is Ground.BAGS} == {*Ablation}
 
 
 def test_an_interval_holds_the_mean_of_the_seeds() -> None:

@@ -1,0 +1,202 @@
+"""Indexes the elastic jobs of a pool by what can be done about their size, so that no pass looks at all of them."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
+
+from ebbtide_core.estimates.restart_costs import RUNS_PER_RESTART
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, JobId, NodeId
+
+Entry = tuple[float, int, JobId]
+"""The Unix time from which a job may be resized, its place in the order of submission, and its id."""
+
+
+class ElasticJobs:
+    """The elastic jobs that are promised room, by id.
+
+    ``surplus`` are the ones of these with more than their smallest size, ``growable`` those with less than their
+    largest, and ``spread`` the growable ones that may grow on nodes where they have nothing yet. ``spare`` is how many
+    GPUs jobs with a surplus might give back on a node, rounded up.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, Job] = {}
+        self.surplus = ResizableJobs()
+        self.growable = ResizableJobs()
+        self.spread: dict[JobId, Job] = {}
+        self.spare: dict[NodeId, int] = {}
+        self._with_spare: dict[int, dict[NodeId, None]] = {}
+        self._parts: dict[NodeId, int] = {}
+        self._given: dict[JobId, dict[NodeId, int]] = {}
+        """What each job might give back, in parts of GPUs."""
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __contains__(self, id: JobId) -> bool:
+        return id in self.jobs
+
+    def update(self, job: Job, has_room: bool) -> None:
+        """Note how ``job`` is now; unless it is elastic and ``has_room``, it is left out."""
+        id, room = job.id, job.planned
+        if room is None or not has_room or not job.elastic:
+            if id in self.jobs:
+                self.forget(job)
+            return
+        share = room.share
+        self.jobs[id] = job
+        self.surplus.update(job, share > job.gpus_min)
+        self.growable.update(job, share < job.gpus_max)
+        if share < job.gpus_max and job.spec.spread:
+            self.spread[id] = job
+        else:
+            self.spread.pop(id, None)
+        self._give(id, _given_back(job) if share > job.gpus_min else {})
+
+    def forget(self, job: Job) -> None:
+        """Leave ``job`` out."""
+        self.jobs.pop(job.id, None)
+        self.spread.pop(job.id, None)
+        self.surplus.update(job, False)
+        self.growable.update(job, False)
+        self._give(job.id, {})
+
+    def nodes_with(self, count: int, idle: Mapping[int, Mapping[NodeId, None]]) -> set[NodeId]:
+        """Return the nodes that may have ``count`` GPUs once all jobs there have given their surplus back.
+
+        ``idle`` has the nodes by how many GPUs are idle there. Shares of GPUs that are in use do not count.
+        """
+        found = {node for spare, nodes in self._with_spare.items() if spare >= count for node in nodes}
+        for free, nodes in idle.items():
+            if free:
+                found.update([node for node in nodes if free + self.spare.get(node, 0) >= count])
+        return found
+
+    def _give(self, id: JobId, parts: dict[NodeId, int]) -> None:
+        before = self._given.get(id, {})
+        if parts == before:
+            return
+        for node in before.keys() | parts.keys():
+            total = self._parts.get(node, 0) + parts.get(node, 0) - before.get(node, 0)
+            spare, had = -(-total // WHOLE), self.spare.get(node, 0)
+            _put(self._parts, node, total)
+            _put(self.spare, node, spare)
+            if spare != had:
+                if had:
+                    del self._with_spare[had][node]
+                if spare:
+                    self._with_spare.setdefault(spare, {})[node] = None
+        if parts:
+            self._given[id] = parts
+        else:
+            del self._given[id]
+
+
+class ResizableJobs:
+    """Some jobs, by id, and when their attempts may be resized."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[JobId, Job] = {}
+        self._orders: dict[float, _Order] = {}
+        """By the seconds for which an attempt runs before it is resized."""
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def update(self, job: Job, belongs: bool) -> None:
+        """Note how ``job`` is now, or that it does not belong here."""
+        if belongs:
+            self.by_id[job.id] = job
+        elif self.by_id.pop(job.id, None) is None:
+            return
+        for after_s, order in self._orders.items():
+            order.update(job, belongs, after_s)
+
+    def later(self, after_s: float, now: float) -> Iterator[tuple[float, Job]]:
+        """Iterate over those that run and may be resized only after Unix time ``now``, each with that time.
+
+        The soonest comes first; ``after_s`` is as for `resizable_at`.
+        """
+        return ((due, self.by_id[id]) for due, _, id in self._order(after_s).after(now))
+
+    def not_later(self, after_s: float, now: float, most: int) -> Sequence[JobId] | None:
+        """Return all others of these jobs, in no order; None if they are more than ``most``."""
+        return self._order(after_s).not_after(now, most)
+
+    def _order(self, after_s: float) -> "_Order":
+        order = self._orders.get(after_s)
+        if order is None:
+            order = self._orders[after_s] = _Order()
+            for job in self.by_id.values():
+                order.update(job, True, after_s)
+        return order
+
+
+class _Order:
+    """Jobs in the order in which their attempts may be resized, and those of which that is not known."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._of: dict[JobId, Entry | None] = {}
+        self._unknown: dict[JobId, None] = {}
+
+    def update(self, job: Job, belongs: bool, after_s: float) -> None:
+        """Enter ``job`` anew, or leave it out."""
+        id, due = job.id, resizable_at(job, after_s) if belongs and job.running else None
+        entry = None if due is None else (due, job.sequence, id)
+        before = self._of.pop(id, None)
+        if belongs:
+            self._of[id] = entry
+        if belongs and entry is None:
+            self._unknown[id] = None
+        else:
+            self._unknown.pop(id, None)
+        if entry == before:
+            return
+        if before is not None:
+            del self._entries[bisect_left(self._entries, before)]
+        if entry is not None:
+            insort(self._entries, entry)
+
+    def after(self, now: float) -> Iterator[Entry]:
+        """Iterate over the entries that are later than Unix time ``now``."""
+        return (self._entries[number] for number in range(self._first_after(now), len(self._entries)))
+
+    def not_after(self, now: float, most: int) -> Sequence[JobId] | None:
+        """Return the other jobs; None if they are more than ``most``."""
+        first = self._first_after(now)
+        if first + len(self._unknown) > most:
+            return None
+        return [*[id for _, _, id in islice(self._entries, first)], *self._unknown]
+
+    def _first_after(self, now: float) -> int:
+        return bisect_right(self._entries, now, key=itemgetter(0))
+
+
+def resizable_at(job: Job, after_s: float) -> float | None:
+    """Return the Unix time from which the job's running attempt may be resized; None if no attempt runs.
+
+    An attempt runs for ``after_s`` seconds before that, or for ten times its job's restart cost if that is longer.
+    """
+    live = job.live
+    if live is None or live.started is None:
+        return None
+    return live.started + max(after_s, RUNS_PER_RESTART * (job.suspending.restart_cost_s or 0.0))
+
+
+def _given_back(job: Job) -> dict[NodeId, int]:
+    """Return how many parts of GPUs ``job`` might give back on each node; one that may be spread may leave a node."""
+    room = job.planned
+    assert room is not None
+    if job.spec.spread:
+        return {piece.node: piece.share for piece in room.nodes}
+    return {room.node_ids[0]: room.share - job.gpus_min}
+
+
+def _put(counts: dict[NodeId, int], node: NodeId, count: int) -> None:
+    if count:
+        counts[node] = count
+    else:
+        counts.pop(node, None)

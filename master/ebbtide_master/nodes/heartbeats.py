@@ -1,0 +1,79 @@
+"""Takes in heartbeats: it keeps their readings, passes on what they change as facts, and acknowledges them.
+
+Most heartbeats change nothing, and thousands may come in a second. So one is taken to the loop only if there is a fact.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import Event
+from ebbtide_core.model.types import GpuId, Loan, NodeId
+from ebbtide_core.resources import foreign_processes
+from ebbtide_core.supply.supply import SUPPLY_LABEL
+from ebbtide_protos.v1 import agent_pb2
+
+from ebbtide_master.clock import Clock
+from ebbtide_master.convert import MAX_NOTE_LENGTH, foreign_from_messages, loan_of
+from ebbtide_master.loop import MasterLoop
+from ebbtide_master.nodes import machine_shutdown
+from ebbtide_master.nodes.idleness import Idleness
+from ebbtide_master.nodes.quarantine import is_released
+from ebbtide_master.nodes.readings import NodeReadings
+from ebbtide_master.nodes.sessions import AgentSession
+from ebbtide_master.nodes.supplies import HeardSupplies
+
+HEARTBEAT_S: Final = 2.0
+
+
+class Heartbeats:
+    """Takes in the heartbeats of all agents."""
+
+    def __init__(self, clock: Clock, loop: MasterLoop, supplies: HeardSupplies) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._supplies = supplies
+        self._idleness = Idleness(clock)
+
+    async def take(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
+        """Take in a heartbeat; it is acknowledged once its facts are on disk. Raises `SpecError`, `StoppedError`."""
+        node, loan, readings = NodeId(session.hello.node), loan_of(heartbeat), session.readings
+        session.lent = loan is not None
+        readings.take(heartbeat)
+        self._idleness.take(node, readings)
+        await self._loop.tell_if_any(lambda cluster: self._facts(cluster, node, readings, loan, heartbeat.leaving))
+        if heartbeat.beat:
+            now = self._clock.now()
+            wanted = session.lent and self._supplies.needs_all(session.hello.labels.get(SUPPLY_LABEL, ""), now)
+            session.acknowledge(heartbeat.beat, now, wanted)
+
+    def _facts(
+        self, cluster: Cluster, id: NodeId, readings: NodeReadings, loan: Loan | None, leaving: bool
+    ) -> Iterator[Event]:
+        """Yield what a heartbeat changes, such as that a GPU became unusable."""
+        node = cluster.state.nodes[id]
+        set_aside = set(node.quarantine)
+        for gpu in readings.health_changed:
+            reading = readings.last[gpu]
+            if gpu not in set_aside or not reading.healthy:
+                reason = reading.unhealthy_reason[:MAX_NOTE_LENGTH]
+                yield e.GpuHealthChanged(id, gpu, reading.healthy, reason, reading.gone)
+        for gpu in set_aside & readings.read:
+            if is_released(readings.last[gpu], cluster):
+                yield e.GpuHealthChanged(id, gpu, True)
+        for gpu, processes in readings.processes.items():
+            yield from foreign_facts(id, gpu, processes, cluster)
+        yield from self._idleness.facts(cluster, node, readings.read)
+        yield from machine_shutdown.facts(node, leaving, self._clock.now())
+        if node.facts.loan != loan:
+            yield e.LoanAnnounced(id, loan)
+
+
+def foreign_facts(
+    node: NodeId, gpu: GpuId, processes: Iterable[agent_pb2.GpuProcess], cluster: Cluster
+) -> Iterator[Event]:
+    """Yield that a GPU has other foreign processes, or the same ones other memory; most readings change nothing."""
+    known, found = foreign_processes.on_gpu(cluster.state.nodes[node], gpu), foreign_from_messages(processes)
+    if foreign_processes.is_change(known, found):
+        yield e.ForeignUseChanged(node, gpu, found)
