@@ -34,7 +34,7 @@ from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobClass, SuspendMode
 from ebbtide_master.main import COLLECTED
 from ebbtide_master.nodes.agents import NODE_SILENCE_S
-from ebbtide_master.nodes.heartbeats import HEARTBEAT_S
+from ebbtide_master.nodes.heartbeats import interval_s
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc, job_pb2
 from masters import GIB, GPUS, Master, Node, reach, status, until
 from policy_pass import FullCluster
@@ -317,7 +317,7 @@ async def measured(home: Path, nodes: int, waiting: int, seconds: float, whole: 
             registered_s=max(each["registered_s"] for each in said),
             registered_cpu_s=registered_cpu_s,
             heartbeat_core=core,
-            heartbeat_ms=1e3 * core * HEARTBEAT_S / nodes,
+            heartbeat_ms=1e3 * core / sum(1 / interval_s(number) for number in range(nodes)),
             rss_mib=rss / 2**20,
             rss_with_jobs_mib=with_jobs / 2**20,
             lost_s=lost_s,

@@ -7,7 +7,9 @@ only if already the first step up ends it sooner by more than a restart costs. A
 of use to it, by the measured speed of its script.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from heapq import merge
 from itertools import chain, islice
 from typing import Final
 
@@ -17,6 +19,8 @@ from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.policies.draft import Draft, count_text
 from ebbtide_core.resources.elastic_jobs import resizable_at
 
+NEAR: Final = 8
+"""How many times as many jobs as nodes there have to be for the jobs to be looked for on the nodes."""
 HORIZON_S: Final = 3600.0
 """The assumed remaining run time, in seconds, of a job of unknown work."""
 
@@ -47,21 +51,12 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     if that makes no room.
     """
     best: tuple[list[Job], NodeId | None] | None = None
-    if among is None:
-        _recheck_surplus(draft, resize_after_s)
-        among = _with_surplus_for(draft, job, resize_after_s)
-    shrinkable = _shrinkable(draft, resize_after_s, among)
-    if draft.trial.is_gang(job):
-        everywhere = [*{victim.id: victim for victims in shrinkable.values() for victim in victims}.values()]
-        choices: list[tuple[NodeId | None, list[Job]]] = [(None, everywhere)]
-    else:
-        choices = [*shrinkable.items()]
-    for node, victims in choices:
+    for node, victims in _choices(draft, job, resize_after_s, among):
+        if best is not None and not _may_do_with_fewer(draft, job, best[0], victims[0]):
+            break
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best[0])):
             best = shrinks, node
-            if len(shrinks) == 1:
-                break
     if best is None:
         return False
     victims, node = best
@@ -81,42 +76,82 @@ def _recheck_surplus(draft: Draft, resize_after_s: float) -> None:
             return
 
 
-def _with_surplus_for(draft: Draft, job: Job, resize_after_s: float) -> list[Job]:
-    """Return the elastic jobs that may shrink now where ``job`` might have room if they gave their surplus back.
+def _choices(
+    draft: Draft, job: Job, resize_after_s: float, among: list[Job] | None
+) -> Iterator[tuple[NodeId | None, list[Job]]]:
+    """Yield the nodes where ``job`` might fit if elastic jobs shrank, with these jobs, the greatest surplus first.
 
-    Some of them have none. A gang might have room wherever there is a surplus, and so might a job without GPUs.
+    A gang has one choice, all nodes.
     """
-    index, placed = draft.snapshot.elastic_jobs, draft.placed_elastic()
-    surplus = index.surplus.by_id
-    if not draft.trial.is_gang(job) and job.gpus_min:
-        nodes = draft.trial.nodes_with_spare(index, job.gpus_min)
-        for other in placed.values():
-            nodes.update(draft.placements[other.id].allocation.node_ids)
-        may_shrink = index.surplus.not_later(resize_after_s, draft.snapshot.now, most=len(nodes))
-        if may_shrink is not None:
-            surplus = {id: surplus[id] for id in may_shrink if not nodes.isdisjoint(_nodes_of(surplus[id]))}
-        else:
-            planned = (id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned)
-            surplus = {id: surplus[id] for id in planned if id in surplus}
-    return list((surplus | placed).values())
-
-
-def _nodes_of(job: Job) -> tuple[NodeId, ...]:
-    return job.planned.node_ids if job.planned is not None else ()
-
-
-def _shrinkable(draft: Draft, resize_after_s: float, jobs: list[Job]) -> dict[NodeId, list[Job]]:
-    """Return, by node, the ``jobs`` with a surplus that may shrink now, the greatest surplus first."""
+    if among is None and not draft.trial.is_gang(job):
+        yield from _nodes_with_spare(draft, job, resize_after_s)
+        return
     found: dict[NodeId, list[Job]] = {}
-    for job in sorted(jobs, key=lambda job: (job.gpus_min - _share(draft, job), job.sequence)):
-        current = draft.allocation(job)
-        if current is None or not job.preemptible or current.share <= job.gpus_min:
-            continue
-        if job.running and not may_resize(draft, job, resize_after_s):
-            continue
-        for node in current.node_ids if job.spec.spread else current.node_ids[:1]:
-            found.setdefault(node, []).append(job)
-    return found
+    for other in sorted(draft.elastic() if among is None else among, key=partial(_rank, draft)):
+        if _may_shrink(draft, other, resize_after_s):
+            for node in _may_give_back_on(draft, other):
+                found.setdefault(node, []).append(other)
+    if not draft.trial.is_gang(job):
+        yield from found.items()
+    elif found:
+        yield None, [*{other.id: other for others in found.values() for other in others}.values()]
+
+
+def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
+    """Yield the same for a job that needs one node, and look at no more nodes than it takes."""
+    _recheck_surplus(draft, resize_after_s)
+    index, placed, seen = draft.snapshot.elastic_jobs, draft.placed_elastic(), set[NodeId]()
+    nodes = draft.trial.nodes_with_spare(index, job.gpus_min) & draft.trial.nodes.keys() if job.gpus_min else None
+    if nodes is not None:
+        nodes |= {node for id in placed for node in draft.placements[id].allocation.node_ids}
+    for other in _greatest_surplus_first(draft, placed, nodes):
+        if _may_shrink(draft, other, resize_after_s):
+            for node in _may_give_back_on(draft, other):
+                if node not in seen and (nodes is None or node in nodes):
+                    there = {id: index.jobs[id] for id in draft.trial.nodes[node].planned if id in index.surplus.by_id}
+                    able = [one for one in (there | placed).values() if _may_shrink(draft, one, resize_after_s)]
+                    able = [one for one in able if node in _may_give_back_on(draft, one)]
+                    yield node, sorted(able, key=partial(_rank, draft))
+                seen.add(node)
+
+
+def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], nodes: set[NodeId] | None) -> Iterator[Job]:
+    """Yield the elastic jobs with a surplus, and perhaps others, on ``nodes``; where these are many, on all nodes."""
+    index, rank = draft.snapshot.elastic_jobs, partial(_rank, draft)
+    if nodes is not None and len(nodes) * NEAR < len(index.greatest_surplus_first):
+        ids = {id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned}
+        known = {id: index.surplus.by_id[id] for id in ids if id in index.surplus.by_id and id not in draft.evictions}
+        yield from sorted((known | placed).values(), key=rank)
+        return
+    stay = (id for _, _, id in index.greatest_surplus_first if id not in placed and id not in draft.evictions)
+    yield from merge((index.jobs[id] for id in stay), sorted(placed.values(), key=rank), key=rank)
+
+
+def _may_do_with_fewer(draft: Draft, job: Job, best: list[Job], greatest: Job) -> bool:
+    """Return whether fewer than the ``best`` jobs could make room, if none has more to give back than ``greatest``."""
+    if draft.snapshot.elastic_jobs.leaving or any(draft.snapshot.job(id).spec.spread for id in draft.placements):
+        return len(best) > 1
+    surplus = _share(draft, greatest) - greatest.gpus_min
+    return len(best) > 1 and (len(best) - 1) * surplus + draft.trial.most >= job.gpus_min
+
+
+def _rank(draft: Draft, job: Job) -> tuple[int, int]:
+    """Return by what jobs are sorted, the one with the greatest surplus first."""
+    return job.gpus_min - _share(draft, job), job.sequence
+
+
+def _may_shrink(draft: Draft, job: Job, resize_after_s: float) -> bool:
+    current = draft.allocation(job)
+    if current is None or not job.preemptible or current.share <= job.gpus_min:
+        return False
+    return not job.running or may_resize(draft, job, resize_after_s)
+
+
+def _may_give_back_on(draft: Draft, job: Job) -> tuple[NodeId, ...]:
+    """Return the nodes where GPUs may be free once ``job`` has shrunk."""
+    current = draft.allocation(job)
+    assert current is not None
+    return current.node_ids if job.spec.spread else current.node_ids[:1]
 
 
 def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]) -> list[Job] | None:

@@ -7,7 +7,11 @@ memory are counted. The figures of a node are renewed when its jobs change, and 
 """
 
 import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
@@ -20,6 +24,8 @@ TRIAL_WEIGHT: Final = 10.0
 """How much more a second counts for a trial-and-error job, until it has run longer than such jobs do."""
 FRESH_S: Final = 60.0
 """The age in seconds at which the figures of a node are renewed."""
+MOST_RENEWED: Final = 32
+"""The nodes whose figures one pass renews because of their age."""
 MOST_DEMANDS: Final = 512
 """The demands of which the rates are kept."""
 TINY: Final = 1e-6
@@ -150,6 +156,7 @@ class _Rates:
 
     of_node: dict[NodeId, float] = field(default_factory=dict)
     stale: dict[NodeId, None] = field(default_factory=dict)
+    sum: float = 0.0
 
 
 class RoomRates:
@@ -163,7 +170,10 @@ class RoomRates:
         self._rates: dict[tuple[Resources, bool], _Rates] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
-        self._by_price: dict[tuple[int, bool, bool], list[Candidate]] = {}
+        self._numbers: dict[NodeId, int] = {}
+        """The order in which nodes came, which orders those of one price."""
+        self._by_price: dict[int, list[Candidate]] = {}
+        """The nodes with jobs of each priority that may step aside, the least price of a delay first."""
 
     def change(self, node: NodeId) -> None:
         """Note that the jobs with room on ``node`` changed."""
@@ -193,32 +203,31 @@ class RoomRates:
                 rates.of_node.pop(id, None)
             else:
                 rates.of_node[id] = node.alone(needed) if passed else node.together(needed)
-        rates.stale.clear()
-        return sum(rates.of_node.values())
+        if rates.stale:
+            rates.stale.clear()
+            rates.sum = sum(rates.of_node.values())
+        return rates.sum
 
-    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool) -> list[Candidate]:
-        """Return the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
+    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool) -> Iterator[Candidate]:
+        """Yield the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
         ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
         counts `NEXT_TO_NOTHING`, and it takes for ever.
         """
-        found = self._by_price.get((priority, equals, less_urgent))
-        if found is None:
-            found = []
-            for index, (id, node) in enumerate(self._nodes.items()):
-                others = [there.price for other, there in node.preemptible.items() if other > priority]
-                if less_urgent and others:
-                    found.append(Candidate(min(others) * NEXT_TO_NOTHING, index, id, float("inf")))
-                elif equals and (there := node.preemptible.get(priority)) is not None:
-                    found.append(Candidate(there.price, index, id, there.left_s))
-            found.sort()
-            self._by_price[priority, equals, less_urgent] = found
-        return found
+        seen = set[NodeId]()
+        others = [nodes for other, nodes in self._by_price.items() if other > priority] if less_urgent else []
+        for found in merge(*others):
+            if found.node not in seen:
+                seen.add(found.node)
+                yield Candidate(found.price * NEXT_TO_NOTHING, found.number, found.node, float("inf"))
+        for found in self._by_price.get(priority, ()) if equals else ():
+            if found.node not in seen:
+                yield found
 
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
         usable = self._state.books.usable
-        for id, at in self._renewed.items():
+        for id, at in islice(self._renewed.items(), MOST_RENEWED):
             if at + FRESH_S > now:
                 break
             self._changed.add(id)
@@ -226,17 +235,30 @@ class RoomRates:
             return
         gone, renewed = self._nodes.keys() - usable.keys(), list[NodeId]()
         for id in gone:
+            self._sort(id, {})
             del self._nodes[id], self._renewed[id]
-        for id, node in usable.items():
-            if id in self._changed or id not in self._nodes:
-                self._nodes[id] = self._figures(node, now)
-                self._renewed.pop(id, None)
-                self._renewed[id] = now
-                renewed.append(id)
+        new = () if len(self._nodes) == len(usable) else [id for id in usable if id not in self._nodes]
+        for id in [*sorted(self._changed & usable.keys() - {*new}), *new]:
+            figures = self._figures(usable[id], now)
+            self._sort(id, figures.preemptible)
+            self._nodes[id] = figures
+            self._renewed.pop(id, None)
+            self._renewed[id] = now
+            renewed.append(id)
         for rates in self._rates.values():
             rates.stale.update(dict.fromkeys([*gone, *renewed]))
         self._changed.clear()
-        self._by_price.clear()
+
+    def _sort(self, id: NodeId, preemptible: Mapping[int, Preemptible]) -> None:
+        """Give the node its new places among the others."""
+        known, number = self._nodes.get(id), self._numbers.setdefault(id, len(self._numbers))
+        for priority, there in known.preemptible.items() if known is not None else ():
+            nodes = self._by_price[priority]
+            del nodes[bisect_left(nodes, Candidate(there.price, number, id, there.left_s))]
+            if not nodes:
+                del self._by_price[priority]
+        for priority, there in preemptible.items():
+            insort(self._by_price.setdefault(priority, []), Candidate(there.price, number, id, there.left_s))
 
     def _figures(self, node: Node, now: float) -> _NodeRates:
         held, preemptible = list[tuple[float, Resources]](), dict[int, Preemptible]()

@@ -25,10 +25,10 @@ job that was submitted after it was due, unless that does not take its room.
 
 import math
 from bisect import insort
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size, demand_of
@@ -79,7 +79,11 @@ MOST_LOOKED_AT: Final = 64
 """The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
-MOST_WEIGHED: Final = 16
+MOST_TRIED: Final = 32
+"""The nodes, the cheapest first, on which a job looks for less urgent ones that step aside; once it has found some, it
+looks at a quarter of the rest.
+"""
+MOST_WEIGHED: Final = 4
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
 
 
@@ -188,6 +192,8 @@ class _Turns:
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
         self._first_rooms: dict[Hashable, tuple[list[NodeId], float]] = {}
         """Where due jobs are expected to fit first, by demand, until another job gets room."""
+        self._fits_in: dict[Hashable, dict[NodeId, float | None]] = {}
+        """In how many seconds they are expected to fit on each node, until something changes there."""
 
     def outlook(self, job: Job) -> Outlook:
         """Return the outlook of ``job`` now."""
@@ -253,6 +259,9 @@ class _Turns:
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
             return False
+        if self.ahead and self.weighed >= MOST_WEIGHED:
+            self.ahead += 1
+            return False
         wait_s = self._wait_s(job)
         if self._weigh(job, wait_s, due=False):
             return True
@@ -290,19 +299,28 @@ class _Turns:
         if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
         if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
-            self._first_rooms.clear()
+            self._note_changes(self.draft.placements[job.id].allocation.node_ids)
             return True
         if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
             self._too_large.clear()
-            self._first_rooms.clear()
+            self._note_changes(self.snapshot.nodes)
             return True
         known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
         return False
+
+    def _note_changes(self, nodes: Iterable[NodeId]) -> None:
+        """Forget what depends on who would have room on ``nodes``."""
+        self._first_rooms.clear()
+        for by_node in self._fits_in.values():
+            for id in nodes:
+                by_node.pop(id, None)
 
     # --- preemption ---
 
     def _weigh(self, job: Job, wait_s: float, *, due: bool) -> bool:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
+        if self.weighed >= MOST_WEIGHED:
+            return False
         mine = self.outlook(job)
         worth = price(job, mine)
         longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self.policy.bound) if due else math.inf
@@ -311,21 +329,23 @@ class _Turns:
             equals=longer < math.inf,
             less_urgent=wait_s > PATIENCE * mine.left_s,
         )
-        if self.weighed >= MOST_WEIGHED or not nodes or nodes[0].price * mine.left_s >= worth * wait_s:
+        first = next(nodes, None)
+        if first is None or first.price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best = self._best_choice(job, nodes, worth, wait_s, longer)
+        best = self._best_choice(job, chain([first], nodes), worth, wait_s, longer)
         if best is None:
             return False
         last = self.outlook(best[0][-1])
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, best, f"preempted by job {job.id}: {why}")
         self._too_large.clear()
-        self._first_rooms.clear()
+        left = [node for victim in best[0] for node in nodes_of(victim)]
+        self._note_changes([*left, *self.draft.placements[job.id].allocation.node_ids])
         return True
 
     def _best_choice(
-        self, job: Job, nodes: list[Candidate], worth: float, wait_s: float, longer: float
+        self, job: Job, nodes: Iterator[Candidate], worth: float, wait_s: float, longer: float
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
@@ -342,11 +362,14 @@ class _Turns:
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
+        tried = 0
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
-            if cheapest * left_s + at_least >= least:
+            if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
                 break
             if most_s > TWICE * left_s and (able := self._able(job, id, longer)):
+                if most_s == math.inf:
+                    tried += 1 if best is None else 4
                 found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
@@ -355,11 +378,11 @@ class _Turns:
     def _able(self, job: Job, id: NodeId, longer: float) -> list[Job]:
         """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
         node, need, there = self.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._planned_on(id)
-        if not self.draft.trial.is_gang(job) and (
-            node.idle(self.draft.trial.use(id)) + sum([gpus for gpus, _ in there]) < need
-        ):
+        left = 0 if self.draft.trial.is_gang(job) else need - node.idle(self.draft.trial.use(id))
+        if sum([gpus for gpus, _ in there]) < left:
             return []
-        return [other for gpus, other in there if (gpus or not need) and self._may_step_aside(other, job, longer)]
+        able = [entry for entry in there if (entry[0] or not need) and self._may_step_aside(entry[1], job, longer)]
+        return [] if sum([gpus for gpus, _ in able]) < left else [other for _, other in able]
 
     def _planned_on(self, id: NodeId) -> list[tuple[int, Job]]:
         """Return the jobs with room on that node, each with the number of GPUs there."""
@@ -417,9 +440,12 @@ class _Turns:
         spec, need = job.spec, -(-job.gpus_min // WHOLE)
         gang, each = self.draft.trial.is_gang(job), need // spec.nodes
         found: list[tuple[float, int, NodeId]] = []
+        fits_in = self._fits_in.setdefault(demand_of(job), {})
         for index, (id, node) in enumerate(self.snapshot.nodes.items()):
             wanted = min(each, len(node.slices)) if gang else need
-            at = self._fits_in_s(job, id, wanted)
+            if id not in fits_in:
+                fits_in[id] = self._fits_in_s(job, id, wanted)
+            at = fits_in[id]
             if at is not None and (wanted or not gang):
                 found.append((at, index, id))
         found.sort()
@@ -472,6 +498,7 @@ class _Turns:
                 pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
         if pieces:
             self.draft.trial.take(Allocation(tuple(pieces)))
+            self._note_changes([piece.node for piece in pieces])
 
 
 def _waits_since(job: Job, now: float) -> float:

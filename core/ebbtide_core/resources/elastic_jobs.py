@@ -1,8 +1,7 @@
 """Indexes the elastic jobs of a pool by what can be done about their size, so that no pass looks at all of them."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
 from ebbtide_core.estimates.restart_costs import RUNS_PER_RESTART
@@ -17,8 +16,9 @@ class ElasticJobs:
     """The elastic jobs that are promised room, by id.
 
     ``surplus`` are the ones of these with more than their smallest size, ``growable`` those with less than their
-    largest, and ``spread`` the growable ones that may grow on nodes where they have nothing yet. ``spare`` is how many
-    GPUs jobs with a surplus might give back on a node, rounded up.
+    largest, and ``spread`` the growable ones that may grow on nodes where they have nothing yet; ``leaving`` are those
+    with a surplus that may leave a node. ``spare`` is how many GPUs jobs with a surplus might give back on a node,
+    rounded up.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,12 @@ class ElasticJobs:
         self.surplus = ResizableJobs()
         self.growable = ResizableJobs()
         self.spread: dict[JobId, Job] = {}
+        self.leaving: dict[JobId, Job] = {}
         self.spare: dict[NodeId, int] = {}
         self._with_spare: dict[int, dict[NodeId, None]] = {}
+        self.greatest_surplus_first: list[tuple[int, int, JobId]] = []
+        """The jobs with a surplus, by that in parts, negated, and by submission."""
+        self._ranks: dict[JobId, tuple[int, int, JobId]] = {}
         self._parts: dict[NodeId, int] = {}
         self._given: dict[JobId, dict[NodeId, int]] = {}
         """What each job might give back, in parts of GPUs."""
@@ -49,16 +53,17 @@ class ElasticJobs:
         self.jobs[id] = job
         self.surplus.update(job, share > job.gpus_min)
         self.growable.update(job, share < job.gpus_max)
-        if share < job.gpus_max and job.spec.spread:
-            self.spread[id] = job
-        else:
-            self.spread.pop(id, None)
+        _keep(self.spread, job, share < job.gpus_max and job.spec.spread)
+        _keep(self.leaving, job, share > job.gpus_min and job.spec.spread)
+        self._sort(id, (job.gpus_min - share, job.sequence, id) if share > job.gpus_min else None)
         self._give(id, _given_back(job) if share > job.gpus_min else {})
 
     def forget(self, job: Job) -> None:
         """Leave ``job`` out."""
         self.jobs.pop(job.id, None)
         self.spread.pop(job.id, None)
+        self.leaving.pop(job.id, None)
+        self._sort(job.id, None)
         self.surplus.update(job, False)
         self.growable.update(job, False)
         self._give(job.id, {})
@@ -73,6 +78,17 @@ class ElasticJobs:
             if free:
                 found.update([node for node in nodes if free + self.spare.get(node, 0) >= count])
         return found
+
+    def _sort(self, id: JobId, rank: tuple[int, int, JobId] | None) -> None:
+        before = self._ranks.pop(id, None)
+        if rank is not None:
+            self._ranks[id] = rank
+        if rank == before:
+            return
+        if before is not None:
+            del self.greatest_surplus_first[bisect_left(self.greatest_surplus_first, before)]
+        if rank is not None:
+            insort(self.greatest_surplus_first, rank)
 
     def _give(self, id: JobId, parts: dict[NodeId, int]) -> None:
         before = self._given.get(id, {})
@@ -121,10 +137,6 @@ class ResizableJobs:
         """
         return ((due, self.by_id[id]) for due, _, id in self._order(after_s).after(now))
 
-    def not_later(self, after_s: float, now: float, most: int) -> Sequence[JobId] | None:
-        """Return all others of these jobs, in no order; None if they are more than ``most``."""
-        return self._order(after_s).not_after(now, most)
-
     def _order(self, after_s: float) -> "_Order":
         order = self._orders.get(after_s)
         if order is None:
@@ -135,24 +147,19 @@ class ResizableJobs:
 
 
 class _Order:
-    """Jobs in the order in which their attempts may be resized, and those of which that is not known."""
+    """Jobs in the order in which their attempts may be resized; those of which that is not known are left out."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._of: dict[JobId, Entry | None] = {}
-        self._unknown: dict[JobId, None] = {}
+        self._of: dict[JobId, Entry] = {}
 
     def update(self, job: Job, belongs: bool, after_s: float) -> None:
         """Enter ``job`` anew, or leave it out."""
-        id, due = job.id, resizable_at(job, after_s) if belongs and job.running else None
-        entry = None if due is None else (due, job.sequence, id)
-        before = self._of.pop(id, None)
-        if belongs:
-            self._of[id] = entry
-        if belongs and entry is None:
-            self._unknown[id] = None
-        else:
-            self._unknown.pop(id, None)
+        due = resizable_at(job, after_s) if belongs and job.running else None
+        entry = None if due is None else (due, job.sequence, job.id)
+        before = self._of.pop(job.id, None)
+        if entry is not None:
+            self._of[job.id] = entry
         if entry == before:
             return
         if before is not None:
@@ -162,17 +169,8 @@ class _Order:
 
     def after(self, now: float) -> Iterator[Entry]:
         """Iterate over the entries that are later than Unix time ``now``."""
-        return (self._entries[number] for number in range(self._first_after(now), len(self._entries)))
-
-    def not_after(self, now: float, most: int) -> Sequence[JobId] | None:
-        """Return the other jobs; None if they are more than ``most``."""
-        first = self._first_after(now)
-        if first + len(self._unknown) > most:
-            return None
-        return [*[id for _, _, id in islice(self._entries, first)], *self._unknown]
-
-    def _first_after(self, now: float) -> int:
-        return bisect_right(self._entries, now, key=itemgetter(0))
+        first = bisect_right(self._entries, now, key=itemgetter(0))
+        return (self._entries[number] for number in range(first, len(self._entries)))
 
 
 def resizable_at(job: Job, after_s: float) -> float | None:
@@ -193,6 +191,13 @@ def _given_back(job: Job) -> dict[NodeId, int]:
     if job.spec.spread:
         return {piece.node: piece.share for piece in room.nodes}
     return {room.node_ids[0]: room.share - job.gpus_min}
+
+
+def _keep(jobs: dict[JobId, Job], job: Job, belongs: bool) -> None:
+    if belongs:
+        jobs[job.id] = job
+    else:
+        jobs.pop(job.id, None)
 
 
 def _put(counts: dict[NodeId, int], node: NodeId, count: int) -> None:

@@ -1,7 +1,6 @@
 """Finds which GPUs a job would get, in a trial over the books that can be changed and thrown away."""
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import Fitting
@@ -67,15 +66,13 @@ class Trial:
         for count, nodes in self._room.idle.items():
             if count:
                 yield from nodes
-        yield from self.sharing()
+        yield from self._room.shared
+        yield from self._books.beside
 
     def nodes_with_spare(self, elastic: ElasticJobs, share: int) -> set[NodeId]:
         """Return the nodes, and perhaps others, that have room for ``share`` if elastic jobs give a surplus back."""
-        return elastic.nodes_with(-(-share // WHOLE), self._room.idle).union(self.sharing())
-
-    def sharing(self) -> Iterator[NodeId]:
-        """Iterate over the nodes where a GPU in use may have a part that is free."""
-        return chain(self._room.shared, self._books.beside)
+        found = elastic.nodes_with(-(-share // WHOLE), self._room.idle)
+        return found.union(self._room.shared, self._books.beside)
 
     @property
     def room(self) -> Room:

@@ -27,7 +27,7 @@ from ebbtide_master.convert import (
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
 from ebbtide_master.nodes.finished_jobs import ended_jobs
-from ebbtide_master.nodes.heartbeats import HEARTBEAT_S, Heartbeats, foreign_facts
+from ebbtide_master.nodes.heartbeats import Heartbeats, foreign_facts, interval_s
 from ebbtide_master.nodes.relay import Relay, source_of_launch
 from ebbtide_master.nodes.sessions import AgentSession, Sessions
 from ebbtide_master.nodes.snapshot_windows import read_snapshot
@@ -71,9 +71,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._silent = silent
         self._enrolment = enrolment
         self._heartbeats = Heartbeats(clock, loop, supplies)
-        self._welcome = agent_pb2.Welcome(
-            cluster_id=cluster_id, epoch=epoch, heartbeat_s=HEARTBEAT_S, protocol=protocol.PROTOCOL, deltas=True
-        )
+        self._cluster_id = cluster_id
+        self._epoch = epoch
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
         self._relay = Relay()
 
@@ -153,7 +152,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         """
         if refusal := protocol.refuse(hello.protocol, "agent"):
             return refusal
-        if hello.cluster_id and hello.cluster_id != self._welcome.cluster_id and hello.attempts:
+        if hello.cluster_id and hello.cluster_id != self._cluster_id and hello.attempts:
             return f"the node has attempts of another cluster ({hello.cluster_id})"
         old = self._sessions.attached(NodeId(hello.node))
         if old is None or old.hello.incarnation == hello.incarnation:
@@ -168,7 +167,14 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             self._end(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
-        session.send(agent_pb2.MasterMessage(welcome=self._welcome))
+        welcome = agent_pb2.Welcome(
+            cluster_id=self._cluster_id,
+            epoch=self._epoch,
+            heartbeat_s=interval_s(self._sessions.count),
+            protocol=protocol.PROTOCOL,
+            deltas=True,
+        )
+        session.send(agent_pb2.MasterMessage(welcome=welcome))
         return session
 
     def _closed(self, node: NodeId, session: AgentSession) -> None:

@@ -118,6 +118,11 @@ class Sessions:
         del self._by_node[node]
         return True
 
+    @property
+    def count(self) -> int:
+        """How many nodes are connected."""
+        return len(self._by_node)
+
     def attached(self, node: NodeId) -> AgentSession | None:
         """Return the node's session, even if the node has not registered yet."""
         return self._by_node.get(node)

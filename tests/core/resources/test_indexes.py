@@ -4,7 +4,7 @@ import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 
@@ -54,10 +54,9 @@ def check_elastic(pool: PoolState) -> None:
             dues = {id: resizable_at(job, after_s) if job.running else None for id, job in jobs.by_id.items()}
             due = [(at, jobs.by_id[id]) for id, at in dues.items() if at is not None]
             assert list(jobs.later(after_s, 0.0)) == sorted(due, key=lambda found: (found[0], found[1].sequence))
-            at = min((at for at, _ in due), default=0.0)
-            others = sorted(id for id, known in dues.items() if (known or 0.0) <= at)
-            assert sorted(jobs.not_later(after_s, at, len(others)) or ()) == others
-            assert jobs.not_later(after_s, at, len(others) - 1) is None
+    surplus = sorted((job.gpus_min - sizes[id], job.sequence, id) for id, job in index.surplus.by_id.items())
+    assert index.greatest_surplus_first == surplus
+    assert index.leaving == {id: job for id, job in index.surplus.by_id.items() if job.spec.spread}
     check_spare(pool)
 
 
@@ -190,6 +189,10 @@ def scan_all(draft: Draft) -> list[Job]:
     return draft.elastic()
 
 
+def at_all_nodes(draft: Draft, job: Job, after_s: float) -> Iterator[tuple[NodeId | None, list[Job]]]:
+    return elastic._choices(draft, job, after_s, draft.elastic())
+
+
 def journal_of(seed: int, policy: str) -> tuple[list[tuple[float, e.Event]], list[tuple[float, float]]]:
     """What a cluster decides, and when it asks to be woken, while jobs come, go and change."""
     dice = random.Random(seed)
@@ -230,7 +233,8 @@ def test_looking_only_where_there_is_room_decides_the_same_as_looking_at_all_ela
 ) -> None:
     near = journal_of(seed, policy)
     monkeypatch.setattr(elastic, "_near_room", scan_all)
-    monkeypatch.setattr(elastic, "_with_surplus_for", lambda draft, job, after_s: draft.elastic())
+    monkeypatch.setattr(elastic, "_nodes_with_spare", at_all_nodes)
+    monkeypatch.setattr(elastic, "_may_do_with_fewer", lambda draft, job, best, greatest: True)
     monkeypatch.setattr(elastic, "_recheck_growable", lambda draft, after_s, keep: None)
     monkeypatch.setattr(elastic, "_recheck_surplus", lambda draft, after_s: None)
     assert journal_of(seed, policy) == near

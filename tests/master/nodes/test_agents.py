@@ -8,6 +8,7 @@ import grpc
 import pytest
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes import agents
+from ebbtide_master.nodes.heartbeats import HEARTBEAT_S
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
@@ -28,7 +29,7 @@ async def test_a_node_is_welcomed_and_shown(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         welcome = await master.connect(make_hello("n1")).register()
         assert (welcome.cluster_id, welcome.epoch) == (master.store.cluster_id, 1)
-        assert welcome.heartbeat_s == agents.HEARTBEAT_S
+        assert welcome.heartbeat_s == HEARTBEAT_S
         node = await master.until_node("n1", "up")
         assert [gpu.info.uuid for gpu in node.gpus] == ["n1-0", "n1-1"]
         assert (node.cpus, node.mem_bytes, node.checkpoint_root_id) == (8.0, 64 * GIB, "root")

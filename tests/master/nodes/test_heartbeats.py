@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ebbtide_core.model import limits
 from ebbtide_core.model.settings import IdleAction, IdleSettings, Settings
 from ebbtide_core.model.types import GpuId
+from ebbtide_master.nodes.agents import NODE_SILENCE_S
+from ebbtide_master.nodes.heartbeats import interval_s
 from ebbtide_master.nodes.readings import NodeReadings
 from ebbtide_protos.v1 import agent_pb2
 
@@ -147,3 +150,10 @@ def test_deltas_leave_behind_what_complete_heartbeats_do(seed: int) -> None:
             foreign[number] |= {gpu: [each.pid for each in there] for gpu, there in readings.processes.items()}
         assert found[0] == found[1], seed
         assert foreign[0] == foreign[1], seed
+
+
+def test_heartbeats_come_less_often_where_there_are_thousands_of_nodes_but_four_times_before_one_counts_as_lost() -> (
+    None
+):
+    assert [interval_s(connected) for connected in (1, 1600, 3200, limits.MAX_AGENTS)] == [2.0, 2.0, 4.0, 5.0]
+    assert 4 * interval_s(limits.MAX_AGENTS) <= NODE_SILENCE_S
