@@ -16,7 +16,7 @@ SMALL = {
     "pytorch": "--steps 150 --width 8 --batch 64",
     "hf": "--steps 60 --width 16 --batch 4",
     "lightning": "--steps 600 --width 64",
-    "plain": "--steps 150 --width 128 --batch 1024",
+    "plain": "--steps 1500 --width 128 --batch 1024",
 }
 """Options that make the work of each template small, with enough steps to be suspended on the way."""
 TEMPLATES = [pytest.param(name, marks=() if name == "plain" else pytest.mark.slow) for name in STARTERS]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ebbtide_master.nodes import agents
+from ebbtide_master.nodes import heartbeats
 
 from tests.agent.chaos.chaos import NODE, PROFILE, Chaos
 from tests.e2e.cluster import ANY_ACCOUNT, processes_of
@@ -18,7 +18,7 @@ from tests.master.world import a_master
 async def suffer(seed: int, injections: int, monkeypatch: pytest.MonkeyPatch) -> Chaos:
     """Let so many things go wrong, and then all be well."""
     print(f"seed {seed}")
-    monkeypatch.setattr(agents, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_S", 0.1)
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         home = Path(folder)
         monkeypatch.setenv("EBB_HOME", folder)

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import ebbtide_agent.link.link
 import ebbtide_master.clock
 import ebbtide_master.nodes.agents
+import ebbtide_master.nodes.heartbeats
 from ebbtide_agent.link.endpoint import Endpoint
 from ebbtide_agent.link.link import MasterLink
 from ebbtide_agent.node import NodeDescription
@@ -412,6 +413,6 @@ def simulated(world: World) -> Iterator[Path]:
         folder as path,
         patch.object(ebbtide_agent.link.link, "grpc", fake_grpc),
         patch.object(ebbtide_master.clock, "time", world.wall),
-        patch.object(ebbtide_master.nodes.agents, "HEARTBEAT_S", HEARTBEAT_S),
+        patch.object(ebbtide_master.nodes.heartbeats, "HEARTBEAT_S", HEARTBEAT_S),
     ):
         yield Path(path)
