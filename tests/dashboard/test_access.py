@@ -370,7 +370,10 @@ async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(
         agent = await stage.master.agent_with(stage.tokens["ada"])
         job, ann = await a_job(stage), await stage.logged_in("ann")
         await agent.receive("launch")
+        own = await ann.stream(f"/stream/jobs/{job}")
         await agent.report(job, 1, RUNNING)
+        await own.until(lambda name, data: name == "job" and data["state"] == "RUNNING")
+        own.close()
         answering = asyncio.create_task(answer_reads(agent, b"the first line\n", ends=False))
         path = f"/jobs/{job}/log.txt"
         assert b"the first line" in await ann.broken_off(path, lambda: end(stage, "ann"))
