@@ -401,7 +401,7 @@ async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):
             assert (await ann.get(path)).status == 429
         for stream in streams:
             stream.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while any(session.streams for session in stage.dashboard.sessions.all()):
                 await asyncio.sleep(0.01)
 

@@ -104,7 +104,7 @@ async def test_a_page_that_nobody_sees_is_not_made(tmp_path, monkeypatch):
         await viewer.next()
         assert list(stage.dashboard.feed._topics) == [Wanted(user="ann")]
         viewer.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while stage.dashboard.feed._topics:
                 await asyncio.sleep(0.01)
 

@@ -27,7 +27,7 @@ from ebbtide_master.throttle.fair_queue import use_queue
 
 from tests.core.lab import registration
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Disk:

@@ -32,7 +32,7 @@ def seen(*pids, uuid="GPU-0", mem_bytes=GIB):
 
 
 async def done(notifier):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while notifier._running:
             await asyncio.sleep(0.005)
 

@@ -77,7 +77,7 @@ class Bench:
         return await self.freeing.prove_free(key, allocation)
 
     async def outcome(self, key=JOB) -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while key not in self.attempts.freed:
                 await asyncio.sleep(0.001)
         return self.attempts.freed[key]

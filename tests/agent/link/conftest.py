@@ -16,7 +16,7 @@ from ebbtide_agent.node import NodeDescription
 from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 class Attempts:

@@ -122,7 +122,7 @@ async def test_without_room_there_is_none(tmp_path, options):
 async def test_one_that_nobody_takes_ends(tmp_path):
     async with pool(tmp_path, idle_s=0.01) as (standbys, spawner, prepare):
         await prepare(attempt(tmp_path))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while spawner.held():
                 await asyncio.sleep(0.005)
         assert await standbys.take(attempt(tmp_path)) is None

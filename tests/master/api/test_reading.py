@@ -275,7 +275,7 @@ class TestLogs:
             await master.becomes(job, "RUNNING")
             over.add(2)
             await agent.report(job, 2, FREED)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert await reading == b"begin more end"
             serving.cancel()
 

@@ -243,7 +243,7 @@ async def test_a_node_that_is_back_in_time_is_not_lost(tmp_path: Path, monkeypat
         await master.until_node("n1", "down")
         await master.agent("n1", attempts=[make_status(job, 1, RUNNING)])
         lonely.vanish()  # went after the first one did: when it is lost, the first one's time is over as well
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True)):
                 if event.kind == "NodeLost":
                     assert event.node == "n2"
@@ -263,7 +263,7 @@ async def test_a_gpu_that_becomes_unhealthy_is_told_once_and_not_used(tmp_path: 
         for healthy in (True, False, False, True, False):
             await agent.send(heartbeat=beat(healthy))
         job = await master.submit(hold=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await master.kinds()).count("GpuHealthChanged") < 3:
                 await asyncio.sleep(0.005)
         (gpu,) = (await master.until_node("n1", "up")).gpus
@@ -298,7 +298,7 @@ async def test_a_node_is_heard_about_its_own_attempts_only(tmp_path: Path) -> No
         for phase in (EXITED, FREED, REFUSED):
             await other.report(job, 1, phase)
         await other.send(heartbeat=agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n2-0", healthy=False)]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while "GpuHealthChanged" not in await master.kinds():  # all that came before it was heard
                 await asyncio.sleep(0.005)
         assert (await master.show(job)).state == job_pb2.JOB_STATE_RUNNING

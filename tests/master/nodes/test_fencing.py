@@ -27,7 +27,7 @@ async def confirm_dead(master: Master, node: str) -> client_pb2.NodeReply:
 
 async def node_with(master: Master, name: str, strays: int) -> client_pb2.Node:
     """The node once so many attempts are set aside there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             [node] = [n for n in (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes if n.name == name]
             if len(node.strays) == strays:

@@ -24,7 +24,7 @@ async def changes(master, agent) -> int:
     """How often foreign use has changed, once all that the agent said was heard."""
     job = await master.submit(hold=True)
     await agent.report(job, 1, RUNNING)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await agent.send(heartbeat=agent_pb2.Heartbeat(gpus=[agent_pb2.GpuReading(uuid="n1-1", healthy=False)]))
         while "GpuHealthChanged" not in await master.kinds():
             await asyncio.sleep(0.005)
@@ -35,7 +35,7 @@ async def test_a_gpu_with_a_foreign_process_is_offered_at_the_heartbeat_that_sho
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1", gpus=1)
         await agent.send(heartbeat=beat(process()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while "ForeignUseChanged" not in await master.kinds():
                 await asyncio.sleep(0.005)
         job = await master.submit()

@@ -146,7 +146,7 @@ async def test_a_log_is_there_after_its_node_has_gone_and_goes_when_its_job_is_r
         await agent.report(job, 1, FREED)
         await master.becomes(job, "COMPLETED")
         path = tmp_path / f"logs/{job}/1.n1.log"
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while not path.exists():
                 await asyncio.sleep(0.01)
         agent.vanish()
@@ -208,7 +208,7 @@ async def test_of_a_log_that_went_with_its_node_the_others_are_shown(
         await master.becomes(job, "SUSPENDED")
         second = await master.agent("n2")  # it has the same checkpoints
         await agent.hang_up()
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while (why := await outcome(master.ask.RemoveNode(client_pb2.NodeRequest(node="n1")))) != "done":
                 assert "not lost yet" in why
                 await asyncio.sleep(0.02)

@@ -39,7 +39,7 @@ def rule(target, *moments):
 
 
 async def until(holds):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.005)
 

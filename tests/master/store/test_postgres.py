@@ -28,7 +28,7 @@ from tests.postgres import Server, rows
 
 pytestmark = pytest.mark.postgres
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 AFTER_RESTORE = Path(__file__).resolve().parents[3] / "deploy" / "postgresql" / "after_restore.sql"
 
 

@@ -223,7 +223,7 @@ def test_an_agent_renews_what_has_a_third_of_its_life_left_and_nothing_else(tmp_
             there = await master.reach(master.service.agent_port, (key, certificate))
             proof = Credentials(tmp_path, "ws2", tmp_path / kept)
             keeping = asyncio.create_task(proof.keep(there, Endpoint("localhost", 1)))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while kept == "old" and load(tmp_path / kept) == before:
                     await asyncio.sleep(0.005)
             await master.attached((key, certificate), "ws2")

@@ -135,7 +135,7 @@ async def _phase(conversation, phase):
 
 async def _heartbeat(conversation, holds):
     """The GPUs of the first heartbeat of which this holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds(*(gpus := (await conversation.receive("heartbeat")).gpus)):
             pass
     return gpus
