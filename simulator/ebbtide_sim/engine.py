@@ -135,7 +135,7 @@ class Simulation:
         keep_jobs: bool = False,
     ) -> None:
         self.world = world or SimulatedWorld()
-        # The papers assume that every job can suspend.
+        # The papers assume that every job can suspend, if work survives that at all.
         self.cluster = Cluster(policy, Assumptions(self.world.speedup, can_suspend=self.world.resumable))
         self._pool = self.cluster.state.pools[DEFAULT_POOL]
         self.now = 0.0

@@ -101,13 +101,12 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
     """Yield the same for a job that needs one node, and look at no more nodes than it takes."""
     _recheck_surplus(draft, resize_after_s)
     index, placed, seen = draft.snapshot.elastic_jobs, draft.placed_elastic(), set[NodeId]()
-    nodes = draft.trial.nodes_with_spare(index, job.gpus_min) & draft.trial.nodes.keys() if job.gpus_min else None
-    if nodes is not None:
-        nodes |= {node for id in placed for node in draft.placements[id].allocation.node_ids}
+    changed = {node for id in placed for node in draft.placements[id].allocation.node_ids}
+    nodes = (draft.trial.nodes_with_spare(index, job.gpus_min) | changed) & draft.trial.nodes.keys()
     for other in _greatest_surplus_first(draft, placed, nodes):
         if _may_shrink(draft, other, resize_after_s):
             for node in _may_give_back_on(draft, other):
-                if node not in seen and (nodes is None or node in nodes):
+                if node in nodes and node not in seen:
                     there = {id: index.jobs[id] for id in draft.trial.nodes[node].planned if id in index.surplus.by_id}
                     able = [one for one in (there | placed).values() if _may_shrink(draft, one, resize_after_s)]
                     able = [one for one in able if node in _may_give_back_on(draft, one)]
@@ -115,11 +114,11 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
                 seen.add(node)
 
 
-def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], nodes: set[NodeId] | None) -> Iterator[Job]:
+def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], nodes: set[NodeId]) -> Iterator[Job]:
     """Yield the elastic jobs with a surplus, and perhaps others, on ``nodes``; where these are many, on all nodes."""
     index, rank = draft.snapshot.elastic_jobs, partial(_rank, draft)
-    if nodes is not None and len(nodes) * NEAR < len(index.greatest_surplus_first):
-        ids = {id for node in nodes if node in draft.trial.nodes for id in draft.trial.nodes[node].planned}
+    if len(nodes) * NEAR < len(index.greatest_surplus_first):
+        ids = {id for node in nodes for id in draft.trial.nodes[node].planned}
         known = {id: index.surplus.by_id[id] for id in ids if id in index.surplus.by_id and id not in draft.evictions}
         yield from sorted((known | placed).values(), key=rank)
         return

@@ -3,7 +3,8 @@
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
 those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
 the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. GPUs, CPUs and
-memory are counted. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old.
+memory are counted. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old, those of
+`MOST_RENEWED` nodes in a pass.
 """
 
 import math

@@ -349,8 +349,9 @@ class _Turns:
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
-        What bounds the choice on a node may be a minute old, in which a price hardly falls by half. Half of it times
-        `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be cheaper.
+        What bounds the choice on a node is mostly less than a minute old, in which a price hardly falls by half. Half
+        of it times `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be
+        cheaper.
         """
         best, least, left_s = None, worth * wait_s, self.outlook(job).left_s
         if self.draft.trial.is_gang(job):

@@ -238,3 +238,19 @@ def test_looking_only_where_there_is_room_decides_the_same_as_looking_at_all_ela
     monkeypatch.setattr(elastic, "_recheck_growable", lambda draft, after_s, keep: None)
     monkeypatch.setattr(elastic, "_recheck_surplus", lambda draft, after_s: None)
     assert journal_of(seed, policy) == near
+
+
+@pytest.mark.parametrize("policy", ["fitgpp", "fifo", "priority", "tide"])
+def test_a_job_without_gpus_waits_though_an_elastic_one_with_a_surplus_is_on_a_node_that_is_drained(
+    policy: str,
+) -> None:
+    lab = Lab(policy, nodes="ab", gpus=4, resize_after_s="20")
+    elastic_job = lab.running(1, 4)
+    assert elastic_job.planned is not None
+    assert elastic_job.planned.share > elastic_job.gpus_min
+    lab.wait(100.0)
+    [there] = elastic_job.planned.node_ids
+    lab.tell(e.NodeDrained(node=there, user="ann", reason="", deadline=None))
+    waiting = lab.submit(0, cpus=100_000.0)
+    lab.wait(100.0)
+    assert waiting.planned is None
