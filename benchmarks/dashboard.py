@@ -29,8 +29,8 @@ import grpc
 import psutil
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc, job_pb2, timeline_pb2, user_pb2
 from ebbtide_web import serve as serving
+from ebbtide_web.access.sessions import Links
 from ebbtide_web.dashboard import DashboardSettings
-from ebbtide_web.sessions import Links
 
 NODES, GPUS, JOBS, VIEWERS = 1000, 8, 10_000, 50
 GIB = 2**30

@@ -24,7 +24,7 @@ import grpc
 import psutil
 from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2
 from ebbtide_web import serve as serving
-from ebbtide_web.sessions import Links
+from ebbtide_web.access.sessions import Links
 from masters import GIB, GPUS, Master, Node, reach, status, until
 
 from dashboard import STREAMS, VIEWERS, Viewer, cpu_of, log_in

@@ -9,9 +9,8 @@ from ebbtide_protos.quantities import printable
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ebbtide_web.changes import BadInputError
-from ebbtide_web.sessions import Session
-from ebbtide_web.shared_page import encoded
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.board.shared_page import encoded
 
 HERE: Final = Path(__file__).parent
 _ENVIRONMENT: Final = jinja2.Environment(
@@ -20,6 +19,10 @@ _ENVIRONMENT: Final = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     finalize=lambda value: printable(value) if type(value) is str else value,
 )
+
+
+class BadInputError(Exception):
+    """What was asked for makes no sense; the message names the field and the limit."""
 
 
 class Templates:

@@ -2,21 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_web import streams
-from ebbtide_web.feed import SharedFeed
-from ebbtide_web.guard import Origin
+from ebbtide_web.access.guard import Origin
+from ebbtide_web.access.sessions import OVER, SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
+from ebbtide_web.board.feed import SharedFeed
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
-from ebbtide_web.replays import Replays
-from ebbtide_web.sessions import SESSION_S, Failures, Links, NoRoomError, Session, WebSessions
-from ebbtide_web.timeline_answers import TimelineAnswers
-from ebbtide_web.usage_ledger import UsageLedger
 
 CHECKED_S: Final = 3.0
 """Seconds after which the master is asked again whether a session's token still holds."""
@@ -47,9 +43,6 @@ class Dashboard:
     settings: DashboardSettings
     master: Master
     feed: SharedFeed
-    usage: UsageLedger
-    timeline: TimelineAnswers
-    replays: Replays
     sessions: WebSessions = field(default_factory=WebSessions)
     failures: Failures = field(default_factory=Failures)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -63,6 +56,10 @@ class Dashboard:
         return "__Secure-ebbtide" if self.settings.base else "__Host-ebbtide"
 
     # --- sessions ---
+
+    def session_of(self, cookies: Mapping[str, str]) -> Session | None:
+        """Return the session of a browser; None if it has none, or if that is over."""
+        return self.sessions.find(cookies.get(self.cookie, ""))
 
     async def log_in(self, token: str) -> tuple[Session, str]:
         """Open a session with a token of its own, made with ``token``; return it and the text of its cookie."""
@@ -90,7 +87,7 @@ class Dashboard:
             return await self.master.call(method, request, session.token)
         except MasterRefusedError as error:
             if error.status == 401:
-                session.end(streams.OVER)
+                session.end(OVER)
             raise
 
     async def check(self, session: Session) -> None:
@@ -103,7 +100,7 @@ class Dashboard:
             session.role = who.user.role
         except MasterRefusedError as error:
             if error.status == 401:
-                session.end(streams.OVER)
+                session.end(OVER)
         except AwayError:
             pass  # what is shown is what was shown before; nothing can be changed meanwhile
 
@@ -116,7 +113,7 @@ class Dashboard:
                 if session.streams:
                     await self.check(session)
 
-    async def close(self) -> None:
+    async def end_sessions(self) -> None:
         """End all sessions, and revoke their tokens."""
         ended = self.sessions.all()
         for session in ended:
@@ -124,7 +121,3 @@ class Dashboard:
         with suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 await asyncio.gather(*(self.revoke(session) for session in ended))
-        await self.usage.close()
-        await self.timeline.close()
-        await self.replays.close()
-        await self.master.close()

@@ -10,10 +10,10 @@ from typing import Final
 
 import uvicorn
 
+from ebbtide_web.access.guard import App, Origin
+from ebbtide_web.access.unix_socket import UnixSocket, listen_at
 from ebbtide_web.app import make_app
 from ebbtide_web.dashboard import Dashboard, DashboardSettings
-from ebbtide_web.guard import App, Origin
-from ebbtide_web.unix_socket import UnixSocket, listen_at
 
 DEFAULT_PORT: Final = 8642
 PROXY_PORT: Final = 443

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from ebbtide_protos.v1 import agent_pb2, client_pb2, client_pb2_grpc, job_pb2, timeline_pb2, usage_pb2, user_pb2
 from ebbtide_web import serve as serving
+from ebbtide_web.access.sessions import Links
 from ebbtide_web.dashboard import DashboardSettings
-from ebbtide_web.sessions import Links
 
 from tests.dashboard.hostile import CORPUS
 

@@ -17,9 +17,9 @@ from ebbtide_protos import home_socket
 from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_web import serve as serving
+from ebbtide_web.access.sessions import Links
 from ebbtide_web.dashboard import Dashboard, DashboardSettings
 from ebbtide_web.reach import AwayError
-from ebbtide_web.sessions import Links
 
 from tests.master.world import DEADLINE_S, Master, a_master
 

@@ -9,9 +9,9 @@ import pytest
 from ebbtide_core.views.digest import digest
 from ebbtide_protos.v1 import client_pb2, user_pb2
 from ebbtide_web import dashboard as dashboards
-from ebbtide_web import sessions
-from ebbtide_web.changes import VERBS
-from ebbtide_web.guard import HEADERS
+from ebbtide_web.access import sessions
+from ebbtide_web.access.guard import HEADERS
+from ebbtide_web.pages.job import VERBS
 from starlette.routing import Mount
 
 from tests.dashboard.stage import a_stage, answer_reads
@@ -313,6 +313,15 @@ async def test_after_some_failures_nobody_logs_in_for_a_minute(tmp_path, monkeyp
         assert not stage.dashboard.failures.too_many("10.0.0.9"), "another address may"
         stage.dashboard.failures._now = lambda: time.monotonic() + sessions.FAILURES_S
         assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"token": 7}', b"[" * 10_000])
+async def test_a_login_that_makes_no_sense_is_refused_in_words(tmp_path, monkeypatch, body):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        for kind in ("code", "token"):
+            _, writer, status, _ = await stage.visitor().send("POST", f"/login/{kind}", body)
+            writer.close()
+            assert status in (400, 401), kind
 
 
 async def test_a_session_has_a_token_of_its_own_which_ends_with_it(tmp_path, monkeypatch):

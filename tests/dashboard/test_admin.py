@@ -5,9 +5,9 @@ import time
 
 import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, user_pb2
-from ebbtide_web import admin_page
-from ebbtide_web.admin_page import ADMIN_VERBS, admin_change
-from ebbtide_web.changes import BadInputError
+from ebbtide_web.answers import BadInputError
+from ebbtide_web.pages import admin as admin_page
+from ebbtide_web.pages.admin import ADMIN_VERBS, admin_change
 
 from tests.dashboard.stage import a_stage
 from tests.dashboard.test_access import facts

@@ -4,8 +4,8 @@ import json
 import math
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
-from ebbtide_web import array_facts, streams
-from ebbtide_web.array_facts import LETTERS, WantedTasks
+from ebbtide_web.pages import array as array_page
+from ebbtide_web.pages.array import LETTERS, WantedTasks
 
 from tests.dashboard.stage import a_stage
 from tests.dashboard.test_access import a_job
@@ -28,7 +28,7 @@ def test_an_address_names_a_param_a_metric_and_a_page_and_what_makes_no_sense_is
     wanted = WantedTasks.read({"param": "lr", "metric": "loss", "page": "3"})
     assert wanted == WantedTasks("lr", "loss", 3)
     request = wanted.request("17")
-    assert (request.first, request.limit) == (3 * array_facts.PAGE, array_facts.PAGE)
+    assert (request.first, request.limit) == (3 * array_page.PAGE, array_page.PAGE)
     assert WantedTasks.read({"param": "a\0", "metric": "\u202e", "page": "-1"}) == WantedTasks()
     assert WantedTasks.read({"page": "9" * 9}) == WantedTasks()
 
@@ -38,12 +38,12 @@ def test_what_is_no_number_is_none_and_no_column_is_left_out():
         indices=[0, 1], states=bytes([job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_FAILED]), x=[1.0, math.nan],
         y=[math.inf, 2.0],
     )  # fmt: skip
-    found = array_facts.array_facts(reply, WantedTasks())
+    found = array_page.array_facts(reply, WantedTasks())
     assert (found["states"], found["x"], found["y"], found["pages"]) == ("rf", [1.0, None], [None, 2.0], 1)
 
 
 async def test_an_array_is_followed_as_its_tasks_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "ARRAY_S", 0.05)
+    monkeypatch.setattr(array_page, "ARRAY_S", 0.05)
     async with a_stage(tmp_path, monkeypatch) as stage:
         array, ann = await an_array(stage, "0.1", "0.2"), await stage.logged_in("ann")
         stream = await ann.stream(f"/stream/arrays/{array}")
@@ -56,7 +56,7 @@ async def test_an_array_is_followed_as_its_tasks_go_on(tmp_path, monkeypatch):
 
 
 async def test_the_page_of_an_array_as_a_job_has_its_first_tasks(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_facts, "PAGE", 2)
+    monkeypatch.setattr(array_page, "PAGE", 2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         array, ann = await an_array(stage, "0.1", "0.2", "0.3"), await stage.logged_in("ann")
         found = (await ann.get(f"/jobs/{array}/tasks")).json

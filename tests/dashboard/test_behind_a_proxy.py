@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ebbtide_master.tls.authority import Authority, create
-from ebbtide_web import sessions
+from ebbtide_web.access import sessions
 from ebbtide_web.serve import Proxied
 
 from tests.dashboard.looking import watched

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ebbtide_web.changes import VERBS
+from ebbtide_web.pages.job import VERBS
 
 from tests.dashboard.looking import NARROW, SIZES, WAIT_MS, WIDE, controls, out_of_reach, serious, watched
 from tests.drawing import some_of

@@ -6,8 +6,9 @@ import json
 import pytest
 from ebbtide_core.events import EVENT_TYPES
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_web import events_page, streams
-from ebbtide_web.events_page import SUBJECTS, WantedEvents, in_words
+from ebbtide_web import streams
+from ebbtide_web.pages import events as events_page
+from ebbtide_web.pages.events import SUBJECTS, WantedEvents, in_words
 
 from tests.dashboard.stage import a_stage
 from tests.dashboard.test_access import a_job
@@ -33,7 +34,7 @@ def test_an_address_is_a_query_and_what_makes_no_sense_is_as_if_it_were_not_ther
 
 
 async def test_events_come_as_they_happen_and_older_ones_a_page_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "EVENTS_S", 0.05)
+    monkeypatch.setattr(events_page, "EVENTS_S", 0.05)
     monkeypatch.setattr(events_page, "PAGE", 3)
     async with a_stage(tmp_path, monkeypatch) as stage:
         jobs = [await a_job(stage, name=f"job-{n}") for n in range(5)]
@@ -58,7 +59,7 @@ async def test_what_is_over_by_the_clock_is_asked_for_once(tmp_path, monkeypatch
         await asyncio.sleep(0.01)
         return True
 
-    monkeypatch.setattr(streams, "_pause", pause)
+    monkeypatch.setattr(events_page, "pause", pause)
     async with a_stage(tmp_path, monkeypatch) as stage:
         ann, asked, call = await stage.logged_in("ann"), [], stage.dashboard.master.call
 
@@ -78,7 +79,7 @@ async def test_what_is_over_by_the_clock_is_asked_for_once(tmp_path, monkeypatch
 
 
 async def test_of_very_many_new_events_only_the_newest_are_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "EVENTS_S", 0.05)
+    monkeypatch.setattr(events_page, "EVENTS_S", 0.05)
     monkeypatch.setattr(events_page, "PAGE", 2)
     async with a_stage(tmp_path, monkeypatch) as stage:
         ann = await stage.logged_in("ann")

@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 
 import pytest
 from ebbtide_protos.quantities import printable
-from ebbtide_web import array_facts
-from ebbtide_web.node_facts import MOST_MARKS
-from ebbtide_web.nodes_page import PAGE
-from ebbtide_web.picture import natural
-from ebbtide_web.sessions import Links
+from ebbtide_web.access.sessions import Links
+from ebbtide_web.board.picture import natural
+from ebbtide_web.pages import array as array_page
+from ebbtide_web.pages.node import MOST_MARKS
+from ebbtide_web.pages.nodes import PAGE
 
 from tests.dashboard import hostile_cluster
 from tests.dashboard.hostile import CORPUS
@@ -291,13 +291,13 @@ def test_of_a_log_without_end_the_last_lines_are_kept_found_and_jumped_to(hostil
 def test_an_array_shows_hostile_texts_as_text(hostile, page):
     page.goto(f"{hostile.url}/jobs/{hostile_cluster.ARRAY}")
     page.wait_for_selector("#tasks tbody tr")
-    first = sorted({printable(text) for text in CORPUS[: array_facts.PAGE]})
+    first = sorted({printable(text) for text in CORPUS[: array_page.PAGE]})
     assert page.evaluate(MISSING, ["#tasks", first]) == []
     check(page)
 
 
 def test_the_page_of_an_array_shows_hostile_texts_as_text(hostile, page):
-    missing, pages = set(SHOWN), -(-len(CORPUS) // array_facts.PAGE)
+    missing, pages = set(SHOWN), -(-len(CORPUS) // array_page.PAGE)
     for number in range(pages):
         page.goto(f"{hostile.url}/arrays/{hostile_cluster.ARRAY}?page={number}")
         page.wait_for_selector("#tasks-table tbody tr")

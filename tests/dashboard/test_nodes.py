@@ -5,11 +5,11 @@ from urllib.parse import parse_qsl
 
 import pytest
 from ebbtide_protos.v1 import client_pb2, job_pb2
-from ebbtide_web import nodes_page
-from ebbtide_web.changes import BadInputError
-from ebbtide_web.node_changes import NODE_VERBS, drain_request, node_change
-from ebbtide_web.nodes_page import WantedNodes
-from ebbtide_web.picture import ClusterPicture
+from ebbtide_web.answers import BadInputError
+from ebbtide_web.board.picture import ClusterPicture
+from ebbtide_web.pages import nodes as nodes_page
+from ebbtide_web.pages.node import NODE_VERBS, drain_request, node_change
+from ebbtide_web.pages.nodes import WantedNodes
 
 from tests.dashboard.stage import a_stage
 from tests.dashboard.test_access import a_job, facts
@@ -43,7 +43,7 @@ def a_picture(**states: list[int]) -> ClusterPicture:
 
 
 def rows_of(picture: ClusterPicture, **wanted) -> list[str]:
-    return json.loads(nodes_page.cells(picture, WantedNodes(**wanted))["page"])["rows"]
+    return json.loads(WantedNodes(**wanted).cells(picture, {})["page"])["rows"]
 
 
 def test_nodes_are_ordered_as_people_count_and_filtered_by_name_model_state_and_pool():
@@ -66,13 +66,13 @@ def test_the_tabs_tell_nodes_with_room_out_of_service_and_with_problems_apart():
         "out": ["gpu3_drained"],
         "problems": ["gpu2", "gpu4_down"],
     }
-    reported = json.loads(nodes_page.cells(picture, WantedNodes())["page"])
+    reported = json.loads(WantedNodes().cells(picture, {})["page"])
     assert reported["tabs"] == {tab: len(rows) for tab, rows in found.items()}
     assert rows_of(picture, sort="idle", down=True)[0] == "gpu1", "idle GPUs of a node that is away are on no offer"
 
 
 def test_a_row_says_what_the_gpus_do_and_who_is_there():
-    cells = nodes_page.cells(a_picture(gpu1=[ALLOCATED, IDLE, UNHEALTHY]), WantedNodes())
+    cells = WantedNodes().cells(a_picture(gpu1=[ALLOCATED, IDLE, UNHEALTHY]), {})
     row = json.loads(cells["row:gpu1"])
     assert (row["cells"], row["counts"]) == ("aiu", {"allocated": 1, "idle": 1, "unhealthy": 1})
     assert row["jobs"] == [{"id": "1", "name": "job-1", "user": "ann"}]
@@ -81,12 +81,12 @@ def test_a_row_says_what_the_gpus_do_and_who_is_there():
 
 def test_a_page_of_the_nodes_has_at_most_so_many_rows_however_many_nodes_there_are():
     picture = a_picture(**{f"gpu{n}": [IDLE] * 8 for n in range(1000)})
-    cells = nodes_page.cells(picture, WantedNodes(page=3))
+    cells = WantedNodes(page=3).cells(picture, {})
     page = json.loads(cells["page"])
     assert len(cells) == nodes_page.PAGE + 2
     assert (page["total"], page["pages"], page["page"], page["rows"][0]) == (1000, 10, 3, "gpu300")
     made = dict(picture._made)
-    nodes_page.cells(picture, WantedNodes(page=3))
+    WantedNodes(page=3).cells(picture, {})
     assert all(picture._made[key] is cell for key, cell in made.items()), "rows that are as before are not made again"
 
 

@@ -1,6 +1,7 @@
 """What pages get: the same for all, computed once, safe to show, and going on when the master was away."""
 
 import asyncio
+import base64
 import json
 import time
 import unicodedata
@@ -9,29 +10,27 @@ from urllib.parse import parse_qsl
 
 import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, timeline_pb2, usage_pb2, user_pb2
-from ebbtide_web import (
-    admin_page,
-    array_facts,
-    events_page,
-    job_facts,
-    node_facts,
-    nodes_page,
-    queue_page,
-    timeline_page,
-    usage_page,
-)
-from ebbtide_web import feed as feeds
+from ebbtide_web.access.sessions import Session
 from ebbtide_web.answers import HERE, Templates
-from ebbtide_web.array_facts import WantedTasks
-from ebbtide_web.events_page import WantedEvents
-from ebbtide_web.log_lines import LONGEST_LINE, Lines
-from ebbtide_web.nodes_page import WantedNodes
-from ebbtide_web.picture import ClusterPicture
-from ebbtide_web.queue_page import Wanted
-from ebbtide_web.shared_page import SharedPage, cleaned, encoded
-from ebbtide_web.timeline_page import WantedTimeline
-from ebbtide_web.usage_page import WantedUsage
-from ebbtide_web.what_if_page import OfferedOption, WantedWhatIf, what_if_facts
+from ebbtide_web.board import feed as feeds
+from ebbtide_web.board.picture import ClusterPicture
+from ebbtide_web.board.shared_page import SharedPage, cleaned, encoded
+from ebbtide_web.pages import admin as admin_page
+from ebbtide_web.pages import log as log_page
+from ebbtide_web.pages import queue as queue_page
+from ebbtide_web.pages.array import WantedTasks, array_facts
+from ebbtide_web.pages.cluster import WantedCluster
+from ebbtide_web.pages.events import WantedEvents, page_facts
+from ebbtide_web.pages.job import explanation_facts, job_facts, story_facts
+from ebbtide_web.pages.log import LONGEST_LINE, Lines
+from ebbtide_web.pages.node import node_facts
+from ebbtide_web.pages.nodes import WantedNodes
+from ebbtide_web.pages.queue import WantedJobs
+from ebbtide_web.pages.replays import Replayed
+from ebbtide_web.pages.timeline import WantedTimeline, timeline_facts
+from ebbtide_web.pages.usage import WantedUsage, usage_facts
+from ebbtide_web.pages.what_if import OfferedOption, WantedWhatIf, what_if_facts
+from ebbtide_web.reach import AwayError
 
 from tests.dashboard.hostile import CORPUS, SAFE
 from tests.dashboard.stage import a_stage, answer_reads
@@ -47,12 +46,14 @@ STATE = job_pb2.JobState.Value
 async def test_many_viewers_get_the_same_frame_which_is_made_once(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         ann, feed = await stage.logged_in("ann"), stage.dashboard.feed
-        monkeypatch.setattr("ebbtide_web.sessions.MOST_STREAMS", 100)
+        monkeypatch.setattr("ebbtide_web.access.sessions.MOST_STREAMS", 100)
         viewers = [await ann.stream("/stream/cluster") for _ in range(20)]
         for viewer in viewers:
             await viewer.until(lambda name, data: "sums" in data["cells"])
         encodings, made = [], feed.frames_made
-        monkeypatch.setattr("ebbtide_web.picture.encoded", lambda value: (encodings.append(1), encoded(value))[1])
+        for module in ("board.picture", "pages.cluster"):
+            counted = lambda value: (encodings.append(1), encoded(value))[1]  # noqa: E731
+            monkeypatch.setattr(f"ebbtide_web.{module}.encoded", counted)
         await a_job(stage, name="new")
         reported = [await viewer.until(lambda name, data: "head" in data["cells"]) for viewer in viewers]
         assert all(each == reported[0] for each in reported)
@@ -102,7 +103,7 @@ async def test_a_page_that_nobody_sees_is_not_made(tmp_path, monkeypatch):
         ann = await stage.logged_in("ann")
         viewer = await ann.stream("/stream/queue?user=ann")
         await viewer.next()
-        assert list(stage.dashboard.feed._topics) == [Wanted(user="ann")]
+        assert list(stage.dashboard.feed._topics) == [WantedJobs(user="ann")]
         viewer.close()
         async with asyncio.timeout(30):
             while stage.dashboard.feed._topics:
@@ -215,19 +216,19 @@ def told_with(text: str) -> list[str]:
     fate = client_pb2.NodeJob(job_id=text, name=text, user=text, fate=text, text=text)
     lines, rest = Lines().take(f"{text}\nnext {text}".encode("utf-8", "surrogatepass"))
     return [
-        *picture.cluster_cells().values(),
-        *queue_page.cells(picture, Wanted(), {"1": {"start": None, "basis": text}}).values(),
-        encoded(job_facts.job_facts(job, 0.0)),
-        encoded(job_facts.explanation_facts(explanation, 0.0)),
-        encoded(job_facts.story_facts([event])),
-        encoded(array_facts.array_facts(array, WantedTasks())),
-        *nodes_page.cells(picture, WantedNodes()).values(),
-        encoded(node_facts.node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
-        encoded(events_page.page_facts(client_pb2.QueryEventsReply(events=[other]))),
-        encoded(usage_page.usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
-        encoded(timeline_page.timeline_facts(WantedTimeline(), (0.0, 1.0), timeline)),
+        *WantedCluster().cells(picture, {}).values(),
+        *WantedJobs().cells(picture, {"1": {"start": None, "basis": text}}).values(),
+        encoded(job_facts(job, 0.0)),
+        encoded(explanation_facts(explanation, 0.0)),
+        encoded(story_facts([event])),
+        encoded(array_facts(array, WantedTasks())),
+        *WantedNodes().cells(picture, {}).values(),
+        encoded(node_facts(client_pb2.NodeReply(node=node, jobs=[fate]))),
+        encoded(page_facts(client_pb2.QueryEventsReply(events=[other]))),
+        encoded(usage_facts(WantedUsage(), WantedUsage().edges(1e9), usage, usage_pb2.UsageReply())),
+        encoded(timeline_facts(WantedTimeline(), (0.0, 1.0), timeline)),
         *admin_texts(text),
-        encoded(what_if_facts(WantedWhatIf(), hostile_facts(text), 1)),
+        encoded(what_if_facts(WantedWhatIf(), Replayed(hostile_facts(text), 1))),
         encoded(lines),
         encoded(rest),
     ]
@@ -276,7 +277,7 @@ def pages_with(text: str) -> list[str]:
         "array.html": None, "admin.html": None, "what_if.html": None,
         "usage.html": WantedUsage(window=text, by=text),
         "timeline.html": WantedTimeline(window=text, lanes=text, node=text, user=text, pool=text),
-        "queue.html": Wanted(text=text),
+        "queue.html": WantedJobs(text=text),
         "nodes.html": WantedNodes(text=text), "events.html": WantedEvents(about=text, kind=text, job=text, node=text),
     }  # fmt: skip
     assert set(wanted) | {"base.html"} == {path.name for path in (HERE / "templates").iterdir()}
@@ -344,12 +345,12 @@ def a_picture(count: int = 0) -> ClusterPicture:
 
 
 def rows_of(picture, **wanted):
-    return json.loads(queue_page.cells(picture, Wanted(**wanted), {})["page"])
+    return json.loads(WantedJobs(**wanted).cells(picture, {})["page"])
 
 
 def test_a_page_of_the_queue_has_at_most_so_many_rows_however_many_jobs_there_are():
     picture = a_picture(10_000)
-    cells = queue_page.cells(picture, Wanted(page=3), {})
+    cells = WantedJobs(page=3).cells(picture, {})
     assert len(cells) == queue_page.PAGE + 2
     page = json.loads(cells["page"])
     assert (page["total"], page["pages"], page["page"]) == (10_000, 50, 3)
@@ -369,7 +370,7 @@ def test_filters_and_orders_do_as_they_say():
 def test_the_sums_tell_those_that_wait_from_those_that_are_held():
     picture = a_picture(5)
     picture.jobs["2"].held_by = "user"
-    sums = json.loads(picture.cluster_cells()["sums"])
+    sums = json.loads(WantedCluster().cells(picture, {})["sums"])
     assert (sums["waiting"], sums["held"]) == (4, 1)
 
 
@@ -381,21 +382,43 @@ def test_the_tasks_of_an_array_are_one_row():
         for n, state in enumerate(states)
     ]
     picture.take(client_pb2.BoardUpdate(last=True, jobs=rows), 0.0)
-    cells = queue_page.cells(picture, Wanted(), {})
+    cells = WantedJobs().cells(picture, {})
     assert json.loads(cells["page"])["rows"] == ["5"]
     assert json.loads(cells["row:5"])["tasks"] == {"RUNNING": 2, "PENDING": 1}
+
+
+# --- the cluster ---
+
+
+def test_on_a_map_no_two_jobs_have_the_same_number_though_others_end():
+    picture = a_picture(3)
+    before = [picture.number(id) for id in ("1", "2", "3")]
+    picture.take(client_pb2.BoardUpdate(last=True, jobs_gone=["1"]), 1.0)
+    assert picture.number("4") not in before
+    assert [picture.number(id) for id in ("2", "3")] == before[1:]
+
+
+def test_a_gpu_that_reports_nonsense_is_drawn_within_the_bounds():
+    gpus = [client_pb2.BoardGpu(uuid=f"g{n}", index=n, mem_bytes=1) for n in range(65)]
+    loads = [client_pb2.GpuLoad(use=use, mem_used_bytes=2**60) for use in (1e9, -1e9, 0.5)]
+    node = client_pb2.BoardNode(name="n1", gpus=gpus)
+    picture = ClusterPicture()
+    load = client_pb2.BoardLoad(name="n1", state="up", gpus=loads)
+    picture.take(client_pb2.BoardUpdate(last=True, nodes=[node], loads=[load]), 0.0)
+    packed = base64.b64decode(json.loads(WantedCluster().cells(picture, {})["node:n1"])["packed"])
+    assert [tuple(packed[at : at + 3][1:]) for at in (0, 8, 16)] == [(100, 100), (0, 100), (50, 100)]
 
 
 @pytest.mark.parametrize(
     "query", [{"page": "-1"}, {"page": "9" * 99}, {"page": "²"}, {"sort": "evil"}, {"show": "x"}, {"sort": "--id"}]
 )
 def test_a_query_that_makes_no_sense_is_as_if_it_were_not_there(query):
-    assert Wanted.read(query) in (Wanted(), Wanted(down=True))
+    assert WantedJobs.read(query) in (WantedJobs(), WantedJobs(down=True))
 
 
 def test_a_query_says_what_it_was_read_from():
-    wanted = Wanted(tab="finished", text="a b", user="ann", sort="gpus", down=True, page=2)
-    assert Wanted.read(dict(parse_qsl(wanted.query()))) == wanted
+    wanted = WantedJobs(tab="finished", text="a b", user="ann", sort="gpus", down=True, page=2)
+    assert WantedJobs.read(dict(parse_qsl(wanted.query()))) == wanted
 
 
 # --- a job ---
@@ -441,6 +464,28 @@ async def test_the_log_of_a_job_comes_line_by_line_and_as_a_file(tmp_path, monke
         assert (file.status, file.body) == (200, text)
         assert file.headers["content-disposition"].startswith("attachment")
         answering.cancel()
+
+
+class LogMaster:
+    """Sends these chunks of a log, and then is away."""
+
+    def __init__(self, *chunks: client_pb2.LogChunk) -> None:
+        self.chunks = chunks
+
+    async def stream(self, method, request, token):
+        for chunk in self.chunks:
+            yield chunk
+        raise AwayError("it was killed")
+
+
+async def test_a_log_that_is_shown_is_void_only_once_the_master_answers_again():
+    session = Session("ann", "user", "secret", "id", time.monotonic() + 60)
+    for chunks, wanted in (((), []), ((client_pb2.LogChunk(attempt=1, data=b"up\n"),), ["begin", "log"])):
+        seen = []
+        with pytest.raises(AwayError):
+            async for each in log_page._log_now(session, LogMaster(*chunks), client_pb2.ReadLogsRequest(job_id="1")):
+                seen.append(each.decode().partition("\n")[0].removeprefix("event: "))
+        assert seen == wanted
 
 
 async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_is_not_so(tmp_path, monkeypatch):

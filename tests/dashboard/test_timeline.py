@@ -5,10 +5,9 @@ import time
 
 import pytest
 from ebbtide_protos.v1 import timeline_pb2
-from ebbtide_web import timeline_answers
+from ebbtide_web.pages import timeline as timeline_page
+from ebbtide_web.pages.timeline import PAGE, PARTS, WINDOWS, TimelineAnswers, WantedTimeline, timeline_facts
 from ebbtide_web.reach import AwayError, MasterRefusedError
-from ebbtide_web.timeline_answers import TimelineAnswers
-from ebbtide_web.timeline_page import PAGE, PARTS, WINDOWS, WantedTimeline, timeline_facts
 
 from tests.dashboard.hostile import CORPUS
 from tests.dashboard.stage import a_stage
@@ -112,9 +111,9 @@ async def test_the_master_is_asked_once_for_all_who_look_at_the_same_and_not_aga
     assert len(master.asked) == 1
     await kept.answer(WantedTimeline(window="day"))
     assert len(master.asked) == 2
-    monkeypatch.setattr(timeline_answers, "LEAST_KEPT_S", 0.0)
-    monkeypatch.setattr(timeline_answers, "MOST_KEPT_S", 0.0)
-    monkeypatch.setattr(timeline_answers, "REST", 0)
+    monkeypatch.setattr(timeline_page, "LEAST_KEPT_S", 0.0)
+    monkeypatch.setattr(timeline_page, "MOST_KEPT_S", 0.0)
+    monkeypatch.setattr(timeline_page, "REST", 0)
     await kept.answer(WantedTimeline(window="hour"))
     await kept.answer(WantedTimeline(window="hour"))
     assert len(master.asked) == 4
@@ -159,8 +158,8 @@ async def test_the_page_draws_a_job_on_its_gpu_as_everybody_may_see_it(tmp_path,
         job = await a_job(stage, "ann")
         await agent.receive("launch")
         await agent.report(job, 1, RUNNING)
-        monkeypatch.setattr(timeline_answers, "LEAST_KEPT_S", 0.05)
-        monkeypatch.setattr(timeline_answers, "MOST_KEPT_S", 0.05)
+        monkeypatch.setattr(timeline_page, "LEAST_KEPT_S", 0.05)
+        monkeypatch.setattr(timeline_page, "MOST_KEPT_S", 0.05)
         bob = await stage.logged_in("bob")
         page = await bob.page("/timeline?window=hour")
         assert page.status == 200

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from ebbtide_protos.place import NotTrusted
-from ebbtide_web import unix_socket
-from ebbtide_web.unix_socket import NoSocketError, listen_at
+from ebbtide_web.access import unix_socket
+from ebbtide_web.access.unix_socket import NoSocketError, listen_at
 
 
 @pytest.fixture

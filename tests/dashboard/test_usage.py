@@ -8,10 +8,9 @@ from datetime import datetime
 
 import pytest
 from ebbtide_protos.v1 import usage_pb2
-from ebbtide_web import usage_ledger, usage_page
+from ebbtide_web.pages import usage as usage_page
+from ebbtide_web.pages.usage import UsageLedger, WantedUsage
 from ebbtide_web.reach import AwayError, MasterRefusedError
-from ebbtide_web.usage_ledger import UsageLedger
-from ebbtide_web.usage_page import WantedUsage
 
 from tests.dashboard.hostile import CORPUS
 from tests.dashboard.stage import a_stage
@@ -116,7 +115,7 @@ async def test_all_who_look_at_the_same_get_one_answer_which_is_kept_for_a_while
     assert all(answer is answers[0] for answer in answers)
     assert [list(request.by) for request in master.asked] == [["user"], ["day"]]
     assert await ledger.answer(WantedUsage()) is answers[0]
-    assert usage_ledger.KEPT_S - 5 < ledger.wait_s(WantedUsage()) <= usage_ledger.KEPT_S
+    assert usage_page.KEPT_S - 5 < ledger.wait_s(WantedUsage()) <= usage_page.KEPT_S
     await ledger.answer(WantedUsage("month"))
     assert len(master.asked) == 4
     await ledger.close()

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from ebbtide_protos.v1 import client_pb2
-from ebbtide_web import replays as running
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.pages import replays as running
+from ebbtide_web.pages.replays import ReplayFailedError, ReplayProgress, Replays
+from ebbtide_web.pages.what_if import MOST_POLICIES, WantedWhatIf, mistake_of, offered_policies, read_what_ifs
 from ebbtide_web.reach import AwayError
-from ebbtide_web.replays import ReplayFailedError, ReplayProgress, Replays
-from ebbtide_web.sessions import Session
-from ebbtide_web.what_if_page import MOST_POLICIES, WantedWhatIf, mistake_of, offered_policies, read_what_ifs
 
+from tests.dashboard import stage as staging
 from tests.dashboard.stage import REPLAY, a_stage
 from tests.dashboard.test_access import a_job
 from tests.master.world import FREED, RUNNING
@@ -64,7 +65,7 @@ def a_session(user: str = "ann") -> Session:
 
 async def followed(replays: Replays, session: Session, wanted: WantedWhatIf = DEFAULT):
     """All that is reported of one simulation."""
-    return [found async for found in replays.replies(session, wanted)]
+    return [found async for found in replays.replies(session, wanted.replay())]
 
 
 async def until(condition) -> None:
@@ -137,7 +138,7 @@ async def test_a_result_is_kept_for_a_while_and_says_how_many_events_were_not_to
     replays = Replays(master, (sys.executable, "-c", QUICK, str(tmp_path / "facts")))
     *progress, found = await followed(replays, a_session())
     assert all(isinstance(each, ReplayProgress) for each in progress)
-    assert (found["left_out"], found["policy"]) == (2, "fitgpp")
+    assert (found.left_out, found.printed) == (2, FACTS)
     assert (await followed(replays, a_session()))[-1] is found
     assert master.sent == 1
     await followed(replays, a_session("bob"))
@@ -148,21 +149,20 @@ async def test_a_result_is_kept_for_a_while_and_says_how_many_events_were_not_to
 async def test_of_what_is_behind_the_span_only_the_first_event_is_sent():
     replays = Replays(JournalMaster(10), (sys.executable, "-c", COUNTS))
     for until_, sent in ((0, [2, 4, 6, 8, 10]), (5, [2, 4, 6])):
-        assert (await followed(replays, a_session(), WantedWhatIf(until=until_)))[-1]["notes"] == sent
+        assert (await followed(replays, a_session(), WantedWhatIf(until=until_)))[-1].printed["notes"] == sent
     await replays.close()
 
 
 async def test_who_leaves_the_page_ends_the_simulation(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "LEFT_S", 0.0)
+    monkeypatch.setattr(staging, "REPLAY", (sys.executable, "-c", SLOW))
     async with a_stage(tmp_path, monkeypatch) as stage:
-        replays = stage.dashboard.replays
-        replays._command = (sys.executable, "-c", SLOW)
         ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/whatif")
         await stream.until(lambda name, reported: (name, reported.get("words")) == ("progress", "on it"))
-        assert len(replays._tasks) == 1
+        assert [task.get_name() for task in asyncio.all_tasks()].count("what-if") == 1
         stream.close()
-        await until(lambda: not replays._tasks)
+        await until(lambda: all(task.get_name() != "what-if" for task in asyncio.all_tasks()))
 
 
 async def test_when_nobody_waits_any_more_the_process_ends(monkeypatch):
@@ -175,7 +175,7 @@ async def test_when_nobody_waits_any_more_the_process_ends(monkeypatch):
         return started[-1]
 
     replays._started = noted
-    replies = replays.replies(a_session(), WantedWhatIf())
+    replies = replays.replies(a_session(), WantedWhatIf().replay())
     async for found in replies:
         if found == ReplayProgress("on it", 0.75):
             break
@@ -194,7 +194,7 @@ async def test_each_user_has_one_at_a_time_and_all_together_a_few(monkeypatch):
     reported: dict[str, list] = {}
 
     async def follow(name: str, session: Session, wanted: WantedWhatIf) -> None:
-        async for found in replays.replies(session, wanted):
+        async for found in replays.replies(session, wanted.replay()):
             reported.setdefault(name, []).append(found)
 
     tasks = {
@@ -244,8 +244,8 @@ async def test_a_journal_that_breaks_off_is_no_result():
 
 async def test_policies_are_simulated_one_after_the_other_and_one_that_fails_leaves_the_others(tmp_path, monkeypatch):
     fails = f"import sys; sys.stdin.read(); sys.exit('no room' if 'tide' in sys.argv else print({json.dumps(FACTS)!r}))"
+    monkeypatch.setattr(staging, "REPLAY", (sys.executable, "-c", fails))
     async with a_stage(tmp_path, monkeypatch) as stage:
-        stage.dashboard.replays._command = (sys.executable, "-c", fails)
         ann = await stage.logged_in("ann")
         stream = await ann.stream("/stream/whatif?policy=fifo&policy=tide&policy=fitgpp&until=2000000000")
         await stream.until(lambda _, reported: reported.get("number") == 2)

@@ -136,7 +136,7 @@ def _running(home: Home) -> str | None:
 
 
 def _show_link(home: Home, url: str, *, no_open: bool, as_json: bool) -> None:
-    from ebbtide_web.sessions import Links
+    from ebbtide_web.access.sessions import Links
 
     links = Links(home.dashboard_links)
     link = f"{url}/login#code={links.make()}"
@@ -209,8 +209,8 @@ def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Sha
 def _listen(port: int | None, shared: "Shared | Proxied | None", base: str) -> "Listening":
     """Open the port or the socket. Raises `Failure`."""
     from ebbtide_protos.place import NotTrusted
+    from ebbtide_web.access.unix_socket import NoSocketError
     from ebbtide_web.serve import Proxied, listen
-    from ebbtide_web.unix_socket import NoSocketError
 
     option = f"--socket {shared.socket}" if isinstance(shared, Proxied) else f"--port {port}"
     try:
@@ -257,9 +257,9 @@ def _log_changes() -> None:
 def _settings(home: Home, master: str | None) -> "Callable[[Listening], DashboardSettings]":
     """Return the settings for a port. The master must answer now, so that a mistake is told here and not on a page."""
     from ebbtide_protos.v1 import user_pb2
+    from ebbtide_web.access.sessions import Links
     from ebbtide_web.dashboard import DashboardSettings
     from ebbtide_web.reach import AwayError
-    from ebbtide_web.sessions import Links
 
     from ebbtide_cli.connection import ask, connected, opened
     from ebbtide_cli.credentials import token_for

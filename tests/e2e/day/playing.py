@@ -18,7 +18,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB, Cluster, wait_for
 from tests.e2e.day.line import Line, Refused
-from tests.e2e.day.script import CONFIG, GRACE_S, NODES, STEP_S, USERS, Happening, Planned, Script
+from tests.e2e.day.script import CONFIGS, GRACE_S, NODES, STEP_S, USERS, Happening, Planned, Script
 
 COMPUTING = Path(__file__).with_name("computing.py")
 OVER = tuple(map(job_pb2.JobState.Value, ("JOB_STATE_COMPLETED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")))
@@ -38,11 +38,12 @@ class Due:
 
 
 class Player:
-    """Plays ``script``; ``ids`` are the jobs that were acknowledged, by the keys of the script."""
+    """Plays ``script`` under ``policy``; ``ids`` are the jobs that were acknowledged, by the keys of the script."""
 
-    def __init__(self, cluster: Cluster, script: Script) -> None:
+    def __init__(self, cluster: Cluster, script: Script, policy: str) -> None:
         self.cluster = cluster
         self.script = script
+        self.policy = policy
         self.line = Line(cluster.home)
         self.lines: dict[str, Line] = {}
         self.witnesses = cluster.home / "witnesses"
@@ -60,7 +61,7 @@ class Player:
     def bring_up(self) -> None:
         """Master and three nodes."""
         home = self.cluster.home
-        (home / "ebbtide.toml").write_text(CONFIG)
+        (home / "ebbtide.toml").write_text(CONFIGS[self.policy])
         self.witnesses.mkdir()
         (home / "bin").mkdir()
         stand_in = f'#!/bin/sh\nshift 2\nexec {sys.executable} -IS {COMPUTING} "$@"\n'

@@ -13,7 +13,8 @@ USERS = ("anna", "bob", "carla")
 """Who submit through the API; the fourth is the account itself, through the command line."""
 NODES = {"tower": ("4xA100-40GB", "default"), "left": ("2xA100-40GB", "default"), "right": ("2xRTX4090", "trials")}
 """Their GPUs and pools."""
-CONFIG = """
+CONFIGS = {
+    "fair-share": """
 [pools.default]
 policy = "fair-share"
 options = { per = "user", min_run_s = 0, resize_after_s = 1 }
@@ -21,9 +22,20 @@ options = { per = "user", min_run_s = 0, resize_after_s = 1 }
 [pools.trials]
 policy = "priority"
 options = { min_run_s = 1, resize_after_s = 2 }
-"""
-"""The pools. Nobody is spared after a preemption: that is for ten times what a restart costs, which is more than most
-jobs of this day last, in which everything is some hundred times faster than in a real one."""
+""",
+    "tide": """
+[pools.default]
+policy = "tide"
+options = { min_run_s = 0, resize_after_s = 1 }
+
+[pools.trials]
+policy = "tide"
+options = { min_run_s = 0, resize_after_s = 2 }
+""",
+}
+"""The pools, by the policy of the first. Nobody is spared after a preemption: that is for ten times what a restart
+costs, which is more than most jobs of this day last, in which everything is some hundred times faster than in a real
+one."""
 
 
 @dataclass(frozen=True)

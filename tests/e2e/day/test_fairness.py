@@ -45,6 +45,7 @@ def turns(found: list[Cut]) -> Iterator[Turn]:
     yield from running.values()
 
 
+@pytest.mark.parametrize("day", ["fair-share"], indirect=True)
 def test_nobody_gets_less_than_four_fifths_of_what_their_jobs_can_use_of_their_fair_share(day: Evidence) -> None:
     """GPU-seconds had >= 0.8 x what is due - grace, summed over each user's intervals of demand, and in each of them.
 

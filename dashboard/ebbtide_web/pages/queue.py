@@ -1,25 +1,22 @@
-"""Filters, sorts and pages the jobs of the picture for the page of the queue. Pure."""
+"""The page of the queue: jobs that wait, run and are over, filtered, sorted and in pages of rows."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
 from ebbtide_protos.v1 import client_pb2
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ebbtide_web.listed import order, page_number
-from ebbtide_web.picture import (
-    CLASSES,
-    FINISHED,
-    LONGEST_TEXT,
-    ClusterPicture,
-    gpus_words,
-    optional,
-    share_of,
-    state_of,
-)
-from ebbtide_web.shared_page import encoded
+from ebbtide_web import streams
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.board.feed import Forecasts
+from ebbtide_web.board.picture import CLASSES, FINISHED, ClusterPicture, gpus_words, optional, share_of, state_of
+from ebbtide_web.board.shared_page import encoded
+from ebbtide_web.pages.page import Page, PageRoute
+from ebbtide_web.pages.query import LONGEST_TEXT, order, page_number
 
 PAGE: Final = 200
 """Rows of one page."""
@@ -29,10 +26,27 @@ FACETS: Final = ("user", "state", "pool", "class")
 _RUNS: Final = ("STARTING", "RUNNING", "SUSPENDING", "STOPPING", "UNREACHABLE")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which jobs a page shows, as its address says it; two viewers with the same share one topic."""
+class QueuePage(Page):
+    """Shows a part of the queue."""
 
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page."""
+        return PageRoute("/queue", self.show), PageRoute("/stream/queue", self.stream)
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page."""
+        return self._templates.page("queue.html", session, wanted=WantedJobs.read(request.query_params))
+
+    async def stream(self, request: Request, session: Session) -> Response:
+        """Stream a part of the queue."""
+        return streams.of_topic(session, self._dashboard.feed, WantedJobs.read(request.query_params))
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJobs:
+    """Which jobs the page shows, as its address says it."""
+
+    foresees: ClassVar[bool] = True
     tab: str = "unfinished"
     text: str = ""
     user: str = ""
@@ -44,7 +58,7 @@ class Wanted:
     page: int = 0
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> "Wanted":
+    def read(cls, query: Mapping[str, str]) -> "WantedJobs":
         """Read the query of an address; what makes no sense is as if it were not there."""
         sort, down = order(query, SORTS)
         return cls(
@@ -73,6 +87,33 @@ class Wanted:
         }
         return urlencode({key: value for key, value in parts.items() if value})
 
+    def cells(self, picture: ClusterPicture, forecasts: Forecasts) -> dict[str, str]:
+        """Return a cell for each row, one with their order, and one with the choices of the filters."""
+        places = {id: place for queue in picture.queues.values() for place, id in enumerate(queue.job_ids, 1)}
+        tabs = Counter(_tab(job) for job in picture.jobs.values())
+        of_tab = [job for job in picture.jobs.values() if _is_of(job, self.tab)]
+        found = [job for job in of_tab if _matches(job, self)]
+        lines = _ordered(_folded(found, places), self)
+        last = max(0, (len(lines) - 1) // PAGE)
+        page = min(self.page, last)
+        shown = lines[page * PAGE : (page + 1) * PAGE]
+        told = {
+            "page": encoded({
+                "rows": [_id(line) for line in shown],
+                "total": len(lines),
+                "page": page,
+                "pages": last + 1,
+                "tabs": {
+                    "unfinished": tabs["waiting"] + tabs["running"],
+                    **{name: tabs[name] for name in TABS[1:]},
+                },
+            }),
+            "facets": encoded(_facets(of_tab)),
+        }  # fmt: skip
+        for line in shown:
+            told[f"row:{_id(line)}"] = encoded(_row(line) | {"forecast": forecasts.get(line.first.job_id)})
+        return told
+
 
 @dataclass(slots=True)
 class _Line:
@@ -81,34 +122,6 @@ class _Line:
     first: client_pb2.BoardJob
     jobs: list[client_pb2.BoardJob]
     place: int | None
-
-
-def cells(picture: ClusterPicture, wanted: Wanted, forecasts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the cells of one page of the queue; ``forecasts`` has what is foreseen of jobs, by id."""
-    places = {id: place for queue in picture.queues.values() for place, id in enumerate(queue.job_ids, 1)}
-    tabs = Counter(_tab(job) for job in picture.jobs.values())
-    of_tab = [job for job in picture.jobs.values() if _is_of(job, wanted.tab)]
-    found = [job for job in of_tab if _matches(job, wanted)]
-    lines = _ordered(_folded(found, places), wanted)
-    last = max(0, (len(lines) - 1) // PAGE)
-    page = min(wanted.page, last)
-    shown = lines[page * PAGE : (page + 1) * PAGE]
-    told = {
-        "page": encoded({
-            "rows": [_id(line) for line in shown],
-            "total": len(lines),
-            "page": page,
-            "pages": last + 1,
-            "tabs": {
-                "unfinished": tabs["waiting"] + tabs["running"],
-                **{name: tabs[name] for name in TABS[1:]},
-            },
-        }),
-        "facets": encoded(_facets(of_tab)),
-    }  # fmt: skip
-    for line in shown:
-        told[f"row:{_id(line)}"] = encoded(_row(line) | {"forecast": forecasts.get(line.first.job_id)})
-    return told
 
 
 def _tab(job: client_pb2.BoardJob) -> str:
@@ -121,7 +134,7 @@ def _is_of(job: client_pb2.BoardJob, tab: str) -> bool:
     return found == tab or (tab == "unfinished" and found != "finished")
 
 
-def _matches(job: client_pb2.BoardJob, wanted: Wanted) -> bool:
+def _matches(job: client_pb2.BoardJob, wanted: WantedJobs) -> bool:
     if wanted.user and job.user != wanted.user:
         return False
     if wanted.state and state_of(job) != wanted.state:
@@ -160,7 +173,7 @@ def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> l
     return list(lines.values())
 
 
-def _ordered(lines: list[_Line], wanted: Wanted) -> list[_Line]:
+def _ordered(lines: list[_Line], wanted: WantedJobs) -> list[_Line]:
     keys = {
         "queue": _in_queue,
         "id": lambda line: _number(line.first),

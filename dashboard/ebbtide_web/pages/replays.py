@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,9 +18,8 @@ from weakref import WeakValueDictionary
 
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_web.access.sessions import Session
 from ebbtide_web.reach import Master
-from ebbtide_web.sessions import Session
-from ebbtide_web.what_if_page import WantedWhatIf, what_if_facts
 
 AT_ONCE: Final = 2
 """Simulations that run at a time for all users; each user has one, and others wait for their turn."""
@@ -54,11 +53,27 @@ class ReplayProgress:
     done: float
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A simulation: the arguments of ``ebb replay``, and when its span ends, in Unix seconds; 0 if that is now."""
+
+    arguments: tuple[str, ...]
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What ``ebb replay --json`` printed, and how many events it was not given, as whoever asked may not see them."""
+
+    printed: Mapping[str, Any]
+    left_out: int
+
+
 @dataclass(slots=True)
 class _Run:
     """A simulation that somebody has asked for, and how many wait for it."""
 
-    task: asyncio.Task[dict[str, Any]]
+    task: asyncio.Task[Replayed]
     progress: ReplayProgress
     news: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
@@ -83,15 +98,13 @@ class Replays:
     def __init__(self, master: Master, command: Sequence[str]) -> None:
         self._master = master
         self._command = tuple(command)
-        self._runs: dict[tuple[str, WantedWhatIf], _Run] = {}
-        self._tasks = set[asyncio.Task[dict[str, Any]]]()
+        self._runs: dict[tuple[str, Replay], _Run] = {}
+        self._tasks = set[asyncio.Task[Replayed]]()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(AT_ONCE)
 
-    async def replies(
-        self, session: Session, wanted: WantedWhatIf
-    ) -> AsyncGenerator[ReplayProgress | dict[str, Any], None]:
-        """Yield what is done, and at last the facts of the result. The simulation ends when nobody reads on.
+    async def replies(self, session: Session, wanted: Replay) -> AsyncGenerator[ReplayProgress | Replayed, None]:
+        """Yield what is done, and at last the result. The simulation ends when nobody reads on.
 
         Raises `ReplayFailedError`, and `AwayError` and `MasterRefusedError` about the journal.
         """
@@ -122,7 +135,7 @@ class Replays:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _leave(self, key: tuple[str, WantedWhatIf], run: _Run) -> None:
+    def _leave(self, key: tuple[str, Replay], run: _Run) -> None:
         if not run.waiting and not run.task.done():
             run.task.cancel()
             if self._runs.get(key) is run:
@@ -135,8 +148,8 @@ class Replays:
         for key in done[: max(0, len(done) - MOST_KEPT)]:
             del self._runs[key]
 
-    def _begin(self, session: Session, wanted: WantedWhatIf) -> _Run:
-        async def work() -> dict[str, Any]:
+    def _begin(self, session: Session, wanted: Replay) -> _Run:
+        async def work() -> Replayed:
             turn = self._turns.get(session.user)
             if turn is None:
                 turn = self._turns[session.user] = asyncio.Lock()
@@ -155,13 +168,13 @@ class Replays:
         run.task.add_done_callback(self._done)
         return run
 
-    def _done(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _done(self, task: asyncio.Task[Replayed]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # perhaps nobody waits for it any more
 
-    async def _replayed(self, token: str, wanted: WantedWhatIf, run: _Run) -> dict[str, Any]:
-        """Let a process simulate what is ``wanted``, and return the facts of its result."""
+    async def _replayed(self, token: str, wanted: Replay, run: _Run) -> Replayed:
+        """Let a process simulate what is ``wanted``."""
         run.say("reading the journal", 0.0)
         newest = await self._master.call("QueryEvents", client_pb2.QueryEventsRequest(limit=1), token)
         process = await self._started(wanted)
@@ -182,12 +195,12 @@ class Replays:
         if code:
             ended = f"it was ended by {signal.Signals(-code).name}: choose a shorter time" if code < 0 else last
             raise ReplayFailedError(ended or "it failed, and did not say why")
-        return what_if_facts(wanted, json.loads(printed), left_out)
+        return Replayed(json.loads(printed), left_out)
 
-    async def _started(self, wanted: WantedWhatIf) -> Process:
+    async def _started(self, wanted: Replay) -> Process:
         environment = {name: os.environ[name] for name in _SEEN if name in os.environ} | _ALONE
         process = await asyncio.create_subprocess_exec(
-            *self._command, *wanted.arguments(), "--export", "-", "--progress", "--json",
+            *self._command, *wanted.arguments, "--export", "-", "--progress", "--json",
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd="/", start_new_session=True, limit=LONGEST_LINE,
         )  # fmt: skip
         with suppress(ProcessLookupError):
@@ -197,7 +210,7 @@ class Replays:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         return process
 
-    async def _feed(self, process: Process, token: str, wanted: WantedWhatIf, last: int, run: _Run) -> int:
+    async def _feed(self, process: Process, token: str, wanted: Replay, last: int, run: _Run) -> int:
         """Send the journal to a process, up to the first event behind the span, which tells it that this is over.
 
         Return how many events were left out, as whoever asks may not see them.

@@ -3,19 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_web import nodes_page, queue_page
-from ebbtide_web.nodes_page import WantedNodes
-from ebbtide_web.picture import ClusterPicture, optional
-from ebbtide_web.queue_page import Wanted
+from ebbtide_web.access.sessions import NoRoomError
+from ebbtide_web.board.picture import ClusterPicture, optional
+from ebbtide_web.board.shared_page import SharedPage, encoded
 from ebbtide_web.reach import AwayError, Master, MasterRefusedError
-from ebbtide_web.sessions import NoRoomError
-from ebbtide_web.shared_page import SharedPage, encoded
 
 RETRY_S: Final = 0.5
 SILENT_S: Final = 15.0
@@ -27,10 +24,22 @@ REST: Final = 4
 FORECAST_S: Final = 10.0
 MOST_TOPICS: Final = 200
 
-Topic = Wanted | WantedNodes | None
-"""What viewers look at: a part of the queue, a part of the nodes, or the cluster (None)."""
+Forecasts = Mapping[str, Mapping[str, Any]]
+"""What is foreseen of jobs, by id."""
 
 log = logging.getLogger(__name__)
+
+
+class Topic(Protocol):
+    """What viewers look at, such as a part of the queue. Those who look at equal ones get the same frames."""
+
+    foresees: ClassVar[bool]
+    """Whether it shows when jobs start."""
+
+    def __hash__(self) -> int: ...
+
+    def cells(self, picture: ClusterPicture, forecasts: Forecasts) -> dict[str, str]:
+        """Return what is shown, as cells of JSON by key."""
 
 
 class SharedFeed:
@@ -55,7 +64,7 @@ class SharedFeed:
             raise NoRoomError("too many different pages of the queue and of the nodes are open: close some")
 
     @contextmanager
-    def viewed(self, wanted: Topic) -> Any:
+    def viewed(self, wanted: Topic) -> Iterator[SharedPage]:
         """Give the page that all see who want the same."""
         if wanted not in self._topics:
             self._topics[wanted] = SharedPage()
@@ -144,16 +153,7 @@ class SharedFeed:
         if not self.picture.known:
             topic.put({"away": encoded(away or {"since": self._heard, "words": "", "starting": True})})
         else:
-            topic.put({"away": encoded(away), **self._cells(wanted)})
-
-    def _cells(self, wanted: Topic) -> dict[str, str]:
-        match wanted:
-            case None:
-                return self.picture.cluster_cells()
-            case Wanted():
-                return queue_page.cells(self.picture, wanted, self._forecasts)
-            case WantedNodes():
-                return nodes_page.cells(self.picture, wanted)
+            topic.put({"away": encoded(away), **wanted.cells(self.picture, self._forecasts)})
 
     def away(self) -> dict[str, Any] | None:
         """Return since when the master is away (Unix seconds) and in its words why; None if it is not."""
@@ -166,7 +166,7 @@ class SharedFeed:
     async def _foresee(self) -> None:
         """Ask when the first jobs of the queues start, for as long as somebody looks at a queue."""
         while True:
-            if any(isinstance(wanted, Wanted) for wanted in self._topics) and self.away_since is None:
+            if any(wanted.foresees for wanted in self._topics) and self.away_since is None:
                 self._forecasts = await self._foreseen()
                 self._news.set()
                 await asyncio.sleep(FORECAST_S)

@@ -1,17 +1,24 @@
-"""Filters, sorts and pages the nodes of the picture for the page of the nodes. Pure."""
+"""The page of the nodes: all of them, filtered, sorted and in pages of rows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
 from ebbtide_protos.quantities import printable
 from ebbtide_protos.v1 import client_pb2
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ebbtide_web.listed import order, page_number
-from ebbtide_web.picture import LONGEST_TEXT, SET_ASIDE, ClusterPicture, gpu_state, natural
-from ebbtide_web.shared_page import encoded
+from ebbtide_web import streams
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.board.feed import Forecasts
+from ebbtide_web.board.picture import SET_ASIDE, ClusterPicture, gpu_state, natural
+from ebbtide_web.board.shared_page import encoded
+from ebbtide_web.pages.page import Page, PageRoute
+from ebbtide_web.pages.query import LONGEST_TEXT, order, page_number
 
 PAGE: Final = 100
 """Rows of one page."""
@@ -33,10 +40,27 @@ LETTERS: Final = {
 }
 
 
+class NodesPage(Page):
+    """Shows a part of the nodes."""
+
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page."""
+        return PageRoute("/nodes", self.show), PageRoute("/stream/nodes", self.stream)
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page."""
+        return self._templates.page("nodes.html", session, wanted=WantedNodes.read(request.query_params))
+
+    async def stream(self, request: Request, session: Session) -> Response:
+        """Stream a part of the nodes."""
+        return streams.of_topic(session, self._dashboard.feed, WantedNodes.read(request.query_params))
+
+
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """Which nodes a page shows, as its address says it; two viewers with the same share one topic."""
+    """Which nodes the page shows, as its address says it."""
 
+    foresees: ClassVar[bool] = False
     tab: str = "all"
     text: str = ""
     state: str = ""
@@ -71,6 +95,29 @@ class WantedNodes:
         }
         return urlencode({key: value for key, value in parts.items() if value})
 
+    def cells(self, picture: ClusterPicture, forecasts: Forecasts) -> dict[str, str]:
+        """Return a cell for each row, one with their order, and one with the choices of the filters."""
+        lines = [_line(picture, node) for node in picture.nodes.values()]
+        of_tab = [line for line in lines if _is_of(line, self.tab)]
+        found = _ordered([line for line in of_tab if _matches(line, self)], self)
+        last = max(0, (len(found) - 1) // PAGE)
+        page = min(self.page, last)
+        shown = found[page * PAGE : (page + 1) * PAGE]
+        told = {
+            "page": encoded({
+                "rows": list(dict.fromkeys(printable(line.node.name) for line in shown)),
+                "total": len(found),
+                "page": page,
+                "pages": last + 1,
+                "tabs": {tab: sum(_is_of(line, tab) for line in lines) for tab in TABS},
+                "pools": len({line.node.pool for line in lines}),
+            }),
+            "facets": encoded(_facets(of_tab)),
+        }  # fmt: skip
+        for line in shown:
+            told[f"row:{printable(line.node.name)}"] = picture.cell("row", line.node.name, partial(_row, picture))
+        return told
+
 
 @dataclass(slots=True)
 class _Line:
@@ -79,31 +126,6 @@ class _Line:
     node: client_pb2.BoardNode
     load: client_pb2.BoardLoad
     counts: Counter[str]
-
-
-def cells(picture: ClusterPicture, wanted: WantedNodes) -> dict[str, str]:
-    """Return the cells of one page of the nodes."""
-    lines = [_line(picture, node) for node in picture.nodes.values()]
-    of_tab = [line for line in lines if _is_of(line, wanted.tab)]
-    found = _ordered([line for line in of_tab if _matches(picture, line, wanted)], wanted)
-    last = max(0, (len(found) - 1) // PAGE)
-    page = min(wanted.page, last)
-    shown = found[page * PAGE : (page + 1) * PAGE]
-    told = {
-        "page": encoded({
-            "rows": list(dict.fromkeys(printable(line.node.name) for line in shown)),
-            "total": len(found),
-            "page": page,
-            "pages": last + 1,
-            "tabs": {tab: sum(_is_of(line, tab) for line in lines) for tab in TABS},
-            "pools": len({line.node.pool for line in lines}),
-        }),
-        "facets": encoded(_facets(of_tab)),
-    }  # fmt: skip
-    for line in shown:
-        made = picture.made(f"row {line.node.name}", line.node, line.load, _maker(picture, line))
-        told[f"row:{printable(line.node.name)}"] = made
-    return told
 
 
 def _line(picture: ClusterPicture, node: client_pb2.BoardNode) -> _Line:
@@ -123,7 +145,7 @@ def _is_of(line: _Line, tab: str) -> bool:
             return True
 
 
-def _matches(picture: ClusterPicture, line: _Line, wanted: WantedNodes) -> bool:
+def _matches(line: _Line, wanted: WantedNodes) -> bool:
     if wanted.state and line.load.state != wanted.state:
         return False
     if wanted.pool and line.node.pool != wanted.pool:
@@ -160,12 +182,7 @@ def _use(load: client_pb2.BoardLoad) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _maker(picture: ClusterPicture, line: _Line) -> Callable[[], dict[str, Any]]:
-    return lambda: _row(picture, line)
-
-
-def _row(picture: ClusterPicture, line: _Line) -> dict[str, Any]:
-    node, load = line.node, line.load
+def _row(picture: ClusterPicture, node: client_pb2.BoardNode, load: client_pb2.BoardLoad) -> dict[str, Any]:
     jobs = dict.fromkeys(holder.job_id for gpu in load.gpus for holder in gpu.holders)
     use = _use(load)
     return {
@@ -177,7 +194,7 @@ def _row(picture: ClusterPicture, line: _Line) -> dict[str, Any]:
         "model": node.gpus[0].model if node.gpus else "",
         "gpus": len(node.gpus),
         "cells": "".join(LETTERS[gpu_state(gpu)] for gpu in load.gpus[:MOST_CELLS]),
-        "counts": dict(line.counts),
+        "counts": dict(Counter(map(gpu_state, load.gpus))),
         "use": None if use is None else round(use, 2),
         "gpu_mem": [sum(gpu.mem_used_bytes for gpu in load.gpus), sum(gpu.mem_bytes for gpu in node.gpus)],
         "cpus": [load.cpus_allocated, load.cpus],

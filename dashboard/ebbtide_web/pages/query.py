@@ -1,13 +1,26 @@
-"""Reads what the addresses of lists say: filters, page and order; what makes no sense is passed over. Pure."""
+"""Reads what addresses say: a job's id, and filters, page and order; of the latter, what makes no sense is left out."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ebbtide_web.answers import BadInputError
+
+LONGEST_TEXT: Final = 128
+"""Characters of a filter in the address of a page."""
 LONGEST_WORDS: Final = 64
 _MOST_DIGITS: Final = 5
 _LATEST: Final = 253402300800.0
 """The end of the year 9999."""
+_ID: Final = re.compile(r"[0-9A-Za-z_.,-]{1,64}")
+
+
+def check_id(id: str) -> str:
+    """Return ``id`` if it can be a job's. Raises `BadInputError`."""
+    if not _ID.fullmatch(id):
+        raise BadInputError("id: is not a job's id")
+    return id
 
 
 def page_number(query: Mapping[str, str]) -> int:

@@ -1,14 +1,34 @@
-"""Which window of the timeline its page shows, and the facts that it draws. Pure."""
+"""The page of the timeline: who had which GPU, and what jobs did; of a large cluster, how much of each pool was held.
 
+The master is asked for a window once for all who look at the same, and not again before a while has passed.
+"""
+
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ebbtide_protos.v1 import timeline_pb2
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ebbtide_web.listed import moment, page_number, words
+from ebbtide_web import streams
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.answers import Templates
+from ebbtide_web.board.picture import FEW_GPUS
+from ebbtide_web.board.shared_page import encoded
+from ebbtide_web.dashboard import Dashboard
+from ebbtide_web.pages.page import Page, PageRoute
+from ebbtide_web.pages.query import moment, page_number, words
+from ebbtide_web.reach import Master, MasterRefusedError
 
+LEAST_KEPT_S: Final = 3.0
+MOST_KEPT_S: Final = 60.0
+"""An answer is kept while less than a point of the drawing has gone by, within these bounds."""
+REST: Final = 20
+"""The same as a multiple of the time that it took."""
 WINDOWS: Final[Mapping[str, float]] = {"hour": 3600.0, "6h": 6 * 3600.0, "day": 86_400.0, "week": 7 * 86_400.0}
 """Seconds of each window that ends now."""
 STEPS: Final = 12
@@ -34,9 +54,41 @@ _DOING: Final = {
 }
 
 
+class TimelinePage(Page):
+    """Shows the timeline."""
+
+    def __init__(self, dashboard: Dashboard, templates: Templates) -> None:
+        super().__init__(dashboard, templates)
+        self.answers = TimelineAnswers(dashboard.master, dashboard.settings.token)
+
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page."""
+        return PageRoute("/timeline", self.show), PageRoute("/stream/timeline", self.stream)
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page."""
+        by = "pool" if self._dashboard.feed.picture.gpu_count > FEW_GPUS else "gpu"
+        wanted = WantedTimeline.read(request.query_params)
+        return self._templates.page("timeline.html", session, wanted=wanted, by=by)
+
+    async def stream(self, request: Request, session: Session) -> Response:
+        """Stream what is drawn whenever it is another than before."""
+        wanted = WantedTimeline.read(request.query_params)
+
+        async def ask() -> tuple[str, float]:
+            facts, pause_s = await self.answers.answer(wanted)
+            return encoded(facts), pause_s
+
+        return streams.again(session, lambda: streams.changes(session, "timeline", ask))
+
+    async def close(self) -> None:
+        """Give up what is being asked."""
+        await self.answers.close()
+
+
 @dataclass(frozen=True, slots=True)
 class WantedTimeline:
-    """Which timeline a page shows, as its address says it; viewers with the same share one answer.
+    """Which timeline the page shows, as its address says it; viewers with the same share one answer.
 
     It is the last ``window``, or from ``since`` to ``until`` in Unix seconds if these are given.
     """
@@ -162,3 +214,68 @@ def _span(span: timeline_pb2.TimelineSpan) -> dict[str, Any]:
         "why": span.why,
         "count": span.count,
     }
+
+
+# --- asking the master ---
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A question that is being answered, or was, and from when on it is asked anew."""
+
+    task: asyncio.Task[dict[str, Any]]
+    until: float = 0.0
+
+
+class TimelineAnswers:
+    """The facts of timelines by what was asked. Everybody may see them, so that ``token`` may be anybody's."""
+
+    def __init__(self, master: Master, token: Callable[[], str], now: Callable[[], float] = time.time) -> None:
+        self._master = master
+        self._token = token
+        self._now = now
+        self._kept: dict[WantedTimeline, _Kept] = {}
+
+    async def answer(self, wanted: WantedTimeline) -> tuple[dict[str, Any], float]:
+        """Return the facts, and after how many seconds to ask again. Raises `AwayError` and `MasterRefusedError`."""
+        kept = self._kept.get(wanted)
+        if kept is None or _is_over(kept):
+            for other in [other for other, each in self._kept.items() if _is_over(each)]:
+                del self._kept[other]
+            kept = self._kept[wanted] = self._ask(wanted)
+        facts = await asyncio.shield(kept.task)
+        return facts, max(0.1, kept.until - time.monotonic())
+
+    async def close(self) -> None:
+        """Give up what is being asked."""
+        tasks = [kept.task for kept in self._kept.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ask(self, wanted: WantedTimeline) -> _Kept:
+        async def ask() -> dict[str, Any]:
+            began, now = time.monotonic(), self._now()
+            since, until = bounds = wanted.bounds(now)
+            point_s = min(MOST_KEPT_S, max(LEAST_KEPT_S, (until - since) / BUCKETS))
+            try:
+                reply = await self._master.call("QueryTimeline", wanted.request(now), self._token())
+                kept.until = _kept_until(began, point_s)
+            except MasterRefusedError:  # such as that there is too much in the window, which took long to find out
+                kept.until = _kept_until(began, point_s)
+                raise
+            return timeline_facts(wanted, bounds, reply)
+
+        kept = _Kept(asyncio.create_task(ask(), name="timeline"))
+        kept.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits any more
+        return kept
+
+
+def _kept_until(began: float, point_s: float) -> float:
+    ended = time.monotonic()
+    return ended + max(point_s, REST * (ended - began))
+
+
+def _is_over(kept: _Kept) -> bool:
+    return kept.task.done() and time.monotonic() >= kept.until

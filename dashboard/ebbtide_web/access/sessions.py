@@ -21,6 +21,7 @@ SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 500
 MOST_STREAMS: Final = 12
 """Streams of one session: a tab has one, the page of a job two."""
+OVER: Final = "your session is over: its token does not hold any more"
 FAILURES: Final = 5
 """Failed logins from one address in `FAILURES_S`; more are refused unread."""
 MOST_ADDRESSES: Final = 1000

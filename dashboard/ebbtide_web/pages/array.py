@@ -1,15 +1,26 @@
-"""Which part of an array its page shows, and the facts of it. Pure."""
+"""The page of an array: its tasks by a parameter and a metric, and a table of them."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ebbtide_web.listed import page_number
-from ebbtide_web.picture import LONGEST_TEXT, optional, state_of
+from ebbtide_web import streams
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.answers import answer
+from ebbtide_web.board.picture import optional, state_of
+from ebbtide_web.board.shared_page import encoded
+from ebbtide_web.pages.page import Page, PageRoute
+from ebbtide_web.pages.query import LONGEST_TEXT, check_id, page_number
 
+ARRAY_S: Final = 2.0
+"""Seconds after which an array of a thousand tasks or less is asked for again; a larger one is so more seldom."""
+TASKS_A_S: Final = 500
+"""Tasks of an array that are told of a second, for each who looks at one."""
 PAGE: Final = 100
 """Tasks of one page of the table."""
 LETTERS: Final = {
@@ -28,9 +39,43 @@ _LONGEST_METRIC: Final = 64
 _STATES: Final = {int(number): name.removeprefix("JOB_STATE_") for name, number in job_pb2.JobState.items()}
 
 
+class ArrayPage(Page):
+    """Shows one array."""
+
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page, and of what the page of the array as a job shows."""
+        return (
+            PageRoute("/arrays/{id}", self.show),
+            PageRoute("/stream/arrays/{id}", self.stream),
+            PageRoute("/jobs/{id}/tasks", self.tasks),
+        )
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page."""
+        id = check_id(request.path_params["id"])
+        asked = self._dashboard.call(session, "ShowArray", WantedTasks().request(id))
+        array = await self._first_seen(session, asked, f"Array {id}")
+        return self._templates.page("array.html", session, id=id, name=array.name if array is not None else "")
+
+    async def stream(self, request: Request, session: Session) -> Response:
+        """Stream an array whenever it is another than before, as its viewer may see it."""
+        id, wanted = check_id(request.path_params["id"]), WantedTasks.read(request.query_params)
+
+        async def ask() -> tuple[str, float]:
+            found = await self._dashboard.master.call("ShowArray", wanted.request(id), session.token)
+            return encoded(array_facts(found, wanted)), max(ARRAY_S, len(found.indices) / TASKS_A_S)
+
+        return streams.again(session, lambda: streams.changes(session, "array", ask))
+
+    async def tasks(self, request: Request, session: Session) -> Response:
+        """Return the first tasks of an array."""
+        wanted = WantedTasks().request(check_id(request.path_params["id"]))
+        return answer(first_tasks(await self._dashboard.call(session, "ShowArray", wanted)))
+
+
 @dataclass(frozen=True, slots=True)
 class WantedTasks:
-    """Which param and metric of an array a page compares, and which page of its tasks it shows."""
+    """Which param and metric of an array the page compares, and which page of its tasks it shows."""
 
     param: str = ""
     metric: str = ""

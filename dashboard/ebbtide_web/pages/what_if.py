@@ -1,16 +1,29 @@
-"""Which simulations the page "what if" asks for, the choices that it offers, and the facts of a result. Pure."""
+"""The page "what if": simulations of the cluster's past under other policies, or on other machines."""
 
 import dataclasses
 import json
 import re
 import shlex
+import time
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ebbtide_core.model.settings import DEFAULT_POLICY
 from ebbtide_core.policies.registry import POLICIES, PolicyError, create_policy, option_names
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide_web import streams
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.answers import Templates
+from ebbtide_web.board.shared_page import encoded, event
+from ebbtide_web.dashboard import Dashboard
+from ebbtide_web.pages.page import Page, PageRoute
+from ebbtide_web.pages.replays import Replay, Replayed, ReplayFailedError, ReplayProgress, Replays
+from ebbtide_web.streams import PING, PING_S, Events, before_end, next_of, pause
 
 OPTION: Final = "o."
 """What the names of a policy's options begin with in the page's address."""
@@ -20,6 +33,63 @@ MOST_POLICIES: Final = 4
 _LATEST: Final = 253402300800
 """The end of the year 9999."""
 _NODES: Final = re.compile(r"[1-9]\d{0,4}x\d{1,3}")
+
+
+class WhatIfPage(Page):
+    """Shows what can be tried, and, if the address says it, what came of it."""
+
+    def __init__(self, dashboard: Dashboard, templates: Templates) -> None:
+        super().__init__(dashboard, templates)
+        self.replays = Replays(dashboard.master, dashboard.settings.replay)
+
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page."""
+        return PageRoute("/whatif", self.show), PageRoute("/stream/whatif", self.stream)
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page."""
+        return self._templates.page(
+            "what_if.html", session, policies=offered_policies(), most=MOST_POLICIES, now=int(time.time())
+        )
+
+    async def stream(self, request: Request, session: Session) -> Response:
+        """Run simulations one by one, and stream how far they are and their results; leaving the stream ends them."""
+        wanted = read_what_ifs(request.query_params.multi_items())
+        return streams.again(session, lambda: _what_if_now(session, self.replays, wanted))
+
+    async def close(self) -> None:
+        """End all simulations."""
+        await self.replays.close()
+
+
+async def _what_if_now(session: Session, replays: Replays, wanted: Sequence["WantedWhatIf"]) -> Events:
+    """Yield how far simulations are, and the result of each, or why there is none."""
+    if mistake := mistake_of(wanted):
+        yield event("failed", encoded({"words": mistake}))
+    else:
+        for number in range(len(wanted)):
+            async with aclosing(_simulated(session, replays, wanted, number)) as events:
+                async for each in events:
+                    yield each
+    while await before_end(session, pause(PING_S)):
+        yield PING
+
+
+async def _simulated(session: Session, replays: Replays, wanted: Sequence["WantedWhatIf"], number: int) -> Events:
+    """Yield how far all simulations are while the one with this number runs, and what came of it."""
+    one, which = wanted[number], {"number": number, "of": len(wanted)}
+    try:
+        async with aclosing(replays.replies(session, one.replay())) as replies:
+            while (found := await before_end(session, next_of(replies))) is not None:
+                match found:
+                    case ReplayProgress(words, done):
+                        counted = f" ({number + 1} of {len(wanted)})" if len(wanted) > 1 else ""
+                        told = {"words": words + counted, "done": (number + done) / len(wanted)}
+                        yield event("progress", encoded(told))
+                    case Replayed():
+                        yield event("result", encoded(which | what_if_facts(one, found)))
+    except ReplayFailedError as error:
+        yield event("failed", encoded(which | {"words": str(error), "label": one.label}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +129,10 @@ class WantedWhatIf:
         found += ["--since", f"@{self.since}"] if self.since else []
         found += ["--until", f"@{self.until}"] if self.until else []
         return found + (["--nodes", self.nodes] if self.nodes else [])
+
+    def replay(self) -> Replay:
+        """Return the simulation that gives the figures."""
+        return Replay(tuple(self.arguments()), self.until)
 
     def command(self) -> str:
         """Return the command that does the same on the master's machine."""
@@ -146,20 +220,21 @@ def _as_text(default: object) -> str:
     return "none" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def what_if_facts(wanted: WantedWhatIf, replayed: Mapping[str, Any], left_out: int) -> dict[str, Any]:
-    """Return what the page shows of what ``ebb replay --json`` printed; ``left_out`` events were not to be seen."""
+def what_if_facts(wanted: WantedWhatIf, replayed: Replayed) -> dict[str, Any]:
+    """Return what the page shows of a simulation."""
+    found = replayed.printed
     return {
         "policy": wanted.policy,
         "label": wanted.label,
-        "live": replayed["live"],
-        "simulated": replayed["simulated"][0],
-        "since": replayed["since"],
-        "until": replayed["until"],
-        "gpus": replayed["gpus"],
-        "restart_cost_s": replayed["restart_cost_s"],
-        "skipped": replayed["skipped"],
-        "notes": replayed["notes"],
-        "left_out": left_out,
+        "live": found["live"],
+        "simulated": found["simulated"][0],
+        "since": found["since"],
+        "until": found["until"],
+        "gpus": found["gpus"],
+        "restart_cost_s": found["restart_cost_s"],
+        "skipped": found["skipped"],
+        "notes": found["notes"],
+        "left_out": replayed.left_out,
         "command": wanted.command(),
         "configuration": wanted.configuration(),
     }

@@ -1,15 +1,25 @@
-"""Makes the facts of the page for admins from the master's messages, and its requests from what they change. Pure."""
+"""The page for admins: settings, quotas, users, tokens, the journal and the agents, as far as the master shows them."""
 
+import logging
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, user_pb2
+from starlette.requests import Request
+from starlette.responses import Response
 
-from ebbtide_web.changes import BadInputError, Change
-from ebbtide_web.picture import gpu_state, natural, optional
+from ebbtide_web.access.sessions import Session
+from ebbtide_web.answers import BadInputError, Templates, answer, body
+from ebbtide_web.board.picture import gpu_state, natural, optional
+from ebbtide_web.dashboard import Dashboard
+from ebbtide_web.pages.page import Change, Page, PageRoute
+from ebbtide_web.reach import MasterRefusedError
 
+NODES_KEPT_S: Final = 60.0
+"""Seconds for which the list of nodes is kept, which everybody may see: of a large cluster it is megabytes."""
 ADMIN_VERBS: Final = ("create", "revoke", "reload")
 MOST_USERS: Final = 500
 MOST_TOKENS: Final = 500
@@ -19,6 +29,80 @@ LONGEST_LABEL: Final = 128
 DAY_S: Final = 86_400.0
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _TOKEN: Final = re.compile(r"[0-9a-zA-Z]{1,40}")
+
+log = logging.getLogger(__name__)
+
+
+class AdminPage(Page):
+    """Shows what only operators and admins may see, and changes it."""
+
+    def __init__(self, dashboard: Dashboard, templates: Templates) -> None:
+        super().__init__(dashboard, templates)
+        self._nodes: tuple[float, dict[str, Any]] | None = None
+
+    def routes(self) -> Sequence[PageRoute]:
+        """Return the routes of the page."""
+        return (
+            PageRoute("/admin", self.show),
+            PageRoute("/admin/facts", self.facts),
+            PageRoute("/admin/{verb}", self.change, changes=True),
+        )
+
+    async def show(self, request: Request, session: Session) -> Response:
+        """Show the page; those who may not see it are told so in the master's words."""
+        asked = self._dashboard.call(session, "ShowSettings", user_pb2.ShowSettingsRequest())
+        await self._first_seen(session, asked, "Admin")
+        return self._templates.page("admin.html", session)
+
+    async def facts(self, request: Request, session: Session) -> Response:
+        """Return all that the page shows."""
+        call = self._dashboard.call
+        settings = await call(session, "ShowSettings", user_pb2.ShowSettingsRequest())
+        users = await call(session, "ListUsers", user_pb2.ListUsersRequest())
+        cluster = await call(session, "ShowCluster", client_pb2.ShowClusterRequest())
+        tokens, all_users = await self._tokens(session)
+        return answer(
+            {
+                **settings_facts(settings),
+                **user_facts(users),
+                **token_facts(tokens, session.token_id, all_users=all_users),
+                **await self._nodes_now(session),
+                "cluster": cluster_facts(cluster),
+            }
+        )
+
+    async def change(self, request: Request, session: Session) -> Response:
+        """Create or revoke a token, or let the master read its configuration again."""
+        verb = request.path_params["verb"]
+        wanted = admin_change(verb, await body(request))
+        found = await self._dashboard.call(session, wanted.method, wanted.request)
+        log.info("user=%s admin %s", session.user, verb)
+        match found:
+            case user_pb2.CreateTokenReply():
+                return answer({"done": wanted.done, "id": found.token.id, "user": found.token.user, "text": found.text})
+            case user_pb2.ReloadReply():
+                later = f" What needs a restart: {', '.join(found.needs_restart)}." if found.needs_restart else ""
+                return answer({"done": f"{wanted.done} New: {', '.join(found.changed) or 'nothing'}.{later}"})
+            case _:
+                return answer({"done": wanted.done})
+
+    async def _tokens(self, session: Session) -> tuple[user_pb2.ListTokensReply, bool]:
+        """Return everybody's tokens and True, or, if those may not be seen, the viewer's own and False."""
+        try:
+            return await self._dashboard.call(session, "ListTokens", user_pb2.ListTokensRequest(all=True)), True
+        except MasterRefusedError as error:
+            if error.status != 403:
+                raise
+        return await self._dashboard.call(session, "ListTokens", user_pb2.ListTokensRequest()), False
+
+    async def _nodes_now(self, session: Session) -> dict[str, Any]:
+        if self._nodes is None or time.monotonic() - self._nodes[0] > NODES_KEPT_S:
+            found = await self._dashboard.call(session, "ListNodes", client_pb2.ListNodesRequest())
+            self._nodes = time.monotonic(), node_facts(found)
+        return self._nodes[1]
+
+
+# --- what it shows ---
 
 
 def user_facts(reply: user_pb2.ListUsersReply) -> dict[str, Any]:
@@ -144,6 +228,9 @@ def cluster_facts(info: client_pb2.ClusterInfo) -> dict[str, Any]:
             for pool in info.pools
         ],
     }
+
+
+# --- what it changes ---
 
 
 def admin_change(verb: str, fields: Mapping[str, Any]) -> Change:

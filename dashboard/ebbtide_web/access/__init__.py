@@ -1,0 +1,1 @@
+"""Who may ask the dashboard for anything: hosts and origins, sessions, and the socket of a proxy."""
