@@ -486,7 +486,7 @@ async def test_a_log_that_is_shown_is_void_only_once_the_master_answers_again():
         found = []
         with suppress(AwayError):
             async for each in log_page._log_now(session, master, request):
-                found += [each.decode().partition("\n")[0]]  # noqa: PERF401 (what came before the error counts)
+                found += [each.decode().partition("\n")[0]]
         return found
 
     assert await events_until_away(LogMaster()) == []
