@@ -28,7 +28,7 @@ from ebbtide_core.model.refusals import RefusalKind as RefusalKind
 from ebbtide_core.model.settings import DEFAULT_POOL, Settings
 from ebbtide_core.model.types import JobId, StopCause
 from ebbtide_core.nodes import booking_placement, draining, loan_ends, quiescing, silence
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.reconcile import Unplaced, place_more, reconcile, settle_claims, stop
 from ebbtide_core.resources.pools import PoolState

@@ -24,7 +24,7 @@ from ebbtide_core.events import (
 from ebbtide_core.job.job import Job
 from ebbtide_core.job.wait_reason import waited
 from ebbtide_core.model.types import Allocation, HeldBy, JobId, NodeId, StopCause
-from ebbtide_core.policies.draft import count_text, where
+from ebbtide_core.planning.draft import count_text, where
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.resources import checkpoint_location
 from ebbtide_core.resources.eligibility import allows

@@ -29,7 +29,7 @@ from ebbtide_core.model.types import (
     NodeId,
     SuspendMode,
 )
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.resources.infeasible import infeasible_refusal
 
 from ebbtide_sim.garbage import rarely_collected

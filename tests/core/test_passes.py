@@ -9,7 +9,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import DUE_AT_ONCE, Cluster
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId, StopCause, parts
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.reconcile import PLACED_AT_ONCE, reconcile
 from ebbtide_core.snapshot import Plan, Snapshot

@@ -14,7 +14,7 @@ from ebbtide_core.commands import Command, Launch, WakeAt
 from ebbtide_core.events import Event
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_master import loop as loops

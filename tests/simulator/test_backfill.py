@@ -7,7 +7,7 @@ import pytest
 from ebbtide_core.estimates.work import Speedup
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Plan, Snapshot

@@ -11,10 +11,10 @@ import pytest
 from ebbtide_core.cluster import InvariantError
 from ebbtide_core.estimates.work import Speedup
 from ebbtide_core.model.types import WHOLE, JobClass, NodeId
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.resizing import shrunk
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.policies.resizing import shrunk
 from ebbtide_core.snapshot import Plan, Snapshot
 from ebbtide_sim.engine import SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog

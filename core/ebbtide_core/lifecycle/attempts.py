@@ -14,7 +14,7 @@ from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.lifecycle import swaps
 from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
-from ebbtide_core.policies.draft import where
+from ebbtide_core.planning.draft import where
 from ebbtide_core.resources import checkpoint_location
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState

@@ -15,7 +15,7 @@ from ebbtide_core.job.facets import IdleTime
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model.settings import IdleAction, IdleSettings
 from ebbtide_core.model.types import GpuId, HeldBy, JobClass, StopCause
-from ebbtide_core.policies.draft import count_text
+from ebbtide_core.planning.draft import count_text
 from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState

@@ -17,7 +17,7 @@ from ebbtide_core.model.spec.scheduling import check_standing
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import HeldBy, JobState, StopCause, SuspendMode, gpus
 from ebbtide_core.nodes import node_health, strays
-from ebbtide_core.policies.draft import count_range
+from ebbtide_core.planning.draft import count_range
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.rule import Rule, about_job, change_nothing

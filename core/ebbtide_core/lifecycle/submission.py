@@ -13,7 +13,7 @@ from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec.resources import ResourceSpec
 from ebbtide_core.model.types import HeldBy, gpus
-from ebbtide_core.policies.draft import count_range
+from ebbtide_core.planning.draft import count_range
 from ebbtide_core.resources.infeasible import infeasible_refusal
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState

@@ -14,7 +14,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.meter import NO_NEIGHBOURS, SOLID, AttemptMeter, MeasuredRate, Neighbours, Setting, Windows
 from ebbtide_core.model.types import WHOLE, AttemptRef
-from ebbtide_core.policies.draft import count_text
+from ebbtide_core.planning.draft import count_text
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 

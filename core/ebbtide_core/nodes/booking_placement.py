@@ -13,7 +13,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import is_of_type
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import GpuId, NodeId, StopCause
-from ebbtide_core.policies.draft import need_text
+from ebbtide_core.planning.draft import need_text
 from ebbtide_core.reconcile import start, stop
 from ebbtide_core.resources.bookings import FREEING_S, lead_s, reserved_for
 from ebbtide_core.resources.books import Node

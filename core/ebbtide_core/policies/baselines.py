@@ -12,12 +12,12 @@ from ebbtide_core.admission.queues import Queue
 from ebbtide_core.estimates.work import expected_end
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
-from ebbtide_core.policies.chance import mix
-from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.preemption import claim
-from ebbtide_core.policies.staying import Stay
+from ebbtide_core.planning.chance import mix
+from ebbtide_core.planning.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.preemption import claim
+from ebbtide_core.planning.staying import Stay
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.malleable import check_rules, plan_malleable
-from ebbtide_core.policies.moldable import plan_moldable
-from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
-from ebbtide_core.policies.seats import dhondt
-from ebbtide_core.policies.staying import Stay, stays_by_itself
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.malleable import check_rules, plan_malleable
+from ebbtide_core.planning.moldable import plan_moldable
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.pool import Arrivals, Members, Supply, Wanted, enough_for_all, reach
+from ebbtide_core.planning.seats import dhondt
+from ebbtide_core.planning.staying import Stay, stays_by_itself
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 

@@ -29,10 +29,10 @@ from typing import ClassVar, Final, Literal
 from ebbtide_core.admission.queues import DemandQueue, by_arrival, demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft, count_text
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.groups import (
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft, count_text
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.groups import (
     BOUND,
     LOOK_AHEAD,
     Groups,
@@ -43,10 +43,10 @@ from ebbtide_core.policies.groups import (
     share_of,
     stand_of,
 )
-from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import choose, may_be_preempted
-from ebbtide_core.policies.preemption import claim as claim_room
-from ebbtide_core.policies.staying import Stay, stays_by_itself
+from ebbtide_core.planning.policy import JobImportance, Policy
+from ebbtide_core.planning.preemption import choose, may_be_preempted
+from ebbtide_core.planning.preemption import claim as claim_room
+from ebbtide_core.planning.staying import Stay, stays_by_itself
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ebbtide_core.admission.queues import DemandQueue, Queue, by_arrival
-from ebbtide_core.policies.backfill import admit_in_order, demand_in_time, stands_behind
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.backfill import admit_in_order, demand_in_time, stands_behind
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking

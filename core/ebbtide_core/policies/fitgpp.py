@@ -20,11 +20,11 @@ from typing import Final, Literal, NamedTuple
 from ebbtide_core.admission.queues import Queue
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId
-from ebbtide_core.policies.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.preemption import Choice, Nodes, all_reach, cheapest_set, claim, reaches, suffice
-from ebbtide_core.policies.staying import Stay
+from ebbtide_core.planning.classes import admit_in_order, best_effort, by_class, may_be_preempted, stays_in_class
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.preemption import Choice, Nodes, all_reach, cheapest_set, claim, reaches, suffice
+from ebbtide_core.planning.staying import Stay
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot

@@ -24,11 +24,11 @@ from typing import ClassVar, Final
 from ebbtide_core.admission.queues import Queue, QueueKey
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
-from ebbtide_core.policies.chance import mix
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import (
+from ebbtide_core.planning.chance import mix
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.policy import JobImportance, Policy
+from ebbtide_core.planning.preemption import (
     Choice,
     Nodes,
     cheapest_set,
@@ -37,8 +37,8 @@ from ebbtide_core.policies.preemption import (
     may_be_preempted,
     nodes_of,
 )
-from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
-from ebbtide_core.policies.staying import Stay, stays_by_urgency
+from ebbtide_core.planning.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.planning.staying import Stay, stays_by_urgency
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking

@@ -21,22 +21,22 @@ from typing import ClassVar, Literal
 
 from ebbtide_core.admission.queues import DemandQueue, QueueKey, demand_of
 from ebbtide_core.job.job import Job
-from ebbtide_core.policies.backfill import ALL, Backfill, demand_in_time, stands_behind
-from ebbtide_core.policies.classes import best_effort
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.fitgpp import PAPER_S, Scores
-from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import may_be_preempted, preempt
-from ebbtide_core.policies.slots import Slots, SlotsLeft, slots_of
-from ebbtide_core.policies.staying import (
+from ebbtide_core.planning.backfill import ALL, Backfill, demand_in_time, stands_behind
+from ebbtide_core.planning.classes import best_effort
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.policy import JobImportance, Policy
+from ebbtide_core.planning.preemption import may_be_preempted, preempt
+from ebbtide_core.planning.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.planning.staying import (
     NOBODY_STEPS_ASIDE,
     NOT_FOR_CPUS,
     Stay,
     stays_by_itself,
     stays_by_urgency,
 )
+from ebbtide_core.policies.fitgpp import PAPER_S, Scores
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking

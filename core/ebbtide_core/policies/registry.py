@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ebbtide_core.model.spelling import choices, none_of
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.baselines import Lrtp, Rand
 from ebbtide_core.policies.equipartition import MalleableEquipartition, MoldableEquipartition
 from ebbtide_core.policies.fair_share import FairShare
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.policies.fitgpp import FitGpp
 from ebbtide_core.policies.hybrid import Hybrid, Pri, PriLimit
-from ebbtide_core.policies.policy import Policy
 from ebbtide_core.policies.priority import Priority
 from ebbtide_core.policies.proportional import MalleableProportional, MoldableProportional
 from ebbtide_core.policies.reservation import Reservation

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import StopCause
-from ebbtide_core.policies.backfill import admit_in_order, demand_in_time
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import fit_ranges
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.backfill import admit_in_order, demand_in_time
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import fit_ranges
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.resources.expected_releases import ExpectedReleases
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot

@@ -12,9 +12,9 @@ from ebbtide_core.admission.queues import DemandQueue, QueueKey, by_arrival
 from ebbtide_core.estimates.work import remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import fit_ranges
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import fit_ranges
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.eligibility import Domain, open_to
 from ebbtide_core.resources.pools import PoolState, Ranking

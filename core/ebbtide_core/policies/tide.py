@@ -36,11 +36,11 @@ from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeAllocation, NodeId
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.policy import JobImportance, Policy
-from ebbtide_core.policies.preemption import (
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.policy import JobImportance, Policy
+from ebbtide_core.planning.preemption import (
     Choice,
     Nodes,
     claim,
@@ -50,7 +50,7 @@ from ebbtide_core.policies.preemption import (
     nodes_of,
     suffice,
 )
-from ebbtide_core.policies.room_rates import (
+from ebbtide_core.planning.room_rates import (
     NEXT_TO_NOTHING,
     Candidate,
     RoomRates,
@@ -61,8 +61,8 @@ from ebbtide_core.policies.room_rates import (
     price,
     save_s,
 )
-from ebbtide_core.policies.staying import NOT_FOR_CPUS, Stay, stays_by_itself
-from ebbtide_core.policies.tide_queue import TideQueue, due_at
+from ebbtide_core.planning.staying import NOT_FOR_CPUS, Stay, stays_by_itself
+from ebbtide_core.planning.tide_queue import TideQueue, due_at
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot

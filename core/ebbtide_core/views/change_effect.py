@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ebbtide_core.events import JobChanged
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId
-from ebbtide_core.policies.policy import JobImportance, Policy
+from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.policies.registry import name_of
 
 

@@ -8,9 +8,9 @@ from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import NO_NEEDS, as_options
 from ebbtide_core.model.types import JobId, NodeId
-from ebbtide_core.policies.draft import count_text, need_text
-from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.staying import Stay
+from ebbtide_core.planning.draft import count_text, need_text
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.staying import Stay
 from ebbtide_core.resources.anti_affinity import kept_from
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.checkpoint_location import reads_checkpoint

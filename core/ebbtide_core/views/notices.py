@@ -8,7 +8,7 @@ from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.lifecycle.unsaved_work import in_words
 from ebbtide_core.model.notice_rules import Moment
 from ebbtide_core.model.types import Checkpointed, HeldBy, JobState
-from ebbtide_core.policies.draft import where
+from ebbtide_core.planning.draft import where
 from ebbtide_core.views.narrate import narrate
 
 _ENDINGS: Final = {

@@ -6,7 +6,7 @@ from ebbtide_core import events as e
 from ebbtide_core.admission.queues import DemandQueue, Queue, by_arrival
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.planning.draft import Draft
 from hypothesis import given
 
 from tests.core.lab import Lab

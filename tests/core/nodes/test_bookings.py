@@ -14,7 +14,7 @@ from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.nodes import booking_placement as rules
 from ebbtide_core.nodes.booking_placement import BookingRequest, ImpossibleError, choose
-from ebbtide_core.policies.draft import need_text
+from ebbtide_core.planning.draft import need_text
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.resources.bookings import FREEING_S, lead_s
 from ebbtide_core.resources.placing import Trial

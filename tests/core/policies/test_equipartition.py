@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 from ebbtide_core.events import NodeDisconnected, ResizeRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.model.types import WHOLE, JobState, NodeId, SuspendMode, gpus
+from ebbtide_core.planning.seats import dhondt, size_at_most, sizes
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.seats import dhondt, size_at_most, sizes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 from ebbtide_core.events import HoldRequested, ReleaseRequested, ResizeRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.model.types import WHOLE, JobState, SuspendMode
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.groups import WAITS
 from ebbtide_core.policies.fair_share import FairShare, _Pass
-from ebbtide_core.policies.groups import WAITS
 from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -2,8 +2,8 @@
 
 import pytest
 from ebbtide_core.model.types import WHOLE, HeldBy, JobState, SuspendMode
+from ebbtide_core.planning.slots import Slots
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.slots import Slots
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stopped
 

@@ -18,9 +18,9 @@ from ebbtide_core.model.types import (
     SuspendMode,
     gpus,
 )
+from ebbtide_core.planning.seats import sizes
 from ebbtide_core.policies.proportional import closest, in_proportion
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.seats import sizes
 from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

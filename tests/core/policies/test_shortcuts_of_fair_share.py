@@ -9,18 +9,18 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, SuspendMode
+from ebbtide_core.planning.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
+from ebbtide_core.planning.policy import Policy
+from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.policies import fair_share
 from ebbtide_core.policies.fair_share import ShareClaim
-from ebbtide_core.policies.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
-from ebbtide_core.policies.policy import Policy
-from ebbtide_core.policies.preemption import nodes_of
 from ebbtide_core.snapshot import Plan, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.planning.test_shortcuts import change_node, node, settle
 
 from tests import drawing
 from tests.core.lab import DONE, Lab
-from tests.core.policies.test_shortcuts_of_malleable import change_node, node, settle
 
 
 class PlainPass(fair_share._Pass):

@@ -13,8 +13,8 @@ from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import WHOLE, Loan, NodeId
-from ebbtide_core.policies import elastic
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.planning import elastic
+from ebbtide_core.planning.draft import Draft
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.elastic_jobs import resizable_at
 from ebbtide_core.resources.node_values import NodeValues

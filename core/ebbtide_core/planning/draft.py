@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId, gpus
-from ebbtide_core.policies.staying import spared_until
+from ebbtide_core.planning.staying import spared_until
 from ebbtide_core.resources.anti_affinity import kept_from
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.checkpoint_location import nodes_reading_checkpoint, nodes_with_checkpoint

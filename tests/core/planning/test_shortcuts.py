@@ -13,9 +13,9 @@ from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.types import WHOLE, GpuSlice
-from ebbtide_core.policies import malleable
-from ebbtide_core.policies.balance import GpuPlace
-from ebbtide_core.policies.policy import Policy
+from ebbtide_core.planning import malleable
+from ebbtide_core.planning.balance import GpuPlace
+from ebbtide_core.planning.policy import Policy
 from ebbtide_core.resources import gpu_selection
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.gpu_selection import left_over, memory_of

@@ -15,7 +15,7 @@ from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.estimates.work import estimated_at, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.planning.draft import Draft
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.eligibility import could_run, largest
 from ebbtide_core.resources.pools import PoolState
@@ -39,7 +39,7 @@ class Supply:
 Divide = Callable[[Draft, Sequence[Job], Supply], Wanted | None]
 """Decide how much each job of the pool gets, if all can have their smallest size and more; jobs in order of arrival.
 
-None means that the jobs are to share GPUs, equally many jobs on each (see `ebbtide_core.policies.balance`).
+None means that the jobs are to share GPUs, equally many jobs on each (see `ebbtide_core.planning.balance`).
 """
 
 

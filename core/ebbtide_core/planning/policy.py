@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 
 from ebbtide_core.admission.queues import Queue, by_arrival
 from ebbtide_core.job.job import Job
-from ebbtide_core.policies.staying import NOBODY_STEPS_ASIDE, Stay
+from ebbtide_core.planning.staying import NOBODY_STEPS_ASIDE, Stay
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 

@@ -5,7 +5,7 @@ from ebbtide_core.estimates.work import LINEAR
 from ebbtide_core.events import JobSubmitted, ReleaseRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, SuspendMode
-from ebbtide_core.policies.backfill import Backfill, demand_in_time
+from ebbtide_core.planning.backfill import Backfill, demand_in_time
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.reserving.live import FIRST_S
 from ebbtide_core.resources.expected_releases import ExpectedReleases, held_s

@@ -2,12 +2,12 @@
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation
-from ebbtide_core.policies.balance import balanced
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import fit_ranges
-from ebbtide_core.policies.pool import Arrivals, Divide, supply
-from ebbtide_core.policies.resizing import fits_beside
-from ebbtide_core.policies.seats import size_at_most, sizes
+from ebbtide_core.planning.balance import balanced
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import fit_ranges
+from ebbtide_core.planning.pool import Arrivals, Divide, supply
+from ebbtide_core.planning.resizing import fits_beside
+from ebbtide_core.planning.seats import size_at_most, sizes
 from ebbtide_core.resources.eligibility import could_run
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.snapshot import Plan, Snapshot

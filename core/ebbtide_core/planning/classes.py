@@ -10,10 +10,10 @@ from typing import Final
 from ebbtide_core.admission.queues import QueueKey
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobClass
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, fit_ranges, grow
-from ebbtide_core.policies.staying import Stay, stays_by_itself
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
+from ebbtide_core.planning.staying import Stay, stays_by_itself
 from ebbtide_core.resources.eligibility import holds_up
 
 Preempt = Callable[[Draft, Job], bool]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, NodeId
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.resources.eligibility import may_use
 
 Nodes = tuple[NodeId, ...] | None

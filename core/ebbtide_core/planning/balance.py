@@ -11,9 +11,9 @@ from heapq import heapify, heappop, heappush
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, GpuId, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.resizing import fits_beside, on_own_gpus
-from ebbtide_core.policies.seats import MOST_SHARING, size_at_most
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.resizing import fits_beside, on_own_gpus
+from ebbtide_core.planning.seats import MOST_SHARING, size_at_most
 from ebbtide_core.resources.books import Books, Node
 from ebbtide_core.resources.checkpoint_location import sees_checkpoint
 from ebbtide_core.resources.eligibility import may_use

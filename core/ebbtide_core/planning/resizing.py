@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, NodeAllocation
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.seats import size_at_most, sizes
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.seats import size_at_most, sizes
 from ebbtide_core.resources.gpu_selection import memory_of
 from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.topology import best_of

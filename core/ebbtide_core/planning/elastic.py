@@ -16,7 +16,7 @@ from typing import Final
 from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, JobId, NodeId
-from ebbtide_core.policies.draft import Draft, count_text
+from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.resources.elastic_jobs import resizable_at
 
 NEAR: Final = 8

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, JobId
-from ebbtide_core.policies.balance import balanced
-from ebbtide_core.policies.draft import CROWDED_OUT, Draft
-from ebbtide_core.policies.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
-from ebbtide_core.policies.pool import Arrivals, Divide, Members, PlacedJob, Wanted, places_for, supply, typical
-from ebbtide_core.policies.resizing import Why, fits_beside, grown, on_own_gpus, shrunk, shrunk_on
+from ebbtide_core.planning.balance import balanced
+from ebbtide_core.planning.draft import CROWDED_OUT, Draft
+from ebbtide_core.planning.moldable import find_at_most, most_free, start_at_smallest, start_without_gpus
+from ebbtide_core.planning.pool import Arrivals, Divide, Members, PlacedJob, Wanted, places_for, supply, typical
+from ebbtide_core.planning.resizing import Why, fits_beside, grown, on_own_gpus, shrunk, shrunk_on
 from ebbtide_core.snapshot import Plan, Snapshot
 
 

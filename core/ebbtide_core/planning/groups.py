@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
-from ebbtide_core.policies.staying import LatelyResumed
+from ebbtide_core.planning.staying import LatelyResumed
 
 BOUND, RUNS, CLAIMS, WAITS = range(4)
 """States of a job: bound (cannot be preempted), running, waiting for room that is being freed for it, waiting."""

@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import pytest
 from ebbtide_core.model.types import JobState, SuspendMode
-from ebbtide_core.policies.draft import Draft
+from ebbtide_core.planning.draft import Draft
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -21,9 +21,9 @@ from ebbtide_core.estimates.rounding import rounded_up_s
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, JobId, NodeAllocation
-from ebbtide_core.policies.defragment import defragment
-from ebbtide_core.policies.draft import Draft
-from ebbtide_core.policies.elastic import admit_by_shrinking, grow
+from ebbtide_core.planning.defragment import defragment
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.elastic import admit_by_shrinking, grow
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.expected_releases import ExpectedRelease, ExpectedReleases, LastReason, first_room, held_s

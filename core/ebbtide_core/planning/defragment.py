@@ -20,9 +20,9 @@ from typing import Final
 from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, NodeId, SuspendMode
-from ebbtide_core.policies.draft import Draft, count_text
-from ebbtide_core.policies.elastic import may_resize
-from ebbtide_core.policies.preemption import could_make_room, makes_room, minimal_set
+from ebbtide_core.planning.draft import Draft, count_text
+from ebbtide_core.planning.elastic import may_resize
+from ebbtide_core.planning.preemption import could_make_room, makes_room, minimal_set
 from ebbtide_core.resources.expected_releases import ExpectedRelease, Gone, first_room
 from ebbtide_core.resources.placing import Trial
 
