@@ -17,10 +17,10 @@ from ebbtide_core.policies.fair_share import ShareClaim
 from ebbtide_core.snapshot import Plan, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.planning.test_shortcuts import change_node, node, settle
 
 from tests import drawing
 from tests.core.lab import DONE, Lab
+from tests.core.planning.test_shortcuts import change_node, node, settle
 
 
 class PlainPass(fair_share._Pass):
