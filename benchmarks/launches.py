@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from marks import OURS, Measured, quantile
 from suspend_resume import REPOSITORY, cluster, ebb

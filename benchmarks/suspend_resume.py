@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any, Final
 
 import psutil
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.watching import wait_for
 from ebbtide_protos.v1 import client_pb2, job_pb2
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import click
 from ebbtide_cli import COMPLETION
-from ebbtide_cli.completing import shells
+from ebbtide_cli.commands.completing import shells
+from ebbtide_cli.commands.sections import options_by_section
+from ebbtide_cli.commands.verb import ebb
 from ebbtide_cli.overview import VERBS, release
-from ebbtide_cli.sections import options_by_section
 from ebbtide_cli.submitting.command import JobCommand
 from ebbtide_cli.submitting.job import sections
-from ebbtide_cli.verb import ebb
 from ebbtide_master.config import fencing, idle, journal, limits, log_rules, metrics, notify, pools, quotas, sessions
 from ebbtide_master.config.file import read_sections
 from ebbtide_master.config.table import NAMES_OF_KINDS, Table

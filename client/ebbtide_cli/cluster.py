@@ -11,13 +11,13 @@ from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.address import local_master
-from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.daemons import end_started, start_daemon, stop_process, wait_until_ready
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.home import Home, read_record, write_record
-from ebbtide_cli.output import StatusLine, complain
-from ebbtide_cli.text import plural
+from ebbtide_cli.masters.address import local_master
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import StatusLine, complain
+from ebbtide_cli.terminal.text import plural
 
 KILL_S: Final = 30.0
 """How long ``ebb down --now`` waits for the master to report that everything was killed."""

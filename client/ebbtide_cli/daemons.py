@@ -17,8 +17,8 @@ from ebbtide_protos.process import Identity
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine, complain
-from ebbtide_cli.text import printable
+from ebbtide_cli.terminal.output import StatusLine, complain
+from ebbtide_cli.terminal.text import printable
 
 READY_S: Final = 60.0
 """Seconds that a daemon may take to become ready; replaying a long journal takes seconds."""

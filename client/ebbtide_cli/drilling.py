@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.facts import CHECKPOINTED, SUSPEND_MODES, state_of
-from ebbtide_cli.jobs import finished
+from ebbtide_cli.describing.facts import CHECKPOINTED, SUSPEND_MODES, state_of
+from ebbtide_cli.describing.jobs import finished
 
 NOTABLE_CPU_S: Final = 1.0
 """CPU seconds that a script may compute again without a mention."""

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.effects import Effective
+from ebbtide_cli.commands.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.effects import Effective
+from ebbtide_cli.describing.facts import Facts, job_facts
+from ebbtide_cli.describing.jobs import finished, summary
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
-from ebbtide_cli.facts import Facts, job_facts
-from ebbtide_cli.jobs import finished, summary
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import complain, print_json
 from ebbtide_cli.watching import wait_for
 
 if TYPE_CHECKING:

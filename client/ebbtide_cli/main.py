@@ -74,7 +74,7 @@ def _run(given: Sequence[str]) -> int:
     from ebbtide_cli.deferred import defer_what_verbs_hardly_use
 
     defer_what_verbs_hardly_use()
-    from ebbtide_cli.verb import run
+    from ebbtide_cli.commands.verb import run
 
     return run(given)
 
@@ -82,7 +82,7 @@ def _run(given: Sequence[str]) -> int:
 def _complained(error: Exception) -> int:
     """Say in one line what went wrong, and return the exit code."""
     from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
-    from ebbtide_cli.output import complain
+    from ebbtide_cli.terminal.output import complain
 
     match error:
         case Failure():

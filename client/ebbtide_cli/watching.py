@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import follow
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import done as share_done
+from ebbtide_cli.describing.jobs import progress_words
 from ebbtide_cli.errors import EXPIRED, INTERRUPTED, Failure, Unreachable
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import done as share_done
-from ebbtide_cli.jobs import progress_words
-from ebbtide_cli.output import StatusLine
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import follow
+from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.values import format_duration
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ebbtide_cli.escaped import Escaped
+from ebbtide_cli.logs.escaped import Escaped
 from ebbtide_protos.v1 import client_pb2
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ import signal
 
 import grpc
 import pytest
-from ebbtide_cli import connection
+from ebbtide_cli.masters import connection
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.runs import start_ebb

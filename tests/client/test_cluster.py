@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ebbtide_cli import cluster, daemons
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine
+from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.verbs import up
 from ebbtide_cli.verbs.up import UpRequest
 from ebbtide_protos.process import Identity

@@ -17,11 +17,11 @@ import click
 import ebbtide_protos.v1
 import pytest
 from ebbtide_cli import main as entry_point
+from ebbtide_cli.commands.sections import SectionedCommand
+from ebbtide_cli.commands.verb import ebb as program
 from ebbtide_cli.daemons import stop_process
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.overview import VERBS, overview
-from ebbtide_cli.sections import SectionedCommand
-from ebbtide_cli.verb import ebb as program
 from ebbtide_protos.process import Identity
 
 from tests.certificates import an_authority
@@ -410,7 +410,7 @@ def test_an_error_of_ours_is_one_line_too(ebb, monkeypatch):
     def broken(_):
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("ebbtide_cli.verb.run", broken)
+    monkeypatch.setattr("ebbtide_cli.commands.verb.run", broken)
     result = ebb("ls")
     assert result.code == 1
     assert result.complaint.startswith("internal error, please report it: ZeroDivisionError: two lines")
@@ -422,7 +422,7 @@ def test_an_interrupt_leaves_no_traceback(ebb, monkeypatch):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ebbtide_cli.verb.run", interrupted)
+    monkeypatch.setattr("ebbtide_cli.commands.verb.run", interrupted)
     result = ebb("ls")
     assert (result.code, result.err) == (130, "")
 

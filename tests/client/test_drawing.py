@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from ebbtide_cli import drawing, rich_drawing
+from ebbtide_cli.terminal import drawing, rich_drawing
 from ebbtide_protos.v1 import client_pb2, job_pb2
 from rich.console import Console
 

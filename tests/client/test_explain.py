@@ -3,7 +3,7 @@
 import json
 import time
 
-from ebbtide_cli.text import format_time
+from ebbtide_cli.terminal.text import format_time
 from ebbtide_protos.v1 import client_pb2
 
 WAITING = {

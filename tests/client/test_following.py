@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 
 import pytest
-from ebbtide_cli.following import MOST_FOLLOWED
-from ebbtide_cli.prefixed import LONGEST, WholeLines
+from ebbtide_cli.logs.following import MOST_FOLLOWED
+from ebbtide_cli.logs.prefixed import LONGEST, WholeLines
 from ebbtide_protos.v1 import client_pb2
 
 from tests.client.runs import start_ebb

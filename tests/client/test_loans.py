@@ -4,10 +4,10 @@ import re
 import time
 
 import pytest
-from ebbtide_cli.draining import loan_words
+from ebbtide_cli.commands.verb import run
+from ebbtide_cli.describing.draining import loan_words
+from ebbtide_cli.describing.facts import node_facts
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import node_facts
-from ebbtide_cli.verb import run
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.client.scripted_master import ScriptedMaster

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from ebbtide_cli.text import format_count, one_line, printable
+from ebbtide_cli.terminal.text import format_count, one_line, printable
 from hypothesis import given
 from hypothesis import strategies as st
 

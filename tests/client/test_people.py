@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from ebbtide_cli import credentials, logins
-from ebbtide_cli.address import Address, at_home
 from ebbtide_cli.errors import Failure, Unreachable
-from ebbtide_cli.finding import find_master
-from ebbtide_cli.logins import Login
+from ebbtide_cli.masters import credentials, logins
+from ebbtide_cli.masters.address import Address, at_home
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.masters.logins import Login
 from ebbtide_cli.submitting import snapshots
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import user_pb2

@@ -1,9 +1,9 @@
 """What is said of silent nodes: verbs and words."""
 
 import pytest
+from ebbtide_cli.commands.verb import run
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.silence import silence_words, stray_words
-from ebbtide_cli.verb import run
+from ebbtide_cli.verbs.node_silence import silence_words, stray_words
 from ebbtide_protos.v1 import client_pb2
 
 NODE = client_pb2.Node(name="ws3")

@@ -4,9 +4,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from ebbtide_cli.address import Address
-from ebbtide_cli.credentials import authority, token_for
-from ebbtide_cli.logins import Login, trying
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.credentials import authority, token_for
+from ebbtide_cli.masters.logins import Login, trying
 
 from tests.client.runs import Ebb
 from tests.client.scripted_master import ScriptedMaster, make_job, serving
@@ -33,7 +33,7 @@ def test_it_asks_the_one_that_serves(ebb: Ebb, address: str, order: str, monkeyp
 
 def test_it_passes_by_one_that_takes_connections_and_says_nothing(ebb: Ebb, address: str, monkeypatch):
     """As a process does that was stopped: the kernel accepts for it."""
-    monkeypatch.setattr("ebbtide_cli.choosing.CONNECT_S", 0.2)
+    monkeypatch.setattr("ebbtide_cli.masters.choosing.CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         stuck = f"127.0.0.1:{silent.getsockname()[1]}"
         assert "train.py" in ebb("ls", "--master", f"{stuck},{address}").out

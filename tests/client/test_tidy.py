@@ -1,7 +1,7 @@
 """`ebb logs --tidy`: progress bars as they were at last."""
 
 import pytest
-from ebbtide_cli.tidy import TidyLines
+from ebbtide_cli.logs.tidy import TidyLines
 
 from tests.client.scripted_master import make_job
 

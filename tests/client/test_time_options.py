@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from ebbtide_cli.prefixed import Prefixed
+from ebbtide_cli.logs.prefixed import Prefixed
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.scripted_master import ScriptedMaster, make_job

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from ebbtide_cli.verb import ebb
+from ebbtide_cli.commands.verb import ebb
 from ebbtide_master.tls.folder import DEFAULT_PORT
 
 from tests.deploy.dockerfile import read

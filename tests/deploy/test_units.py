@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from ebbtide_agent.processes.cgroup import JOBS_VARIABLE
-from ebbtide_cli.verb import ebb
+from ebbtide_cli.commands.verb import ebb
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 INSTALLED = "/opt/ebbtide/bin/ebb"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import click
 import pytest
+from ebbtide_cli.commands.verb import ebb
 from ebbtide_cli.overview import VERBS
-from ebbtide_cli.verb import ebb
 
 
 @dataclass(frozen=True)

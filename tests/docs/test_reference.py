@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 import pytest
+from ebbtide_cli.commands.sections import SectionedCommand
 from ebbtide_cli.main import main
 from ebbtide_cli.overview import VERBS
-from ebbtide_cli.sections import SectionedCommand
 
 from scripts import reference
 from tests.docs.pages import anchors, links

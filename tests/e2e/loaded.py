@@ -93,7 +93,7 @@ def _serve(calls: socket.socket) -> None:
     """Load everything, then fork for each call; returns when nobody can call any more."""
     for module in pkgutil.iter_modules(import_module("ebbtide_cli.verbs").__path__):
         import_module(f"ebbtide_cli.verbs.{module.name}")
-    for name in ("connection", "main", "watching"):
+    for name in ("masters.connection", "main", "watching"):
         import_module(f"ebbtide_cli.{name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a Ctrl-C those hear who are served
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers

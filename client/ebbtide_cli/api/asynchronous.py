@@ -13,10 +13,10 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli.api.cluster import Cluster
 from ebbtide_cli.api.job import Job, JobArray, JobProgress, progress_of
 from ebbtide_cli.api.options import Count, JobOptions
-from ebbtide_cli.connection import RETRY_S, Outage, connecting
+from ebbtide_cli.describing.facts import Facts, job_facts, state_of
+from ebbtide_cli.describing.jobs import finished
 from ebbtide_cli.errors import Unreachable
-from ebbtide_cli.facts import Facts, job_facts, state_of
-from ebbtide_cli.jobs import finished
+from ebbtide_cli.masters.connection import RETRY_S, Outage, connecting
 
 Result = TypeVar("Result")
 _in_thread = asyncio.to_thread

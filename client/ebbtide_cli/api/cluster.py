@@ -9,10 +9,10 @@ from ebbtide_cli.api.executor import JobExecutor
 from ebbtide_cli.api.job import Job, JobArray, Link, job_of
 from ebbtide_cli.api.options import JobOptions
 from ebbtide_cli.api.queueing import queue_call, queue_calls, queue_command
-from ebbtide_cli.connection import ask
+from ebbtide_cli.commands.verb import known_id
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.finding import find_master
-from ebbtide_cli.verb import known_id
+from ebbtide_cli.masters.connection import ask
+from ebbtide_cli.masters.finding import find_master
 from ebbtide_cli.verbs.ls import listing, parse_state
 
 Result = TypeVar("Result")

@@ -26,11 +26,11 @@ from ebbtide_protos.place import NotTrusted, make_folder
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.api.failing import FunctionFailure, JobFailed, RemoteTraceback
-from ebbtide_cli.connection import ask
+from ebbtide_cli.describing.jobs import summary
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.jobs import summary
-from ebbtide_cli.text import printable
+from ebbtide_cli.masters.connection import ask
+from ebbtide_cli.terminal.text import printable
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

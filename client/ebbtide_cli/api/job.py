@@ -11,17 +11,17 @@ from ebbtide_core.model.choices import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli import effects
-from ebbtide_cli.address import Address
 from ebbtide_cli.api import functions
 from ebbtide_cli.api.failing import JobFailed
 from ebbtide_cli.api.options import Count, text_of
 from ebbtide_cli.api.waiting import Waits
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.describing import effects
+from ebbtide_cli.describing.facts import Facts, job_facts, state_of
+from ebbtide_cli.describing.jobs import finished, is_unsaved, left, saved_words, summary
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import Facts, job_facts, state_of
-from ebbtide_cli.jobs import finished, is_unsaved, left, saved_words, summary
-from ebbtide_cli.log_reading import output
+from ebbtide_cli.logs.log_reading import output
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.values import GpuRange, parse_array, parse_gpus
 from ebbtide_cli.watching import watch_jobs
 

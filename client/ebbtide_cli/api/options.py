@@ -11,11 +11,11 @@ from ebbtide_core.model.spelling import did_you_mean
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
+from ebbtide_cli.commands.verb import usage_words
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.masters.address import Address
 from ebbtide_cli.submitting.job import submit_request
 from ebbtide_cli.values import MAX_SHARE_DENOMINATOR
-from ebbtide_cli.verb import usage_words
 from ebbtide_cli.verbs.submit import command
 
 Count = int | float | Fraction | str | tuple[int, int]

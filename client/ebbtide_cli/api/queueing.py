@@ -11,9 +11,9 @@ from ebbtide_cli.api.functions import Arguments
 from ebbtide_cli.api.job import Job, JobArray, Link
 from ebbtide_cli.api.options import JobOptions, request
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import working_directory
 from ebbtide_cli.submitting.sending import send
+from ebbtide_cli.terminal.output import complain
 
 Result = TypeVar("Result")
 Options = Mapping[str, Any]

@@ -8,11 +8,11 @@ from typing import Final
 from ebbtide_core.model.limits import MAX_IDS
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import Outage, ask, connected
+from ebbtide_cli.describing.jobs import finished
 from ebbtide_cli.errors import Failure, Unreachable
-from ebbtide_cli.jobs import finished
-from ebbtide_cli.pace import pause_s
+from ebbtide_cli.logs.pace import pause_s
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import Outage, ask, connected
 
 Condition = Callable[[client_pb2.Job], bool]
 

@@ -12,8 +12,8 @@ from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-from ebbtide_cli.connection import connecting
 from ebbtide_cli.errors import FAILED, Failure, Unreachable
+from ebbtide_cli.masters.connection import connecting
 
 ACKNOWLEDGED_BYTES: Final = limits.CHANNEL_WINDOW_BYTES // 4
 """Bytes that are acknowledged together: fewer would double the messages, more would make the sender wait."""

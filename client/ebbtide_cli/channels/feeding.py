@@ -13,8 +13,8 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli.channels.client_channel import ClientChannel, open_channel
 from ebbtide_cli.channels.waiting import try_to_cancel
-from ebbtide_cli.connection import RETRY_S
 from ebbtide_cli.errors import Failure
+from ebbtide_cli.masters.connection import RETRY_S
 from ebbtide_cli.submitting.checks import user_name
 
 LONGEST_PAUSE_S: Final = 2.0

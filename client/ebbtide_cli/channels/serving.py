@@ -2,7 +2,7 @@
 
 from ebbtide_cli.channels import tunnel
 from ebbtide_cli.channels.waiting import cancel, wait_until_it_runs
-from ebbtide_cli.output import complain
+from ebbtide_cli.terminal.output import complain
 
 
 def reach(master: str | None, job_id: str, what: str, local_port: int, url: str, *, stop: bool) -> None:

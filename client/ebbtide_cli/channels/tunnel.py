@@ -13,11 +13,11 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import ChannelLost, ClientChannel, open_channel_over
-from ebbtide_cli.connection import connecting
+from ebbtide_cli.describing.jobs import finished, summary
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.jobs import finished, summary
-from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.masters.connection import connecting
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.terminal.output import StatusLine, complain
 
 LOOPBACK: Final = "127.0.0.1"
 RETRY_S: Final = 0.2

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import finished, summary
 from ebbtide_cli.errors import FAILED, INTERRUPTED, Failure
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import finished, summary
-from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import StatusLine, complain
 from ebbtide_cli.watching import watch_jobs
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from ebbtide_cli.describing.jobs import finished, summary
 from ebbtide_cli.errors import Failure
-from ebbtide_cli.jobs import finished, summary
 from ebbtide_cli.watching import watch_jobs
 
 Jobs = Mapping[str, client_pb2.Job]

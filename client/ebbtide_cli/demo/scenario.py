@@ -17,9 +17,9 @@ from ebbtide_core.model.types import WHOLE, JobClass, LaunchMode
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.demo.board import Board, Jobs
-from ebbtide_cli.jobs import finished
+from ebbtide_cli.describing.jobs import finished
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.job import check
 from ebbtide_cli.submitting.passing import job_environment

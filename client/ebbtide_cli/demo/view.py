@@ -15,9 +15,9 @@ from rich.text import Text
 from ebbtide_cli.demo.board import Board
 from ebbtide_cli.demo.proof import DemoClaim
 from ebbtide_cli.demo.timeline import styles_for, timeline
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import gpus_words, progress_words
-from ebbtide_cli.text import printable
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import gpus_words, progress_words
+from ebbtide_cli.terminal.text import printable
 
 LABEL_WIDTH = 12
 WIDEST = 100

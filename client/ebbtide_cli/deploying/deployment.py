@@ -10,7 +10,7 @@ from typing import Any, Final
 from ebbtide_cli.deploying.hosts import Host
 from ebbtide_cli.deploying.membership import TargetCluster
 from ebbtide_cli.deploying.remote import Remote, StepFailed
-from ebbtide_cli.text import one_line
+from ebbtide_cli.terminal.text import one_line
 
 AT_ONCE: Final = 8
 """Hosts that are worked on at a time."""

@@ -10,8 +10,8 @@ from typing import Final
 import click
 from ebbtide_protos.quantities import abbreviated
 
+from ebbtide_cli.commands.verb import usage_words
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.verb import usage_words
 
 MAX_HOSTS: Final = 1000
 MAX_HOSTFILE_BYTES: Final = 1 << 20

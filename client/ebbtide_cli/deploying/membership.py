@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import client_pb2, user_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.deploying.remote import StepFailed
 from ebbtide_cli.errors import UNREACHABLE, USAGE, Failure
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.masters.trust import authority
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.trust import authority
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:

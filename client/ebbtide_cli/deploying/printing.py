@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ebbtide_cli.deploying.deployment import HostReport, Result
-from ebbtide_cli.output import StatusLine
-from ebbtide_cli.text import plural
+from ebbtide_cli.terminal.output import StatusLine
+from ebbtide_cli.terminal.text import plural
 
 TITLES: Final = ("HOST", "NODE", "RESULT", "KEPT BY", "WHAT HAPPENED")
 KEEPERS: Final = {
@@ -51,7 +51,7 @@ def report_facts(report: HostReport) -> dict[str, Any]:
 
 def print_reports(reports: Sequence[HostReport]) -> None:
     """Print a line for each host."""
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     rows = []
     for report in reports:

@@ -19,7 +19,7 @@ from ebbtide_protos.quantities import printable
 
 from ebbtide_cli.deploying.bundle import Bundle
 from ebbtide_cli.deploying.hosts import Host
-from ebbtide_cli.text import one_line
+from ebbtide_cli.terminal.text import one_line
 
 CONNECT_S: Final = 15
 OUTPUT_BYTES: Final = 1 << 20

@@ -15,7 +15,7 @@ from typing import Final
 from pathspec import GitIgnoreSpec
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.text import printable
+from ebbtide_cli.terminal.text import printable
 
 MOST_FILES: Final = 100_000
 _GIT_S: Final = 60.0

@@ -12,7 +12,7 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.snapshot.files import Entry
-from ebbtide_cli.text import printable
+from ebbtide_cli.terminal.text import printable
 from ebbtide_cli.values import format_size
 
 BLOCK: Final = tarfile.BLOCKSIZE

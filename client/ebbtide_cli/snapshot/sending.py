@@ -10,12 +10,12 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import Unreachable
-from ebbtide_cli.output import StatusLine
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import RETRY_S, ask, connected
 from ebbtide_cli.snapshot.files import list_files
 from ebbtide_cli.snapshot.packing import Progress, check_size, compressed, take
+from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.values import format_size
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import Final
 import click
 from ebbtide_core.model import limits
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import parse_array
-from ebbtide_cli.verb import argument_type
 
 ARRAY: Final = argument_type("array", parse_array)
 

@@ -15,7 +15,7 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given
-from ebbtide_cli.text import printable
+from ebbtide_cli.terminal.text import printable
 
 LARGEST_SCRIPT: Final = 1 << 20
 """Bytes of a script that are read, here as on the node; a longer script is read up to this limit."""

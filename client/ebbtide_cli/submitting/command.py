@@ -6,12 +6,12 @@ from typing import Any, Final
 import click
 from ebbtide_protos.quantities import abbreviated
 
+from ebbtide_cli.commands.sections import SectionedCommand
+from ebbtide_cli.commands.verb import usage_words
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
-from ebbtide_cli.sections import SectionedCommand
 from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
-from ebbtide_cli.verb import usage_words
+from ebbtide_cli.terminal.output import complain
 
 INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
 """For an option, the option of an earlier source that it replaces, and whether that one takes a value."""

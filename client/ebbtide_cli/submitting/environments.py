@@ -11,9 +11,9 @@ import click
 from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import scripts
 from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.terminal.output import complain
 
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _PYTHON: Final = re.compile(r"python[\d.]*")

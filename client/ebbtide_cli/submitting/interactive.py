@@ -12,13 +12,13 @@ from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.job import check, job_spec
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.topic import Given
-from ebbtide_cli.verb import argument_type
+from ebbtide_cli.terminal.output import complain
 
 SESSION_GRACE_S: Final = 10.0
 NEVER: Final = "never"

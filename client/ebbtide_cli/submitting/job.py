@@ -11,9 +11,9 @@ from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_protos.spec import spec_to_message
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
+from ebbtide_cli.commands.sections import help_all_option
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.sections import help_all_option
+from ebbtide_cli.masters.address import Address
 from ebbtide_cli.submitting import (
     array,
     environments,

@@ -5,8 +5,8 @@ from typing import Final
 import click
 from ebbtide_core.model.notice_rules import parse_rule
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.submitting.topic import Option
-from ebbtide_cli.verb import argument_type
 
 NOTICE: Final = argument_type("event=target", parse_rule)
 

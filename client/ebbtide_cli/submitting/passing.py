@@ -12,10 +12,10 @@ import click
 from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import runs_script
 from ebbtide_cli.submitting.environments import activated
 from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.terminal.output import complain
 
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
 """The file for all users, read beside each user's own file, with the same format."""

@@ -5,8 +5,8 @@ from typing import Final
 import click
 from ebbtide_core.model.log_rules import parse_rule
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.submitting.topic import Option
-from ebbtide_cli.verb import argument_type
 
 LOG_RULE: Final = argument_type("regex=action", parse_rule)
 

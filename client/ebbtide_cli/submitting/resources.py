@@ -5,10 +5,10 @@ from typing import Any, Final
 import click
 from ebbtide_core.model.choices import parts
 
+from ebbtide_cli.commands.verb import CPUS, GPUS, NODES, SIZE
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import GpuRange
-from ebbtide_cli.verb import CPUS, GPUS, NODES, SIZE
 
 NO_GPU: Final = GpuRange.exactly(0)
 

@@ -7,10 +7,10 @@ from typing import Final
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import RETRY_S, ask, connected
 from ebbtide_cli.errors import TooFast, Unreachable
-from ebbtide_cli.output import complain
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import RETRY_S, ask, connected
+from ebbtide_cli.terminal.output import complain
 
 RESUBMIT_S: Final = 10.0
 """Seconds for which a submit is repeated if the master goes away before it answers."""

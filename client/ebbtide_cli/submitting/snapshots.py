@@ -6,13 +6,13 @@ from typing import Any, Final
 import click
 from ebbtide_core.model.workdir_snapshot import MAX_SNAPSHOT_BYTES
 
-from ebbtide_cli.credentials import is_this_machine
+from ebbtide_cli.commands.verb import SIZE
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.finding import find_master
+from ebbtide_cli.masters.credentials import is_this_machine
+from ebbtide_cli.masters.finding import find_master
 from ebbtide_cli.submitting.checks import working_directory
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import format_size
-from ebbtide_cli.verb import SIZE
 
 DEFAULT_LIMIT: Final = 200 * 2**20
 

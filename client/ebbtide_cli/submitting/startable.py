@@ -17,10 +17,10 @@ from ebbtide_core.model.spec.program import ProgramSpec
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import complain
 
 MOST_FILES: Final = 2000
 """Files of a directory that are compared with a name that may be misspelt."""

@@ -6,10 +6,10 @@ import click
 from ebbtide_core.model.choices import ExitZero, SignalTarget, SuspendMode
 from ebbtide_protos.quantities import parse_duration
 
-from ebbtide_cli.output import complain
+from ebbtide_cli.commands.verb import DURATION, argument_type
 from ebbtide_cli.submitting.checks import resume_arguments, runs_script, stop_signal
 from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
-from ebbtide_cli.verb import DURATION, argument_type
+from ebbtide_cli.terminal.output import complain
 
 AUTO: Final = "auto"
 TIME: Final = argument_type("time", lambda text: AUTO if text == AUTO else parse_duration(text))

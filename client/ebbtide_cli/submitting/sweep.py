@@ -11,12 +11,12 @@ from ebbtide_core.model.spec.program import ProgramSpec
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.array import indices
 from ebbtide_cli.submitting.topic import Given, Option
+from ebbtide_cli.terminal.output import complain
 from ebbtide_cli.values import parse_param
-from ebbtide_cli.verb import argument_type
 
 PARAM: Final = argument_type("param", parse_param)
 Values = Mapping[str, str]
@@ -109,7 +109,7 @@ def print_sweep(tasks: Sequence[client_pb2.ArrayTask]) -> None:
     """Print the values of each task of a sweep."""
     if not tasks or not tasks[0].params:
         return
-    from ebbtide_cli.drawing import print_list
+    from ebbtide_cli.terminal.drawing import print_list
 
     names = sorted(tasks[0].params)
     rows = ((str(task.index), *(task.params[name] for name in names)) for task in tasks)

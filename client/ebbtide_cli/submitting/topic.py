@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import click
 
-from ebbtide_cli.verb import OneOf
+from ebbtide_cli.commands.verb import OneOf
 
 Option = Callable[[Any], Any]
 """A decorator as ``click.option`` returns it."""

@@ -7,9 +7,9 @@ import click
 from ebbtide_core.model.choices import JobId
 from ebbtide_core.model.dependency import AfterKind, Dependency
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.values import parse_after, parse_begin
-from ebbtide_cli.verb import argument_type
 
 AFTER: Final = argument_type("after", parse_after)
 BEGIN: Final = argument_type("begin", lambda text: parse_begin(text, time.time()))

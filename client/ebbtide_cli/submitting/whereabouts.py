@@ -6,8 +6,8 @@ import click
 from ebbtide_core.model.choices import NodeId
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, Selector
 
+from ebbtide_cli.commands.verb import SETTING, SIZE
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.verb import SETTING, SIZE
 
 TITLE: Final = "Where it runs"
 OPTIONS: Final[tuple[Option, ...]] = (

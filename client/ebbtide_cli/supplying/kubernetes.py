@@ -29,7 +29,7 @@ from ebbtide_cli.supplying.lender import (
     read_log,
 )
 from ebbtide_cli.supplying.settings import Borrowing, PodOptions
-from ebbtide_cli.text import one_line
+from ebbtide_cli.terminal.text import one_line
 
 FINALIZER: Final = "ebbtide/loan"
 SUPPLY: Final = "ebbtide/supply"

@@ -18,13 +18,13 @@ from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, C
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from ebbtide_cli.connection import ask, connected
 from ebbtide_cli.errors import Failure
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import Borrowing
-from ebbtide_cli.text import one_line
+from ebbtide_cli.terminal.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

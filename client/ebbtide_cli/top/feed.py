@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ebbtide_core.model.types import HeldBy
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import RETRY_S, ask, connected
+from ebbtide_cli.describing.facts import FINISHED
 from ebbtide_cli.errors import Failure, Unreachable
-from ebbtide_cli.facts import FINISHED
-from ebbtide_cli.finding import find_master
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import RETRY_S, ask, connected
+from ebbtide_cli.masters.finding import find_master
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

@@ -8,10 +8,10 @@ from typing import Final
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 from rich.text import Text
 
-from ebbtide_cli.facts import share_of, state_of
-from ebbtide_cli.jobs import gpus_words, node_words, progress_words
-from ebbtide_cli.rich_drawing import STYLES
-from ebbtide_cli.text import GAP, format_count, plural, printable
+from ebbtide_cli.describing.facts import share_of, state_of
+from ebbtide_cli.describing.jobs import gpus_words, node_words, progress_words
+from ebbtide_cli.terminal.rich_drawing import STYLES
+from ebbtide_cli.terminal.text import GAP, format_count, plural, printable
 from ebbtide_cli.top.feed import WAITING, Picture
 from ebbtide_cli.values import format_duration, format_size
 

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.sections import SectionedCommand, help_all_option
+from ebbtide_cli.commands.verb import Verbs, examples
 from ebbtide_cli.errors import OK
-from ebbtide_cli.sections import SectionedCommand, help_all_option
-from ebbtide_cli.verb import Verbs, examples
 from ebbtide_cli.verbs.agent_join import join
 from ebbtide_cli.verbs.agent_options import DAILY, SECTIONS, agent_options, with_options
 from ebbtide_cli.verbs.agent_pilot import pilot

@@ -5,10 +5,10 @@ import sys
 import click
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.terminal.output import print_json
 
 
 @click.command(

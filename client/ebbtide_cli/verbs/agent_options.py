@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from ebbtide_cli.commands.time_options import TIME_TO_COME
+from ebbtide_cli.commands.verb import CPUS, DURATION, SETTING, SIZE
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.time_options import TIME_TO_COME
-from ebbtide_cli.verb import CPUS, DURATION, SETTING, SIZE
 
 if TYPE_CHECKING:
     from ebbtide_agent.accounts.accounts import AllowedAccounts

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.sections import SectionedCommand, help_all_option
+from ebbtide_cli.commands.verb import DURATION, examples
 from ebbtide_cli.errors import FAILED, USAGE, Failure
-from ebbtide_cli.sections import SectionedCommand, help_all_option
-from ebbtide_cli.verb import DURATION, examples
 from ebbtide_cli.verbs.agent_options import DAILY, SECTIONS, agent_options, with_options
 
 

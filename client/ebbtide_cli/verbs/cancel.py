@@ -3,10 +3,10 @@
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask
-from ebbtide_cli.effects import cancelled
+from ebbtide_cli.commands.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.effects import cancelled
 from ebbtide_cli.job_requests import grant, wait_option
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.masters.connection import ask
 
 
 @click.command(epilog=examples("ebb cancel 17", "ebb cancel --now 17 18"))

@@ -5,8 +5,8 @@ from importlib import import_module
 import click
 
 from ebbtide_cli import COMPLETION
-from ebbtide_cli.completing import shells
-from ebbtide_cli.verb import OneOf, examples
+from ebbtide_cli.commands.completing import shells
+from ebbtide_cli.commands.verb import OneOf, examples
 
 
 @click.command(
@@ -20,5 +20,5 @@ from ebbtide_cli.verb import OneOf, examples
 def command(shell: str) -> None:
     """Print the code that makes a shell complete verbs, options and job ids."""
     # Not at the top: the list of verbs would be imported while it imports this one.
-    verbs: click.Command = import_module("ebbtide_cli.verb").ebb
+    verbs: click.Command = import_module("ebbtide_cli.commands.verb").ebb
     click.echo(shells()[shell](verbs, {}, "ebb", COMPLETION).source())

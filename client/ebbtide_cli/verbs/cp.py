@@ -18,11 +18,11 @@ from ebbtide_protos.v1 import channel_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import ClientChannel, open_channel, write_all
 from ebbtide_cli.channels.extracting import NotAnArchive, Unpacked, unpack
+from ebbtide_cli.commands.verb import examples, json_option, known_id, master_option
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
-from ebbtide_cli.output import StatusLine, complain, print_json
 from ebbtide_cli.submitting.checks import user_name
+from ebbtide_cli.terminal.output import StatusLine, complain, print_json
 from ebbtide_cli.values import format_size
-from ebbtide_cli.verb import examples, json_option, known_id, master_option
 
 STDOUT: Final = "-"
 SHOWN: Final = 10

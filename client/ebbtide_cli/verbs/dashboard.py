@@ -17,11 +17,11 @@ import click
 from ebbtide_protos.process import Identity
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.browser import has_display, open_page
+from ebbtide_cli.commands.verb import examples, json_option, master_option
 from ebbtide_cli.errors import UNREACHABLE, USAGE, Failure
 from ebbtide_cli.home import Home, read_record, write_record
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.terminal.browser import has_display, open_page
+from ebbtide_cli.terminal.output import print_json
 
 if TYPE_CHECKING:
     import grpc
@@ -261,9 +261,9 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
     from ebbtide_web.dashboard import DashboardSettings
     from ebbtide_web.reach import AwayError
 
-    from ebbtide_cli.connection import ask, connected, opened
-    from ebbtide_cli.credentials import token_for
-    from ebbtide_cli.finding import find_master
+    from ebbtide_cli.masters.connection import ask, connected, opened
+    from ebbtide_cli.masters.credentials import token_for
+    from ebbtide_cli.masters.finding import find_master
 
     address = find_master(master)
     with connected(address) as stub:

@@ -23,13 +23,13 @@ from ebbtide_cli.cluster import (
     exclusive,
     find_node,
 )
-from ebbtide_cli.connection import connected
+from ebbtide_cli.commands.verb import examples
 from ebbtide_cli.daemons import end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.example_files import examples_folder
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine, complain
-from ebbtide_cli.verb import examples
+from ebbtide_cli.masters.connection import connected
+from ebbtide_cli.terminal.output import StatusLine, complain
 
 FAKE_PROFILE = "4xA100-40GB"
 NODE = "demo"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.verb import OneOf, Verbs, examples, json_option, master_option
 from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, USAGE, Failure
-from ebbtide_cli.finding import find_master
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.terminal.output import StatusLine, print_json
 
 if TYPE_CHECKING:
     from ebbtide_cli.deploying.deployment import Deployment, HostReport, Work

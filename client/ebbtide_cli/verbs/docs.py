@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from ebbtide_cli.browser import has_display, open_page
+from ebbtide_cli.commands.verb import examples
 from ebbtide_cli.documentation import START, Documentation, readable, title
-from ebbtide_cli.verb import examples
+from ebbtide_cli.terminal.browser import has_display, open_page
 
 
 @click.command(
@@ -23,7 +23,7 @@ def command(name: str, text: bool, only_list: bool) -> None:
     """
     documentation = Documentation.here()
     if only_list:
-        from ebbtide_cli.drawing import print_columns
+        from ebbtide_cli.terminal.drawing import print_columns
 
         shortest: dict[Path, str] = {}
         for each, page in documentation.names().items():

@@ -11,12 +11,12 @@ import click
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.cluster import LocalSettings
-from ebbtide_cli.connection import connected
+from ebbtide_cli.commands.verb import examples, json_option, master_option
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.text import plural
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.masters.connection import connected
+from ebbtide_cli.terminal.output import StatusLine, print_json
+from ebbtide_cli.terminal.text import plural
 
 if TYPE_CHECKING:
     from ebbtide_agent.doctor.finding import Finding
@@ -166,7 +166,7 @@ def _print(findings: "list[Finding]") -> None:
     """Print a line for each finding with its advice below it, and the number of findings of each kind."""
     from ebbtide_agent.doctor.finding import Level
 
-    from ebbtide_cli.drawing import print_columns
+    from ebbtide_cli.terminal.drawing import print_columns
 
     rows = list[tuple[str, ...]]()
     for finding in findings:

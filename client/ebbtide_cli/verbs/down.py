@@ -3,10 +3,10 @@
 import click
 
 from ebbtide_cli.cluster import bring_down, exclusive
+from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.errors import INTERRUPTED, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.terminal.output import StatusLine, print_json
 
 
 @click.command(epilog=examples("ebb down", "ebb down --now"))

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected, follow
+from ebbtide_cli.commands.verb import DURATION, examples, id_argument, json_option, master_option
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import done as share_done
+from ebbtide_cli.describing.jobs import progress_words
 from ebbtide_cli.drilling import DrillFindings, Verdict, came_back, find, is_over, reports_steps, same_attempt
 from ebbtide_cli.errors import FAILED, INTERRUPTED, OK, Failure
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import done as share_done
-from ebbtide_cli.jobs import progress_words
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.text import printable
+from ebbtide_cli.masters.connection import ask, connected, follow
+from ebbtide_cli.terminal.output import StatusLine, print_json
+from ebbtide_cli.terminal.text import printable
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import DURATION, examples, id_argument, json_option, master_option
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _attempt_log(master: str | None, job_id: str, attempt: int, until: float, *,
 
 
 def _print(job: client_pb2.Job, findings: DrillFindings) -> None:
-    from ebbtide_cli.drawing import print_columns
+    from ebbtide_cli.terminal.drawing import print_columns
 
     steps = findings.steps
     rows = [("checkpointed", f"{findings.checkpointed}: {findings.why}")]

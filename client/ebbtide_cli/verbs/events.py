@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import follow as follow_stream
-from ebbtide_cli.facts import event_facts
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, printable
-from ebbtide_cli.time_options import since_option, tail_option
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.commands.time_options import since_option, tail_option
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.describing.facts import event_facts
+from ebbtide_cli.masters.connection import follow as follow_stream
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time, printable
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

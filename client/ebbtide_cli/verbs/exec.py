@@ -8,9 +8,9 @@ from ebbtide_protos.v1 import channel_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import ChannelLost, exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, pipe, window_size
+from ebbtide_cli.commands.verb import examples, id_argument, master_option
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import examples, id_argument, master_option
 
 HUNG_UP = 129
 """Exit code that a shell gives for a process that a hangup ended."""

@@ -7,12 +7,12 @@ from typing import Any, Final
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import SETTING, examples, id_argument, json_option, master_option
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, plural, printable
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time, plural, printable
 from ebbtide_cli.values import format_duration, parse_gpus
-from ebbtide_cli.verb import SETTING, examples, id_argument, json_option, master_option
 
 CHANGES: Final = ("priority", "weight", "pool", "gpus")
 
@@ -128,7 +128,7 @@ def _forecast(seen: client_pb2.Forecast) -> dict[str, Any]:
 
 
 def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     print(printable(f"Job {explanation.job_id} is {explanation.state}: {explanation.reason}"))
     print(printable(f"It needs {explanation.needs}."))

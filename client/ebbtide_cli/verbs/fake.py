@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from ebbtide_cli.commands.verb import DURATION, SIZE, Verbs, examples, json_option
 from ebbtide_cli.errors import INTERRUPTED, OK, USAGE, Failure
 from ebbtide_cli.home import Home, read_record
 from ebbtide_cli.interrupts import stop_signals
-from ebbtide_cli.output import print_json
+from ebbtide_cli.terminal.output import print_json
 from ebbtide_cli.values import format_duration, format_size
-from ebbtide_cli.verb import DURATION, SIZE, Verbs, examples, json_option
 
 if TYPE_CHECKING:
     from ebbtide_agent.gpu.fake_state import Device
@@ -189,7 +189,7 @@ def status(node: str, as_json: bool) -> None:
         ]
         print_json({"node": _state_dir(node).parent.name, "gpus": listed, "hang": hanging, "faults": in_force})
         return
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     rows = (
         (str(index), device.model, device.uuid, "; ".join(trouble) or "-")

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 import click
 
+from ebbtide_cli.commands.verb import OneOf, examples, json_option
 from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.example_files import examples_folder
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.verb import OneOf, examples, json_option
+from ebbtide_cli.terminal.output import complain, print_json
 from ebbtide_cli.writing import replaced
 
 SCRIPT: Final = "train.py"

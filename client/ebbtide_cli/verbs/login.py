@@ -9,17 +9,17 @@ import click
 from ebbtide_protos.invitation import PREFIX, Invitation, decode
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import parse_address
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.credentials import TOKEN_VARIABLE
+from ebbtide_cli.commands.verb import examples, json_option
+from ebbtide_cli.describing.identity import expiry_words, user_facts
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.finding import find_master
-from ebbtide_cli.identity import expiry_words, user_facts
-from ebbtide_cli.logins import Login, trying
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.text import printable
-from ebbtide_cli.trust import authority
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.masters.address import parse_address
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.masters.credentials import TOKEN_VARIABLE
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.masters.logins import Login, trying
+from ebbtide_cli.masters.trust import authority
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import printable
 
 MAX_LINE: Final = 32_768
 TOKEN_PREFIX: Final = "ebb_"

@@ -3,11 +3,11 @@
 import click
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import parse_address
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import examples
 from ebbtide_cli.errors import Failure
-from ebbtide_cli.logins import forget, last_login, login_at
-from ebbtide_cli.verb import examples
+from ebbtide_cli.masters.address import parse_address
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.masters.logins import forget, last_login, login_at
 
 
 @click.command(epilog=examples("ebb logout", "ebb logout login.lab.example:7077 --revoke"))

@@ -6,12 +6,12 @@ import sys
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.time_options import since_option, tail_option
+from ebbtide_cli.commands.verb import examples, id_argument, master_option
 from ebbtide_cli.errors import FAILED, OK
-from ebbtide_cli.log_reading import LogLines, output
-from ebbtide_cli.output import print_attempt
-from ebbtide_cli.time_options import since_option, tail_option
-from ebbtide_cli.verb import examples, id_argument, master_option
+from ebbtide_cli.logs.log_reading import LogLines, output
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_attempt
 from ebbtide_cli.watching import detaching
 
 
@@ -76,7 +76,7 @@ def command(
     tasks = _tasks(master, job_id)
     with detaching([job_id]):
         if tasks and follow:
-            from ebbtide_cli.following import follow_tasks
+            from ebbtide_cli.logs.following import follow_tasks
 
             return OK if follow_tasks(master, request, tasks, tidy=tidy) else FAILED
         for task in tasks:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.arrays import counts_words, indices_words
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import argument_type, examples, json_option, master_option
+from ebbtide_cli.describing.arrays import counts_words, indices_words
+from ebbtide_cli.describing.facts import CHECKPOINTED, CLASSES, FINISHED, KINDS, job_facts, state_of
+from ebbtide_cli.describing.jobs import done, gpus_words, left, node_words, progress_words, times_words
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import CHECKPOINTED, CLASSES, FINISHED, KINDS, job_facts, state_of
-from ebbtide_cli.jobs import done, gpus_words, left, node_words, progress_words, times_words
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import argument_type, examples, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
 
 if TYPE_CHECKING:
-    from ebbtide_cli.text import Cell
+    from ebbtide_cli.terminal.text import Cell
 
 TITLES = ("ID", "NAME", "USER", "STATE", "GPUS", "PROGRESS", "CLASS", "WAITED/RAN", "NODE", "REASON")
 DEFAULT_POOL = "default"
@@ -113,7 +113,7 @@ def command(
     if as_json:
         print_json([job_facts(job) for job in jobs])
     elif jobs:
-        from ebbtide_cli.drawing import print_list
+        from ebbtide_cli.terminal.drawing import print_list
 
         pools = any(job.pool not in ("", DEFAULT_POOL) for job in jobs)
         titles = (*TITLES[:POOL_AT], "POOL", *TITLES[POOL_AT:]) if pools else TITLES

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.verb import SETTING, Verbs, examples
 from ebbtide_cli.errors import OK
 from ebbtide_cli.home import Home
-from ebbtide_cli.verb import SETTING, Verbs, examples
 from ebbtide_cli.verbs import master_backup
 from ebbtide_cli.verbs.master_init import init
 from ebbtide_cli.verbs.master_reload import reload

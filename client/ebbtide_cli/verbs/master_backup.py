@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebbtide_cli.commands.verb import DURATION, examples, json_option
 from ebbtide_cli.errors import FAILED, OK, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, one_line
-from ebbtide_cli.verb import DURATION, examples, json_option
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time, one_line
 
 if TYPE_CHECKING:
     from ebbtide_master.backup.backups import JournalFindings

@@ -4,10 +4,10 @@ import time
 
 import click
 
+from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.terminal.output import print_json
 
 
 @click.command(

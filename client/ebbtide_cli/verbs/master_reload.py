@@ -3,9 +3,9 @@
 import click
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
 
 
 @click.command(epilog=examples("ebb master reload", "ebb master reload --json"))

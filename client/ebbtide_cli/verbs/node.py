@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected, follow
-from ebbtide_cli.draining import drain_words, print_node_json, prospect_words
+from ebbtide_cli.commands.verb import DURATION, Verbs, examples, json_option, master_option, node_argument
+from ebbtide_cli.describing.draining import drain_words, print_node_json, prospect_words
 from ebbtide_cli.errors import INTERRUPTED, USAGE, Failure, Unreachable
-from ebbtide_cli.output import StatusLine
-from ebbtide_cli.silence import believe_silence, confirm_dead, end_stray
+from ebbtide_cli.masters.connection import ask, connected, follow
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import DURATION, Verbs, examples, json_option, master_option, node_argument
+from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.verbs.node_leave import command as leave
 from ebbtide_cli.verbs.node_membership import invite, remove, revoke
+from ebbtide_cli.verbs.node_silence import believe_silence, confirm_dead, end_stray
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

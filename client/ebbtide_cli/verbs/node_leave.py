@@ -7,14 +7,14 @@ from typing import Final
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.draining import loan_words, print_node_json, prospect_words
+from ebbtide_cli.commands.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.describing.draining import loan_words, print_node_json, prospect_words
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.text import plural, printable
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.terminal.output import StatusLine
+from ebbtide_cli.terminal.text import plural, printable
 
 WITHIN_S: Final = 600.0
 HEARD_S: Final = 3.0

@@ -7,11 +7,11 @@ import click
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.output import print_json
+from ebbtide_cli.commands.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.text import printable
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import printable
 
 
 @click.command(epilog=examples("ebb node invite", "ebb node invite ws2 --expires 1d", "ebb node invite ws2 --json"))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import click
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.draining import drain_words, loan_words
-from ebbtide_cli.facts import node_facts, share_of, why_unusable
-from ebbtide_cli.output import print_json
-from ebbtide_cli.silence import silence_words, stray_words
-from ebbtide_cli.text import format_count, plural, printable
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.describing.draining import drain_words, loan_words
+from ebbtide_cli.describing.facts import node_facts, share_of, why_unusable
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_count, plural, printable
 from ebbtide_cli.values import format_duration, format_size
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.verbs.node_silence import silence_words, stray_words
 
 CERTIFICATE_WARNED_S = 14 * 86_400.0
 TITLES = ("GPU", "MODEL", "MEMORY", "BUSY", "ALLOCATED", "JOBS", "FOREIGN PROCESSES", "NOTE")
@@ -69,7 +69,7 @@ def _print_nodes(nodes: Sequence[client_pb2.Node]) -> None:
 
 
 def _print_node(node: client_pb2.Node) -> None:
-    from ebbtide_cli.drawing import print_table, print_words
+    from ebbtide_cli.terminal.drawing import print_table, print_words
 
     cpus = f"{format_count(node.cpus_allocated)} of {format_count(node.cpus)} CPUs"
     memory = f"{format_size(node.mem_allocated_bytes)} of {format_size(node.mem_bytes)} allocated"

@@ -8,10 +8,10 @@ import click
 from ebbtide_core.model.choices import JobKind
 
 from ebbtide_cli.channels.serving import reach
+from ebbtide_cli.commands.verb import examples, master_option
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.verb import examples, master_option
 
 
 @click.command(

@@ -4,12 +4,12 @@ import click
 from ebbtide_core.model.notice_rules import shown
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import Verbs, examples, json_option, master_option
 from ebbtide_cli.errors import FAILED, OK
-from ebbtide_cli.output import print_json
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.text import printable
-from ebbtide_cli.verb import Verbs, examples, json_option, master_option
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import printable
 
 
 @click.group(cls=Verbs, epilog=examples("ebb notify test team", "ebb notify test mailto:ada@example.org"))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbtide_cli.cluster import LocalSettings
+from ebbtide_cli.commands.verb import DURATION, examples, json_option
 from ebbtide_cli.errors import FAILED, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.interrupts import stop_signals
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.text import plural
+from ebbtide_cli.terminal.output import StatusLine, print_json
+from ebbtide_cli.terminal.text import plural
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import DURATION, examples, json_option
 
 if TYPE_CHECKING:
     from ebbtide_agent.gpu.backend import GpuBackend

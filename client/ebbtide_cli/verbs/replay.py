@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbtide_cli.commands.time_options import TIME_AGO
+from ebbtide_cli.commands.verb import DURATION, SETTING, examples, json_option
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.time_options import TIME_AGO
+from ebbtide_cli.terminal.output import StatusLine, print_json
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import DURATION, SETTING, examples, json_option
 from ebbtide_cli.verbs.simulate import print_notes, print_reports, simulator_errors
 from ebbtide_cli.writing import replaced
 

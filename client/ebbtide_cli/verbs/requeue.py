@@ -5,13 +5,13 @@ import os
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.facts import job_facts
+from ebbtide_cli.describing.jobs import summary
 from ebbtide_cli.errors import OK, Failure, Unreachable
-from ebbtide_cli.facts import job_facts
-from ebbtide_cli.jobs import summary
-from ebbtide_cli.output import complain, print_json
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.terminal.output import complain, print_json
 
 
 @click.command(epilog=examples("ebb requeue 17", "ebb requeue --failed 18"))

@@ -5,11 +5,11 @@ from typing import Any, Final
 import click
 from ebbtide_protos.v1 import booking_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import examples, json_option, master_option
 
 TITLES: Final = ("ID", "USER", "START", "FOR", "STATE", "GPUS", "NOW ON THEM", "NOTE")
 CELLS: Final = 48
@@ -31,7 +31,7 @@ def command(timeline: bool, as_json: bool, master: str | None) -> None:
     elif timeline:
         _print_timeline(reply)
     else:
-        from ebbtide_cli.drawing import print_table
+        from ebbtide_cli.terminal.drawing import print_table
 
         print_table(TITLES, map(_row, reply.reservations))
 
@@ -76,7 +76,7 @@ def _row(found: booking_pb2.Reservation) -> tuple[str, ...]:
 
 def _print_timeline(reply: booking_pb2.ListReservationsReply) -> None:
     """Print a line for each GPU, in which a reservation is a row of its number's last digit."""
-    from ebbtide_cli.drawing import print_columns
+    from ebbtide_cli.terminal.drawing import print_columns
 
     last = max(found.end for found in reply.reservations)
     cell = (last - reply.now) / CELLS

@@ -7,9 +7,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ebbtide_cli.commands.verb import OneOf, examples, json_option
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import OneOf, examples, json_option
+from ebbtide_cli.terminal.output import print_json
 from ebbtide_cli.verbs.simulate import simulator_errors
 
 STRATEGIES = (

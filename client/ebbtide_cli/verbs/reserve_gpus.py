@@ -5,13 +5,13 @@ import time
 import click
 from ebbtide_protos.v1 import booking_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import DURATION, examples, json_option, master_option
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import print_json
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.text import format_time, plural, printable
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time, plural, printable
 from ebbtide_cli.times import parse_time
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option
 from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
 
 

@@ -8,13 +8,13 @@ from ebbtide_core.model.choices import parts
 from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask
-from ebbtide_cli.effects import resized
-from ebbtide_cli.facts import share_of
+from ebbtide_cli.commands.verb import GPUS, examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.effects import resized
+from ebbtide_cli.describing.facts import share_of
 from ebbtide_cli.job_requests import grant, wait_option
-from ebbtide_cli.output import complain
+from ebbtide_cli.masters.connection import ask
+from ebbtide_cli.terminal.output import complain
 from ebbtide_cli.values import GpuRange
-from ebbtide_cli.verb import GPUS, examples, ids_argument, json_option, master_option
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

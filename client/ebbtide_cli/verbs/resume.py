@@ -1,6 +1,6 @@
 """``ebb resume``: let suspended jobs go on."""
 
-from ebbtide_cli.effects import resumed
+from ebbtide_cli.describing.effects import resumed
 from ebbtide_cli.job_requests import request_verb
 
 command = request_verb(

@@ -3,11 +3,11 @@
 import click
 
 from ebbtide_cli.api import functions
-from ebbtide_cli.connection import connected
+from ebbtide_cli.commands.verb import examples, ids_argument, json_option, master_option
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.text import plural
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.masters.connection import connected
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import plural
 
 
 @click.command(epilog=examples("ebb rm 17", "ebb rm 17 18", "ebb rm @~1"))

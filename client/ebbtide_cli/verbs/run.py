@@ -12,17 +12,17 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.feeding import Feeder
 from ebbtide_cli.channels.waiting import try_to_cancel
+from ebbtide_cli.commands.verb import examples, master_option
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import exit_status, finished, summary
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import exit_status, finished, summary
-from ebbtide_cli.log_reading import output
-from ebbtide_cli.output import StatusLine, complain
+from ebbtide_cli.logs.log_reading import output
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
 from ebbtide_cli.submitting.job import job_options
 from ebbtide_cli.submitting.piped import is_given
 from ebbtide_cli.submitting.startable import check_start
-from ebbtide_cli.verb import examples, master_option
+from ebbtide_cli.terminal.output import StatusLine, complain
 from ebbtide_cli.watching import watch_jobs
 
 _NO_STDIN = "the master's version gives jobs no standard input: upgrade it, or add </dev/null to do without"

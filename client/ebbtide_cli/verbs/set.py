@@ -6,13 +6,13 @@ import click
 from ebbtide_core.model.limits import MAX_ARRAY_TASKS, MAX_GPUS, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask
+from ebbtide_cli.commands.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.facts import Facts, job_facts
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import Facts, job_facts
 from ebbtide_cli.job_requests import grant
-from ebbtide_cli.output import complain
+from ebbtide_cli.masters.connection import ask
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.verb import examples, ids_argument, json_option, master_option
+from ebbtide_cli.terminal.output import complain
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

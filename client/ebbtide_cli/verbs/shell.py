@@ -12,13 +12,13 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, window_size
 from ebbtide_cli.channels.waiting import wait_until_it_runs
+from ebbtide_cli.commands.verb import JOB_ID, examples, master_option
 from ebbtide_cli.errors import OK, OURS, USAGE, Failure
-from ebbtide_cli.output import complain
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.verb import JOB_ID, examples, master_option
+from ebbtide_cli.terminal.output import complain
 
 
 @click.command(

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.arrays import after_words, counts_words
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import (
+from ebbtide_cli.commands.verb import examples, id_argument, json_option, master_option
+from ebbtide_cli.describing.arrays import after_words, counts_words
+from ebbtide_cli.describing.facts import (
     CHECKPOINTED,
     CLASSES,
     KINDS,
@@ -20,14 +20,14 @@ from ebbtide_cli.facts import (
     share_of,
     state_of,
 )
-from ebbtide_cli.jobs import finished, gpus_words, progress_words, times_words
-from ebbtide_cli.kinds import needs_words
-from ebbtide_cli.output import print_json
-from ebbtide_cli.printed import printed_words
-from ebbtide_cli.tasks import in_order, print_tasks
-from ebbtide_cli.text import format_command, format_count, format_time
+from ebbtide_cli.describing.jobs import finished, gpus_words, progress_words, times_words
+from ebbtide_cli.describing.kinds import needs_words
+from ebbtide_cli.describing.printed import printed_words
+from ebbtide_cli.describing.tasks import in_order, print_tasks
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_command, format_count, format_time
 from ebbtide_cli.values import format_duration, format_size
-from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
 ATTEMPT_TITLES = ("ATTEMPT", "PLACED", "STARTED", "ENDED", "FROM STEP", "NODE", "GPUS", "OUTCOME")
 PARTS_TITLES = ("REQUESTED", *(part.replace("_", " ").upper() for part in PARTS))
@@ -70,7 +70,7 @@ def command(job_id: str, sort: str | None, reverse: bool, as_json: bool, master:
 
 
 def _print_job(job: client_pb2.Job) -> None:
-    from ebbtide_cli.drawing import print_columns, print_table, print_words
+    from ebbtide_cli.terminal.drawing import print_columns, print_table, print_words
 
     print_words((f"Job {job.job_id}", job.spec.name, state_of(job)))
     print_columns(_present(_state(job)))
@@ -87,7 +87,7 @@ def _print_job(job: client_pb2.Job) -> None:
 
 
 def _print_array(job: client_pb2.Job, tasks: Sequence[client_pb2.Job]) -> None:
-    from ebbtide_cli.drawing import print_columns, print_words
+    from ebbtide_cli.terminal.drawing import print_columns, print_words
 
     print_words((f"Array {job.job_id}", job.spec.name, counts_words(job.tasks)))
     print_columns(_present(_array(job)))

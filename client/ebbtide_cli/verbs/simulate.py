@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
+from ebbtide_cli.commands.sections import SectionedCommand, help_all_option
+from ebbtide_cli.commands.verb import DURATION, SETTING, SIZE, OneOf, argument_type, examples, json_option
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
-from ebbtide_cli.output import StatusLine, complain, print_json
-from ebbtide_cli.sections import SectionedCommand, help_all_option
+from ebbtide_cli.terminal.output import StatusLine, complain, print_json
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import DURATION, SETTING, SIZE, OneOf, argument_type, examples, json_option
 from ebbtide_cli.writing import replaced
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def _print_experiment(report: "ExperimentReport", picture: str) -> None:
 
 
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     titles = list(dict.fromkeys(name for row in rows for name in row))
     print_table([title.upper() for title in titles], [[_cell(row.get(title)) for title in titles] for row in rows])
@@ -371,7 +371,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
     """Print a line for each simulation: its parameters, then its results."""
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
     titles = [*(name.upper() for name in names), "FINISHED", "MAKESPAN", "UTILISATION", "BUSY", "FLOW MEAN", "FLOW P95",
@@ -386,7 +386,7 @@ def print_reports(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
 
 def _print_borrowed(results: Sequence[tuple[dict[str, str], "Report"]]) -> None:
     """Print a line for each simulation with what it borrowed, and how long jobs waited."""
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     names = list(dict.fromkeys(name for parameters, _ in results for name in parameters))
     titles = [*(name.upper() for name in names), "LOANS", "PREEMPTED", "MOVES", "QUEUE MEAN", "WAIT MEAN", "WAIT P95",

@@ -8,14 +8,14 @@ from typing import Final
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.facts import event_facts, state_of
-from ebbtide_cli.jobs import finished
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import format_time, printable
-from ebbtide_cli.time_options import since_option, tail_option
+from ebbtide_cli.commands.time_options import since_option, tail_option
+from ebbtide_cli.commands.verb import examples, id_argument, json_option, master_option
+from ebbtide_cli.describing.facts import event_facts, state_of
+from ebbtide_cli.describing.jobs import finished
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import format_time, printable
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import examples, id_argument, json_option, master_option
 
 CHECKPOINT: Final = "CheckpointPublished"
 
@@ -39,7 +39,7 @@ def command(job_id: str, each: bool, tail: int | None, since: float | None, as_j
     if as_json:
         print_json([event_facts(event) for run in runs for event in run])
         return
-    from ebbtide_cli.drawing import print_columns
+    from ebbtide_cli.terminal.drawing import print_columns
 
     print_columns((format_time(run[0].time), _after(start, run[0]), _words(start, run)) for run in runs)
     if not finished(job):

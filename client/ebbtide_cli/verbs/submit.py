@@ -7,18 +7,18 @@ import click
 from ebbtide_core.model.choices import JobClass, SuspendMode
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.completing import files
+from ebbtide_cli.commands.completing import files
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.describing.facts import CLASSES, SUSPEND_MODES, job_facts
+from ebbtide_cli.describing.jobs import exit_status, finished, summary
 from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
-from ebbtide_cli.facts import CLASSES, SUSPEND_MODES, job_facts
-from ebbtide_cli.jobs import exit_status, finished, summary
-from ebbtide_cli.output import complain, print_json
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, submit_request
 from ebbtide_cli.submitting.sending import send
 from ebbtide_cli.submitting.sweep import params_of, print_sweep
-from ebbtide_cli.text import format_time
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import format_time
 from ebbtide_cli.values import format_size
-from ebbtide_cli.verb import examples, json_option, master_option
 from ebbtide_cli.watching import wait_for
 
 

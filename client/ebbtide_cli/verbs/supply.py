@@ -11,18 +11,18 @@ import click
 from ebbtide_core.supply.supply import BorrowedNode, NodeSupply
 
 from ebbtide_cli import interrupts
+from ebbtide_cli.commands.verb import Verbs, examples, json_option, master_option
 from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.output import print_json
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder
 from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import Lender, LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import FILE, Borrowing, HookCommands, PodOptions, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
-from ebbtide_cli.text import one_line, plural, printable
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import one_line, plural, printable
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import Verbs, examples, json_option, master_option
 
 _NOT_SERVED: Final = "no supplier runs: 'ebb supply run {}' starts one, and it is granted then"
 _name: Final = click.argument("name", metavar="NAME")

@@ -2,11 +2,11 @@
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.effects import suspended
+from ebbtide_cli.describing.effects import suspended
+from ebbtide_cli.describing.jobs import is_unsaved, left, saved_words, summary
 from ebbtide_cli.errors import OK, UNSAVED
 from ebbtide_cli.job_requests import request_verb
-from ebbtide_cli.jobs import is_unsaved, left, saved_words, summary
-from ebbtide_cli.text import printable
+from ebbtide_cli.terminal.text import printable
 
 
 def _came_of(job: client_pb2.Job) -> tuple[str, int]:

@@ -4,9 +4,9 @@ import shlex
 
 import click
 
-from ebbtide_cli.output import print_json
+from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.submitting.templates import Template, folders, known_templates, read_template
-from ebbtide_cli.verb import examples, json_option
+from ebbtide_cli.terminal.output import print_json
 
 TITLES = ("NAME", "OPTIONS", "DESCRIPTION", "FILE")
 
@@ -22,7 +22,7 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json([_facts(template) for template in templates])
     elif templates:
-        from ebbtide_cli.drawing import print_list
+        from ebbtide_cli.terminal.drawing import print_list
 
         print_list(TITLES, map(_row, templates), elastic=("OPTIONS", "DESCRIPTION", "FILE"), spare=("FILE",))
     else:

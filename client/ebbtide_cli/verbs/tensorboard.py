@@ -9,12 +9,12 @@ from ebbtide_core.model.choices import JobKind
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.channels.serving import reach
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import examples, known_id, master_option
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.command import JobCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
 from ebbtide_cli.submitting.job import job_options
-from ebbtide_cli.verb import examples, known_id, master_option
 
 _OF_JOB = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|@(?:~[0-9]{1,4})?(?:\.[0-9]{1,9})?)(?::(.*))?")
 

@@ -7,15 +7,15 @@ from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.address import Address, parse_address
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.finding import find_master
+from ebbtide_cli.commands.verb import Verbs, argument_type, examples, json_option, master_option
+from ebbtide_cli.describing.identity import expiry_words, token_facts
 from ebbtide_cli.home import Home, read_record
-from ebbtide_cli.identity import expiry_words, token_facts
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.text import format_time, printable
-from ebbtide_cli.trust import authority
-from ebbtide_cli.verb import Verbs, argument_type, examples, json_option, master_option
+from ebbtide_cli.masters.address import Address, parse_address
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.masters.trust import authority
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import format_time, printable
 
 TITLES: Final = ("ID", "USER", "LABEL", "CREATED", "EXPIRES")
 NEVER: Final = "never"
@@ -107,7 +107,7 @@ def ls(user: str, everybody: bool, as_json: bool, master: str | None) -> None:
     if as_json:
         print_json([token_facts(token) for token in reply.tokens])
         return
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     print_table(
         TITLES,

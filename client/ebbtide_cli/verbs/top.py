@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import click
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.commands.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.describing.facts import Facts, job_facts, node_facts
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import Facts, job_facts, node_facts
 from ebbtide_cli.interrupts import stop_signals
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option
+from ebbtide_cli.terminal.output import print_json
 
 if TYPE_CHECKING:
     from ebbtide_cli.top.feed import Feed, Picture

@@ -5,8 +5,8 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.channels.asking import output_of
 from ebbtide_cli.channels.tunnel import run
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.verb import examples, id_argument, master_option
+from ebbtide_cli.commands.verb import examples, id_argument, master_option
+from ebbtide_cli.masters.connection import ask, connected
 
 PORT = click.IntRange(0, 65535)
 

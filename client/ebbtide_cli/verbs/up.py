@@ -8,7 +8,6 @@ import click
 from ebbtide_protos.quantities import parse_duration
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import local_master
 from ebbtide_cli.cluster import (
     DEFAULT_POLICY,
     LocalSettings,
@@ -20,15 +19,16 @@ from ebbtide_cli.cluster import (
     find_node,
     undone_if_interrupted,
 )
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import SETTING, examples, json_option
 from ebbtide_cli.daemons import first_to_end, print_log_end
+from ebbtide_cli.describing.facts import node_facts
 from ebbtide_cli.errors import OK, USAGE, Failure
-from ebbtide_cli.facts import node_facts
 from ebbtide_cli.home import Home
 from ebbtide_cli.interrupts import stop_signals
-from ebbtide_cli.output import StatusLine, print_json
-from ebbtide_cli.text import printable
-from ebbtide_cli.verb import SETTING, examples, json_option
+from ebbtide_cli.masters.address import local_master
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import StatusLine, print_json
+from ebbtide_cli.terminal.text import printable
 
 FAKE_PROFILE = "2xA100-40GB"
 """The fake GPUs of a machine without real ones."""

@@ -6,13 +6,13 @@ from typing import Any, Final
 import click
 from ebbtide_protos.v1 import usage_pb2
 
-from ebbtide_cli.connection import connected
+from ebbtide_cli.commands.verb import OneOf, examples, json_option, master_option
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.text import format_time, plural, printable
+from ebbtide_cli.masters.connection import connected
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import format_time, plural, printable
 from ebbtide_cli.times import days_between, parse_time
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.verb import OneOf, examples, json_option, master_option
 
 DIMENSIONS: Final = ("user", "pool", "job", "day")
 HOUR_S: Final = 3600.0
@@ -113,7 +113,7 @@ def _account_facts(account: usage_pb2.UsageAccount) -> dict[str, Any]:
 
 
 def _print(reply: usage_pb2.UsageReply, dimensions: tuple[str, ...], edges: list[float]) -> None:
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     rows = []
     for account in reply.accounts:

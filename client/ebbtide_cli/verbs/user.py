@@ -8,12 +8,12 @@ from typing import Final
 import click
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.connection import ask, connected
+from ebbtide_cli.commands.verb import OneOf, Verbs, examples, json_option, master_option
+from ebbtide_cli.describing.identity import ROLES, user_facts
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.identity import ROLES, user_facts
-from ebbtide_cli.output import print_json
-from ebbtide_cli.text import plural, printable
-from ebbtide_cli.verb import OneOf, Verbs, examples, json_option, master_option
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import plural, printable
 
 TITLES: Final = ("NAME", "ROLE", "ACCOUNT", "UID", "TOKENS")
 COLUMNS: Final = ("name", "account", "uid", "role")
@@ -89,7 +89,7 @@ def ls(as_json: bool, master: str | None) -> None:
     if as_json:
         print_json([user_facts(user) for user in users])
         return
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     print_table(TITLES, map(_row, users))
 

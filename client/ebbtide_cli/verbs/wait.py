@@ -1,14 +1,18 @@
 """``ebb wait``: wait until jobs have finished."""
 
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
 import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.afterwards import afterwards, afterwards_options
+from ebbtide_cli.commands.verb import DURATION, examples, ids_argument, json_option, master_option
+from ebbtide_cli.describing.facts import job_facts, state_of
+from ebbtide_cli.describing.jobs import exit_status, finished, summary
 from ebbtide_cli.errors import FAILED, OK
-from ebbtide_cli.facts import job_facts
-from ebbtide_cli.jobs import exit_status, finished, summary
-from ebbtide_cli.output import print_json
-from ebbtide_cli.verb import DURATION, examples, ids_argument, json_option, master_option
+from ebbtide_cli.terminal.output import complain, print_json
 from ebbtide_cli.watching import in_time, wait_for
 
 
@@ -24,7 +28,12 @@ from ebbtide_cli.watching import in_time, wait_for
 @ids_argument
 @click.option("--any", "any_of_them", is_flag=True, help="Return as soon as one of the jobs has finished.")
 @click.option("--timeout", metavar="TIME", type=DURATION, help="Give up after this time, with exit code 124.")
-@afterwards_options
+@click.option(
+    "--then",
+    metavar="COMMAND",
+    help="Run this shell command afterwards; EBB_JOBS and EBB_STATES say which jobs ended, and how.",
+)
+@click.option("--desktop", is_flag=True, help="Show a notification on this desktop (notify-send).")
 @json_option
 @master_option
 def command(
@@ -51,6 +60,26 @@ def command(
         jobs = wait_for(master, job_ids, finished, report, drawn=not as_json, enough=enough)
     if as_json:
         print_json([job_facts(job) for job in jobs])
-    afterwards(jobs, then, desktop)
+    _afterwards(jobs, then, desktop)
     failed = next((job for job in jobs if job.state != job_pb2.JOB_STATE_COMPLETED), None)
     return OK if failed is None else exit_status(failed, FAILED)
+
+
+def _afterwards(jobs: Sequence[client_pb2.Job], then: str | None, desktop: bool) -> None:
+    """Notify the desktop and run ``then``; a failure of either is printed, and does not count as a job's failure."""
+    if desktop:
+        _tell(["notify-send", "--app-name=ebb", "Ebbtide", "\n".join([summary(job) for job in jobs])])
+    if then is not None:
+        ids, states = " ".join([job.job_id for job in jobs]), " ".join([state_of(job) for job in jobs])
+        done = subprocess.run(then, shell=True, env={**os.environ, "EBB_JOBS": ids, "EBB_STATES": states}, check=False)
+        if done.returncode:
+            complain(f"wait: --then: exit code {done.returncode}")
+
+
+def _tell(command: Sequence[str]) -> None:
+    if shutil.which(command[0]) is None:
+        complain(f"wait: --desktop: {command[0]} is not installed here")
+        return
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        complain(f"wait: --desktop: {command[0]} failed: is there a desktop?")

@@ -3,12 +3,12 @@
 import click
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.finding import find_master
-from ebbtide_cli.identity import expiry_warning, expiry_words, token_facts, user_facts
-from ebbtide_cli.output import complain, print_json
-from ebbtide_cli.text import printable
-from ebbtide_cli.verb import examples, json_option, master_option
+from ebbtide_cli.commands.verb import examples, json_option, master_option
+from ebbtide_cli.describing.identity import expiry_warning, expiry_words, token_facts, user_facts
+from ebbtide_cli.masters.connection import ask, connected
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.terminal.output import complain, print_json
+from ebbtide_cli.terminal.text import printable
 
 
 @click.command(epilog=examples("ebb whoami", "ebb whoami --json"))

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
-from ebbtide_cli.address import at_home
-from ebbtide_cli.grpc_calls import stub_at
+from ebbtide_cli.masters.address import at_home
+from ebbtide_cli.masters.grpc_calls import stub_at
 from ebbtide_cli.wire.call import WINDOW, timeout_words
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 from ebbtide_cli.wire.stub import SERVICE, SocketStub

@@ -7,7 +7,7 @@ terminal, takes as long to load as everything else together, so nothing else loa
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from ebbtide_cli.text import GAP, Cell, printable
+from ebbtide_cli.terminal.text import GAP, Cell, printable
 
 
 def print_list(
@@ -18,7 +18,7 @@ def print_list(
     On a terminal that is too narrow, ``spare`` columns are left out, the first one first, and ``elastic`` ones are cut.
     """
     if sys.stdout.isatty():
-        from ebbtide_cli import rich_drawing
+        from ebbtide_cli.terminal import rich_drawing
 
         rich_drawing.print_list(titles, rows, elastic, spare)
     else:
@@ -28,7 +28,7 @@ def print_list(
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table whose cells are folded to fit the terminal."""
     if sys.stdout.isatty():
-        from ebbtide_cli import rich_drawing
+        from ebbtide_cli.terminal import rich_drawing
 
         rich_drawing.print_table(titles, rows)
     else:
@@ -38,7 +38,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def print_columns(rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns without titles; the last column is folded to fit the terminal."""
     if sys.stdout.isatty():
-        from ebbtide_cli import rich_drawing
+        from ebbtide_cli.terminal import rich_drawing
 
         rich_drawing.print_columns(rows)
     else:
@@ -48,7 +48,7 @@ def print_columns(rows: Iterable[Sequence[str]]) -> None:
 def print_words(words: Iterable[str]) -> None:
     """Print a line of words; names of states are coloured."""
     if sys.stdout.isatty():
-        from ebbtide_cli import rich_drawing
+        from ebbtide_cli.terminal import rich_drawing
 
         rich_drawing.print_words(words)
     else:

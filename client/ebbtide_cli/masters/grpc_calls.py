@@ -11,8 +11,8 @@ import grpc
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.address import Address
-from ebbtide_cli.credentials import channel_credentials, proven
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.credentials import channel_credentials, proven
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 Reply = TypeVar("Reply")

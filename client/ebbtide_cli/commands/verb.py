@@ -11,7 +11,7 @@ import click
 from ebbtide_protos.quantities import abbreviated, parse_duration, parse_size
 
 from ebbtide_cli import COMPLETION
-from ebbtide_cli.completing import complete, job_ids
+from ebbtide_cli.commands.completing import complete, job_ids
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.overview import VERBS, WIDEST, core, overview, release
 from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_setting
@@ -19,7 +19,7 @@ from ebbtide_cli.values import parse_cpus, parse_gpus, parse_nodes, parse_settin
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ebbtide_cli.address import Address
+    from ebbtide_cli.masters.address import Address
 
 Value = TypeVar("Value")
 
@@ -140,7 +140,7 @@ def known_id(master: "str | Address | None", text: str) -> str:
         raise Failure(f"no job {abbreviated(text)!r}: your last one is @, the one before @~1, and a task of it @.3")
     from ebbtide_protos.v1 import client_pb2
 
-    from ebbtide_cli.connection import ask, connected
+    from ebbtide_cli.masters.connection import ask, connected
 
     with connected(master) as stub:
         return ask(stub.ShowJob, client_pb2.JobRequest(job_id=text)).job_id

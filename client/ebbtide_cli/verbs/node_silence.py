@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import click
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.connection import ask, connected
-from ebbtide_cli.draining import print_node_json
+from ebbtide_cli.commands.verb import DURATION, examples, json_option, master_option, node_argument
+from ebbtide_cli.describing.draining import print_node_json
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.output import print_json
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
-from ebbtide_cli.text import plural, printable
-from ebbtide_cli.verb import DURATION, examples, json_option, master_option, node_argument
+from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.text import plural, printable
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 

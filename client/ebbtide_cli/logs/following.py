@@ -14,12 +14,12 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import write_all
-from ebbtide_cli.connection import REPLY_S, RETRY_S, Outage, connecting
+from ebbtide_cli.describing.jobs import finished
 from ebbtide_cli.errors import Unreachable
-from ebbtide_cli.jobs import finished
-from ebbtide_cli.log_reading import LogLines, LogPosition
-from ebbtide_cli.output import complain, print_attempt
-from ebbtide_cli.pace import pause_s
+from ebbtide_cli.logs.log_reading import LogLines, LogPosition
+from ebbtide_cli.logs.pace import pause_s
+from ebbtide_cli.masters.connection import REPLY_S, RETRY_S, Outage, connecting
+from ebbtide_cli.terminal.output import complain, print_attempt
 
 MOST_FOLLOWED: Final = 16
 """Logs that are read at a time: each user may follow 24 logs of a node, and more than one `ebb` may run."""

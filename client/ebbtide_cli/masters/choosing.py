@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from ebbtide_cli.address import CONNECT_S, Address
-from ebbtide_cli.credentials import channel_credentials
 from ebbtide_cli.errors import Unreachable
-from ebbtide_cli.trust import authority
+from ebbtide_cli.masters.address import CONNECT_S, Address
+from ebbtide_cli.masters.credentials import channel_credentials
+from ebbtide_cli.masters.trust import authority
 
 
 def first_that_serves(addresses: Sequence[Address]) -> Address:

@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
+from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.times import parse_time
-from ebbtide_cli.verb import argument_type
 
 TIME_AGO: Final = argument_type("time", lambda text: parse_time(text, time.time(), ago=True))
 

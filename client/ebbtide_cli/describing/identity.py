@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ebbtide_protos.v1 import user_pb2
 
-from ebbtide_cli.text import format_time
+from ebbtide_cli.terminal.text import format_time
 
 ROLES: Final = ("user", "operator", "admin")
 DAY_S: Final = 86_400.0

@@ -5,10 +5,10 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ebbtide_cli.text import one_line
+from ebbtide_cli.terminal.text import one_line
 
 if TYPE_CHECKING:
-    from ebbtide_cli.rich_drawing import LiveLine
+    from ebbtide_cli.terminal.rich_drawing import LiveLine
 
 
 def print_json(facts: Any) -> None:
@@ -40,7 +40,7 @@ class StatusLine:
             return
         if self._live is None:
             # Most waits end before a line has to be drawn.
-            from ebbtide_cli.rich_drawing import LiveLine
+            from ebbtide_cli.terminal.rich_drawing import LiveLine
 
             self._live = LiveLine()
         self._live.show(words, done)

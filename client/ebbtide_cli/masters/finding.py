@@ -8,10 +8,10 @@ The last login does not count while ``EBB_HOME`` is set.
 
 import os
 
-from ebbtide_cli.address import Address, local_master, parse_address
 from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.home import Home
-from ebbtide_cli.logins import last_login
+from ebbtide_cli.masters.address import Address, local_master, parse_address
+from ebbtide_cli.masters.logins import last_login
 
 
 def find_master(option: "str | Address | None") -> Address:
@@ -40,7 +40,7 @@ def _one_of(text: str, source: str) -> Address:
     addresses = [parse_address(part.strip(), source) for part in text.split(",")]
     if len(addresses) == 1:
         return addresses[0]
-    from ebbtide_cli.choosing import first_that_serves  # here, for it imports gRPC
+    from ebbtide_cli.masters.choosing import first_that_serves  # here, for it imports gRPC
 
     beside = tuple(map(str, addresses))
     return first_that_serves([address._replace(beside=beside) for address in addresses])

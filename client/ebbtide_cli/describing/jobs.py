@@ -2,8 +2,8 @@
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.facts import FINISHED, share_of, state_of
-from ebbtide_cli.text import format_count, printable
+from ebbtide_cli.describing.facts import FINISHED, share_of, state_of
+from ebbtide_cli.terminal.text import format_count, printable
 from ebbtide_cli.values import format_duration
 
 SAVED_WORDS = {

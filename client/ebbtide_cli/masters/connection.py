@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from ebbtide_protos.later import RETRY_KEY
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.address import Address
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
-from ebbtide_cli.finding import find_master
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.finding import find_master
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def connected(master: str | Address | None) -> "Iterator[ClientServiceStub]":
             with _by_socket(address) as stub:
                 yield stub
         else:
-            from ebbtide_cli.grpc_calls import stub_at
+            from ebbtide_cli.masters.grpc_calls import stub_at
 
             with stub_at(address) as stub:
                 yield stub
@@ -52,7 +52,7 @@ def connected(master: str | Address | None) -> "Iterator[ClientServiceStub]":
 
 @contextmanager
 def _by_socket(address: Address) -> "Iterator[ClientServiceStub]":
-    from ebbtide_cli.credentials import token_metadata
+    from ebbtide_cli.masters.credentials import token_metadata
     from ebbtide_cli.wire.stub import SocketStub
 
     with address.connecting() as connect:
@@ -69,8 +69,8 @@ async def connecting(master: str | Address | None) -> "AsyncIterator[ClientServi
     import grpc
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
-    from ebbtide_cli.credentials import proven
-    from ebbtide_cli.grpc_calls import failed
+    from ebbtide_cli.masters.credentials import proven
+    from ebbtide_cli.masters.grpc_calls import failed
 
     address = find_master(master)
     try:
@@ -85,8 +85,8 @@ async def opened(address: Address) -> "AsyncIterator[grpc.aio.Channel]":
     """Open a channel to the master at ``address``, which is proven; calls on it carry no token."""
     import grpc
 
-    from ebbtide_cli.credentials import channel_credentials
-    from ebbtide_cli.grpc_calls import CHANNEL_OPTIONS
+    from ebbtide_cli.masters.credentials import channel_credentials
+    from ebbtide_cli.masters.grpc_calls import CHANNEL_OPTIONS
 
     with address.reached() as target:
         interrupts.never_wait_for_threads()
@@ -172,7 +172,7 @@ def _tls_trouble(address: Address) -> str:
         return ""
     from ebbtide_protos.handshake import TlsProbe, trouble
 
-    from ebbtide_cli.trust import authority
+    from ebbtide_cli.masters.trust import authority
 
     return trouble(TlsProbe(address.host, address.port, authority(address)))
 

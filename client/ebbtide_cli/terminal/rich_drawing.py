@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ebbtide_cli.text import GAP, Cell, printable
+from ebbtide_cli.terminal.text import GAP, Cell, printable
 
 STYLES = {
     "PENDING": "cyan",

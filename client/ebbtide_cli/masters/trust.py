@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ebbtide_cli.address import Address
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.home import Home, read_record
-from ebbtide_cli.logins import login_for
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.logins import login_for
 
 AUTHORITY_VARIABLE: Final = "EBB_CA"
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from ebbtide_cli.arrays import gate_facts
-from ebbtide_cli.kinds import drain_facts, loan_facts, needs_facts
-from ebbtide_cli.printed import printed_facts
+from ebbtide_cli.describing.arrays import gate_facts
+from ebbtide_cli.describing.kinds import drain_facts, loan_facts, needs_facts
+from ebbtide_cli.describing.printed import printed_facts
 
 if TYPE_CHECKING:
     from fractions import Fraction

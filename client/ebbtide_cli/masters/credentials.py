@@ -3,12 +3,12 @@
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbtide_cli.address import Address
 from ebbtide_cli.errors import UNREACHABLE, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.logins import login_for
-from ebbtide_cli.token_metadata import Metadata, ProvenChannel, bearer
-from ebbtide_cli.trust import authority, is_own
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.logins import login_for
+from ebbtide_cli.masters.token_metadata import Metadata, ProvenChannel, bearer
+from ebbtide_cli.masters.trust import authority, is_own
 
 if TYPE_CHECKING:
     import grpc

@@ -60,8 +60,8 @@ def files(context: click.Context, parameter: click.Parameter, begun: str) -> "li
 def _jobs(master: str | None) -> "list[client_pb2.Job]":
     from ebbtide_protos.v1 import client_pb2
 
-    from ebbtide_cli.connection import connected
     from ebbtide_cli.errors import Failure
+    from ebbtide_cli.masters.connection import connected
 
     try:
         with connected(master) as stub:

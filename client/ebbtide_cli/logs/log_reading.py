@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.address import Address
-from ebbtide_cli.connection import follow
-from ebbtide_cli.escaped import Escaped
-from ebbtide_cli.prefixed import Prefixed, WholeLines
-from ebbtide_cli.tidy import TidyLines
+from ebbtide_cli.logs.escaped import Escaped
+from ebbtide_cli.logs.prefixed import Prefixed, WholeLines
+from ebbtide_cli.logs.tidy import TidyLines
+from ebbtide_cli.masters.address import Address
+from ebbtide_cli.masters.connection import follow
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

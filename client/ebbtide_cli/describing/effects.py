@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from ebbtide_cli.facts import share_of
+from ebbtide_cli.describing.facts import share_of
 
 if TYPE_CHECKING:
     from ebbtide_cli.values import GpuRange

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from ebbtide_protos.quantities import abbreviated
 from ebbtide_protos.v1 import client_pb2
 
+from ebbtide_cli.describing.facts import state_of
+from ebbtide_cli.describing.jobs import progress_words, times_words
 from ebbtide_cli.errors import USAGE, Failure
-from ebbtide_cli.facts import state_of
-from ebbtide_cli.jobs import progress_words, times_words
 
 LOSS = "loss"
 
@@ -37,7 +37,7 @@ def _rank(value: float | str | None) -> tuple[bool, float, str]:
 
 def print_tasks(tasks: Sequence[client_pb2.Job]) -> None:
     """Print a line for each task, with a column for the loss and for each metric that any of them has reported."""
-    from ebbtide_cli.drawing import print_table
+    from ebbtide_cli.terminal.drawing import print_table
 
     measured = _measured(tasks)
     titles = ("ID", "PARAMS", "STATE", "PROGRESS", *(name.upper() for name in measured), "WAITED/RAN", "REASON")

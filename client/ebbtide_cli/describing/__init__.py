@@ -1,0 +1,1 @@
+"""Describe jobs and nodes: as facts for ``--json``, and in words."""

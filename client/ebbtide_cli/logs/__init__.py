@@ -1,0 +1,1 @@
+"""Read, follow and print what jobs have printed."""

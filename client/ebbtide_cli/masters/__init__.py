@@ -1,0 +1,1 @@
+"""Find the master, prove who is at either end, and call it."""
