@@ -15,7 +15,7 @@ TOLD = {
     "agent/ebbtide_agent/gpu/faults.py": {"xid"},
     "agent/ebbtide_agent/gpu/fake_state.py": {"_look"},
     # When a log was how long, which people ask for by their clocks.
-    "agent/ebbtide_agent/supervisor/log_times.py": {"__init__"},
+    "agent/ebbtide_agent/supervisor/streams/log_times.py": {"__init__"},
     # When the node ends, which clouds and batch systems say in the time of the wall.
     "agent/ebbtide_agent/node_end.py": {"_set", "_ask"},
     "agent/ebbtide_agent/pilot/pilot.py": {"run", "_reason_to_leave", "_left_s", "_emptied"},

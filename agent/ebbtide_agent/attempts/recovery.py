@@ -20,9 +20,10 @@ from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.processes.process_tree import descendants, is_below
-from ebbtide_agent.supervisor import evidence, output, settling
-from ebbtide_agent.supervisor.settling import LeftFiles, SavedState
+from ebbtide_agent.supervisor.sealing import evidence, settling
+from ebbtide_agent.supervisor.sealing.settling import LeftFiles, SavedState
 from ebbtide_agent.supervisor.status import Exit, Phase, PublishedCheckpoint, Refused, Status, WireCheckpointed
+from ebbtide_agent.supervisor.streams import output
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import psutil
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_agent.supervisor.recipe import Recipe
-from ebbtide_agent.supervisor.standby import request
+from ebbtide_agent.supervisor.launching.recipe import Recipe
+from ebbtide_agent.supervisor.launching.standby import request
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_agent.channels.channel_end import ChannelEnd, ChannelError
 from ebbtide_agent.channels.inside import connect
-from ebbtide_agent.supervisor.standard_input import PACKET_BYTES
+from ebbtide_agent.supervisor.streams.standard_input import PACKET_BYTES
 
 _ANSWER_BYTES = 4096
 

@@ -1,7 +1,7 @@
 """Finds where in a log its last lines begin, or what was printed since some time.
 
 What a job prints carries no time. While it runs, its supervisor records now and then how long the log is
-(`ebbtide_agent.supervisor.log_times`), so the place is found up to some seconds too early, and never too late.
+(`ebbtide_agent.supervisor.streams.log_times`), so the place is found up to some seconds too early, and never too late.
 """
 
 import os

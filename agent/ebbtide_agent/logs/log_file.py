@@ -1,4 +1,4 @@
-"""Reads a log whose middle may have been dropped (`ebbtide_agent.supervisor.log_cap`), where the file has a hole.
+"""Reads a log whose middle may have been dropped (`supervisor.streams.log_cap`), where the file has a hole.
 
 Offsets count all that was printed, including what is not there any more.
 """

@@ -8,11 +8,12 @@ from contextlib import suppress
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper.answer import NoAnswer
-from ebbtide_agent.supervisor import gpu_memory, settling
-from ebbtide_agent.supervisor.ending import LEADER, LEAVING, is_failure
-from ebbtide_agent.supervisor.evidence import StopConduct
+from ebbtide_agent.supervisor import gpu_memory
+from ebbtide_agent.supervisor.leaving.ending import LEADER, LEAVING, is_failure
 from ebbtide_agent.supervisor.reports import Reports
-from ebbtide_agent.supervisor.settling import LeftFiles, SavedState
+from ebbtide_agent.supervisor.sealing import settling
+from ebbtide_agent.supervisor.sealing.evidence import StopConduct
+from ebbtide_agent.supervisor.sealing.settling import LeftFiles, SavedState
 from ebbtide_agent.supervisor.status import Exit, Phase, Status, WireCheckpointed
 from ebbtide_agent.supervisor.watch import Watch
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.supervisor.control import AgentConnections
-from ebbtide_agent.supervisor.launch import Rank
-from ebbtide_agent.supervisor.output import Output
+from ebbtide_agent.supervisor.launching.launch import Rank
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.status import Status
+from ebbtide_agent.supervisor.streams.output import Output
 
 # Least seconds between two messages about progress to the agent.
 PROGRESS_S = 0.3

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import ProcessSetup, Program
+from ebbtide_agent.supervisor.launching.program import ProcessSetup, Program
 
 HANGUP_S: Final = 5.0
 """Seconds that a process has to end after SIGHUP."""

@@ -22,20 +22,21 @@ from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import cgroup, linux, process_tree, procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor import fake_gpus, lease, limits, lock, standby
+from ebbtide_agent.supervisor import lease, limits, lock
 from ebbtide_agent.supervisor.conclusion import conclude
-from ebbtide_agent.supervisor.launch import Rank, start
-from ebbtide_agent.supervisor.launch_wait import LaunchWait
-from ebbtide_agent.supervisor.output import Output, open_files
-from ebbtide_agent.supervisor.preparation import Prepared, prepare
-from ebbtide_agent.supervisor.program import Program
-from ebbtide_agent.supervisor.recipe import Recipe
+from ebbtide_agent.supervisor.launching import fake_gpus, standby
+from ebbtide_agent.supervisor.launching.launch import Rank, start
+from ebbtide_agent.supervisor.launching.launch_wait import LaunchWait
+from ebbtide_agent.supervisor.launching.preparation import Prepared, prepare
+from ebbtide_agent.supervisor.launching.program import Program
+from ebbtide_agent.supervisor.launching.recipe import Recipe
+from ebbtide_agent.supervisor.launching.standby import Standby
 from ebbtide_agent.supervisor.reports import Reports
 from ebbtide_agent.supervisor.session_processes import SessionEntry
 from ebbtide_agent.supervisor.sockets import claim
-from ebbtide_agent.supervisor.standard_input import InputPipe
-from ebbtide_agent.supervisor.standby import Standby
 from ebbtide_agent.supervisor.status import Phase, Refused, Status, refusing
+from ebbtide_agent.supervisor.streams.output import Output, open_files
+from ebbtide_agent.supervisor.streams.standard_input import InputPipe
 from ebbtide_agent.supervisor.watch import Watch
 
 # Seconds between tries to write to a full disk.

@@ -18,21 +18,22 @@ from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.process_tree import descendants
-from ebbtide_agent.supervisor import fake_gpus, limits
-from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
+from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.control import AgentConnections
-from ebbtide_agent.supervisor.ending import AttemptEnding, DueAction
-from ebbtide_agent.supervisor.launch import Rank
+from ebbtide_agent.supervisor.launching import fake_gpus
+from ebbtide_agent.supervisor.launching.launch import Rank
 from ebbtide_agent.supervisor.lease import Lease, boottime
-from ebbtide_agent.supervisor.leaving import LeaveRequest
+from ebbtide_agent.supervisor.leaving.ending import AttemptEnding, DueAction
+from ebbtide_agent.supervisor.leaving.leave_request import LeaveRequest
 from ebbtide_agent.supervisor.limits import MemoryWatch
-from ebbtide_agent.supervisor.output import Output
 from ebbtide_agent.supervisor.relay import ProgressRelay
 from ebbtide_agent.supervisor.reports import Reports
+from ebbtide_agent.supervisor.sealing.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.session_processes import SessionEntry, SessionProcesses
 from ebbtide_agent.supervisor.sockets import Sockets
-from ebbtide_agent.supervisor.standard_input import InputPipe, StandardInput
 from ebbtide_agent.supervisor.status import Exit, Phase, Status
+from ebbtide_agent.supervisor.streams.output import Output
+from ebbtide_agent.supervisor.streams.standard_input import InputPipe, StandardInput
 from ebbtide_agent.supervisor.swapping import SwapEnd, Swapping
 from ebbtide_agent.swap.sequence import SwapOutcome as Outcome
 

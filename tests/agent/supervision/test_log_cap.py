@@ -5,9 +5,9 @@ import os
 
 import pytest
 from ebbtide_agent.logs.log_file import read_window
-from ebbtide_agent.supervisor.log_cap import LogCap
-from ebbtide_agent.supervisor.output_file import OutputFile
-from ebbtide_agent.supervisor.ranks_output import RanksOutput
+from ebbtide_agent.supervisor.streams.log_cap import LogCap
+from ebbtide_agent.supervisor.streams.output_file import OutputFile
+from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import Node, gpus, order, python

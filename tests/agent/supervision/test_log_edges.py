@@ -5,7 +5,7 @@ import os
 import pytest
 from ebbtide_agent.logs.log_edges import BLOCK, LogEdge, LogOffset, edge_of, times_path
 from ebbtide_agent.processes.linux import punch_hole
-from ebbtide_agent.supervisor.log_times import APART_S, LogTimes
+from ebbtide_agent.supervisor.streams.log_times import APART_S, LogTimes
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 from ebbtide_agent.contract.intent import LogPattern
-from ebbtide_agent.supervisor import log_rules
-from ebbtide_agent.supervisor.log_rules import LogRules
+from ebbtide_agent.supervisor.streams import log_rules
+from ebbtide_agent.supervisor.streams.log_rules import LogRules
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import gpus, python

@@ -8,7 +8,7 @@ import pytest
 from ebbtide_agent.attempts.translation import intent_of
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.network import ANY, Network, address_of
-from ebbtide_agent.supervisor.preparation import rendezvous_port
+from ebbtide_agent.supervisor.launching.preparation import rendezvous_port
 from ebbtide_agent.supervisor.status import Refused
 from ebbtide_protos.v1 import agent_pb2
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from ebbtide_agent.supervisor.ranks_output import RanksOutput
+from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervision.node import gpus, order, python

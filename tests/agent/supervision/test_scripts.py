@@ -3,7 +3,7 @@
 import zlib
 
 import pytest
-from ebbtide_agent.supervisor.script import interpreter
+from ebbtide_agent.supervisor.launching.script import interpreter
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervision.node import EXITED, REFUSED

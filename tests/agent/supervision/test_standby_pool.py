@@ -12,7 +12,7 @@ from ebbtide_agent.attempts.translation import intent_of
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.network import ANY
-from ebbtide_agent.supervisor.recipe import Recipe
+from ebbtide_agent.supervisor.launching.recipe import Recipe
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import gpus, order

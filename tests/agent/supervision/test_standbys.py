@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.attempts.translation import intent_of
 from ebbtide_agent.network import ANY
-from ebbtide_agent.supervisor.recipe import Recipe
+from ebbtide_agent.supervisor.launching.recipe import Recipe
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervision.node import RUNNING, gpus, order

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from ebbtide_agent.supervisor.ending import AttemptEnding, DueAction, all_failed, ended_after_others
+from ebbtide_agent.supervisor.leaving.ending import AttemptEnding, DueAction, all_failed, ended_after_others
 
 
 def ending(ranks: int) -> AttemptEnding:

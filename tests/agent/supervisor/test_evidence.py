@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 from ebbtide import checkpoints
-from ebbtide_agent.supervisor.evidence import CheckpointContents, StopConduct, being_written, judge
+from ebbtide_agent.supervisor.sealing.evidence import CheckpointContents, StopConduct, being_written, judge
 from ebbtide_agent.supervisor.status import WireCheckpointed
 
 NOTHING = frozenset[str]()

@@ -13,7 +13,7 @@ import pytest
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
-from ebbtide_agent.supervisor.standard_input import PACKET_BYTES, InputPipe, StandardInput
+from ebbtide_agent.supervisor.streams.standard_input import PACKET_BYTES, InputPipe, StandardInput
 
 LOST_S = 5.0
 PIPE_BYTES = 64 * 1024

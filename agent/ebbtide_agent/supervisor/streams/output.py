@@ -12,12 +12,12 @@ from pathlib import Path
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.contract.intent import Intent
-from ebbtide_agent.supervisor.log_cap import LogCap
-from ebbtide_agent.supervisor.log_rules import LogRules
-from ebbtide_agent.supervisor.log_times import LogTimes
-from ebbtide_agent.supervisor.output_file import OutputFile
-from ebbtide_agent.supervisor.ranks_output import RanksOutput
 from ebbtide_agent.supervisor.status import MatchedLine
+from ebbtide_agent.supervisor.streams.log_cap import LogCap
+from ebbtide_agent.supervisor.streams.log_rules import LogRules
+from ebbtide_agent.supervisor.streams.log_times import LogTimes
+from ebbtide_agent.supervisor.streams.output_file import OutputFile
+from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 
 
 @dataclass(frozen=True, slots=True)

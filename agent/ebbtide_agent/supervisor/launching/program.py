@@ -12,7 +12,7 @@ from typing import Final
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.accounts.rights import become
-from ebbtide_agent.supervisor.workdir import open_workdir
+from ebbtide_agent.supervisor.launching.workdir import open_workdir
 
 _LARGEST_FAILURE: Final = 64 * 1024
 

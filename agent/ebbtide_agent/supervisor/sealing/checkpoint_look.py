@@ -11,8 +11,8 @@ from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import Worker
-from ebbtide_agent.supervisor import evidence
-from ebbtide_agent.supervisor.evidence import CheckpointContents
+from ebbtide_agent.supervisor.sealing import evidence
+from ebbtide_agent.supervisor.sealing.evidence import CheckpointContents
 
 # The most time that the listing may take before the stop signal is sent.
 _LOOK_S = 1.0

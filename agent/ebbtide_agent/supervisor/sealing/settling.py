@@ -17,8 +17,8 @@ from ebbtide_agent import slurm
 from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
-from ebbtide_agent.supervisor import evidence
-from ebbtide_agent.supervisor.evidence import CheckpointContents, StopConduct
+from ebbtide_agent.supervisor.sealing import evidence
+from ebbtide_agent.supervisor.sealing.evidence import CheckpointContents, StopConduct
 from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointed
 
 

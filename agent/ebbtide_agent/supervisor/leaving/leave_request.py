@@ -19,10 +19,10 @@ from ebbtide_agent.processes import process_tree, procfs
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.processes.stop_propagation import LiveProcess, StopPropagation, StopStep, Tree
 from ebbtide_agent.supervisor import clues
-from ebbtide_agent.supervisor.checkpoint_look import CheckpointLook
-from ebbtide_agent.supervisor.ending import LEADER, AttemptEnding, all_failed, ended_after_others
-from ebbtide_agent.supervisor.launch import Rank
-from ebbtide_agent.supervisor.participants import Participants
+from ebbtide_agent.supervisor.launching.launch import Rank
+from ebbtide_agent.supervisor.leaving.ending import LEADER, AttemptEnding, all_failed, ended_after_others
+from ebbtide_agent.supervisor.leaving.participants import Participants
+from ebbtide_agent.supervisor.sealing.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.status import Exit
 
 

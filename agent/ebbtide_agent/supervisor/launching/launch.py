@@ -13,10 +13,10 @@ from ebbtide_protos.process import Identity, boot_id
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.program import CannotEnter, ProcessSetup, Program
-from ebbtide_agent.supervisor.standby import Standby
+from ebbtide_agent.supervisor.launching.program import CannotEnter, ProcessSetup, Program
+from ebbtide_agent.supervisor.launching.standby import Standby
+from ebbtide_agent.supervisor.launching.workdir import MagicLink
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
-from ebbtide_agent.supervisor.workdir import MagicLink
 
 # Errors of exec which mean that the program, or these arguments, cannot be executed on any node.
 _BAD_COMMAND = {

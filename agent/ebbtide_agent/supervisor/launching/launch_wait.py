@@ -15,8 +15,8 @@ from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import Worker
+from ebbtide_agent.supervisor.launching.program import Program
 from ebbtide_agent.supervisor.lease import boottime
-from ebbtide_agent.supervisor.program import Program
 from ebbtide_agent.supervisor.status import Refused
 
 # Seconds; to find and verify the checkpoint that an attempt resumes from may take long.

@@ -19,7 +19,7 @@ from typing import Any
 from ebbtide_agent import standby
 from ebbtide_agent.contract.environment import SDK
 from ebbtide_agent.processes.cgroup import ControlGroup
-from ebbtide_agent.supervisor.recipe import Recipe
+from ebbtide_agent.supervisor.launching.recipe import Recipe
 
 ORDER = "stand by"
 # Room for the attempt's own variables in the environment that the kernel shows; an attempt that needs more starts cold.

@@ -18,12 +18,12 @@ from ebbtide_agent.contract.environment import gang_environment, job_environment
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
-from ebbtide_agent.supervisor import settling
-from ebbtide_agent.supervisor.launch import stop_signal
-from ebbtide_agent.supervisor.output_file import try_to_open
-from ebbtide_agent.supervisor.script import command_of, edited, has_python
-from ebbtide_agent.supervisor.settling import LeftFiles
+from ebbtide_agent.supervisor.launching.launch import stop_signal
+from ebbtide_agent.supervisor.launching.script import command_of, edited, has_python
+from ebbtide_agent.supervisor.sealing import settling
+from ebbtide_agent.supervisor.sealing.settling import LeftFiles
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause, refusing
+from ebbtide_agent.supervisor.streams.output_file import try_to_open
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
 """Runs a task with arguments as an account, and returns its answer. Raises OSError, or Refused if it takes too long."""

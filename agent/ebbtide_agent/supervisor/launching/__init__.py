@@ -1,0 +1,1 @@
+"""Start the processes of an attempt: what they need, what is executed, and standbys that are ready to become them."""

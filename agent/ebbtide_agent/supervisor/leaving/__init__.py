@@ -1,0 +1,1 @@
+"""Ask an attempt to leave, and decide when it is killed."""
