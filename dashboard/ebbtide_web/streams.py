@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ebbtide_web.access.guard import Receive, Scope, Send
 from ebbtide_web.access.sessions import OVER, Session
-from ebbtide_web.board.feed import SharedFeed, Topic
+from ebbtide_web.board.feed import SharedFeed, BoardTopic
 from ebbtide_web.board.shared_page import encoded, event
 from ebbtide_web.reach import AwayError, MasterRefusedError
 
@@ -85,14 +85,14 @@ def over(session: Session) -> bytes:
     return event("over", encoded({"why": session.why or "the session is over"}))
 
 
-def of_topic(session: Session, feed: SharedFeed, wanted: Topic) -> EventStream:
+def of_topic(session: Session, feed: SharedFeed, wanted: BoardTopic) -> EventStream:
     """Return the stream of a page that all viewers share. Raises `NoRoomError`."""
     session.check_room()
     feed.check_room(wanted)
     return EventStream(_shared(session, feed, wanted))
 
 
-async def _shared(session: Session, feed: SharedFeed, wanted: Topic) -> Events:
+async def _shared(session: Session, feed: SharedFeed, wanted: BoardTopic) -> Events:
     seen = 0
     with session.stream(), feed.viewed(wanted) as topic:
         yield RETRY

@@ -30,7 +30,7 @@ Forecasts = Mapping[str, Mapping[str, Any]]
 log = logging.getLogger(__name__)
 
 
-class Topic(Protocol):
+class BoardTopic(Protocol):
     """What viewers look at, such as a part of the queue. Those who look at equal ones get the same frames."""
 
     foresees: ClassVar[bool]
@@ -54,17 +54,17 @@ class SharedFeed:
         self._token = token
         self._now = now
         self._heard = now()
-        self._topics: dict[Topic, SharedPage] = {}
+        self._topics: dict[BoardTopic, SharedPage] = {}
         self._news = asyncio.Event()
         self._forecasts: dict[str, dict[str, Any]] = {}
 
-    def check_room(self, wanted: Topic) -> None:
+    def check_room(self, wanted: BoardTopic) -> None:
         """Raise `NoRoomError` if so many different pages are open that there is no room for another one."""
         if wanted not in self._topics and len(self._topics) >= MOST_TOPICS:
             raise NoRoomError("too many different pages of the queue and of the nodes are open: close some")
 
     @contextmanager
-    def viewed(self, wanted: Topic) -> Iterator[SharedPage]:
+    def viewed(self, wanted: BoardTopic) -> Iterator[SharedPage]:
         """Give the page that all see who want the same."""
         if wanted not in self._topics:
             self._topics[wanted] = SharedPage()
@@ -145,7 +145,7 @@ class SharedFeed:
                 await asyncio.sleep(0)
             await asyncio.sleep(max(PAUSE_S, REST * (time.perf_counter() - began)))
 
-    def _make(self, wanted: Topic) -> None:
+    def _make(self, wanted: BoardTopic) -> None:
         topic, away = self._topics.get(wanted), self.away()
         if topic is None:
             return
