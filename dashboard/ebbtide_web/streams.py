@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ebbtide_web.access.guard import Receive, Scope, Send
 from ebbtide_web.access.sessions import OVER, Session
-from ebbtide_web.board.feed import SharedFeed, BoardTopic
+from ebbtide_web.board.feed import BoardTopic, SharedFeed
 from ebbtide_web.board.shared_page import encoded, event
 from ebbtide_web.reach import AwayError, MasterRefusedError
 
