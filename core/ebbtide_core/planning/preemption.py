@@ -3,6 +3,7 @@
 The functions here try sets of victims on a draft's trial and leave it as it was; only `claim` changes the draft.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,18 +39,25 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
 
 
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
-    by_nodes: dict[Nodes, list[Job]] = {}
-    reach = reaches(draft, job)
+    by_node: dict[NodeId, list[Job]] = {}
+    reach, needed = reaches(draft, job), _counted(draft, job)
+    gpus = Counter(
+        _idle(draft) if needed else {}
+    )  # that would be idle on each node without the victims so far, at most
     for level in levels:
-        of_level: dict[Nodes, list[Job]] = {}
+        of_level: dict[NodeId, list[Job]] = {}
         for victim in level:
             reached = reach(victim)
-            for node in nodes_of(victim):
-                if reached and suffice(draft, job, [victim], (node,)):
-                    return [victim], (node,)
-                of_level[node,] = by_nodes.setdefault((node,), [])
-                of_level[node,].append(victim)
-        enough = {nodes: victims for nodes, victims in of_level.items() if suffice(draft, job, victims, nodes)}
+            for piece in victim.planned.nodes if victim.planned is not None else ():
+                if reached and suffice(draft, job, [victim], (piece.node,)):
+                    return [victim], (piece.node,)
+                of_level[piece.node] = by_node.setdefault(piece.node, [])
+                of_level[piece.node].append(victim)
+                gpus[piece.node] += len(piece.gpus)
+        likely = [(node, victims) for node, victims in of_level.items() if gpus[node] >= needed]
+        enough: dict[Nodes, list[Job]] = {
+            (node,): victims for node, victims in likely if suffice(draft, job, victims, (node,))
+        }
         if enough:
             return cheapest_set(draft, job, enough, len)
     return None
@@ -106,10 +114,10 @@ def reaches(draft: Draft, job: Job) -> Callable[[Job], bool]:
 
     It costs so little that all jobs with room can be asked. It holds until the draft changes.
     """
-    needed, idle = job.gpus_min // WHOLE, draft.trial.room.idle
-    if not needed or job.pinned_allocation is not None or draft.trial.is_gang(job):
+    needed = _counted(draft, job)
+    if not needed:
         return all_reach
-    free = {node: count for count, nodes in idle.items() if count for node in nodes}
+    free = _idle(draft)
 
     def reach(victim: Job) -> bool:
         room = draft.allocation(victim)
@@ -119,6 +127,17 @@ def reaches(draft: Draft, job: Job) -> Callable[[Job], bool]:
         return False
 
     return reach
+
+
+def _counted(draft: Draft, job: Job) -> int:
+    """Return how many whole GPUs of one node ``job`` needs; 0 if it has other needs, which counting does not tell."""
+    others = job.pinned_allocation is not None or draft.trial.is_gang(job)
+    return 0 if others else job.gpus_min // WHOLE
+
+
+def _idle(draft: Draft) -> dict[NodeId, int]:
+    """Return how many GPUs of each node are idle, without nodes that have none."""
+    return {node: count for count, nodes in draft.trial.room.idle.items() if count for node in nodes}
 
 
 def all_reach(victim: Job) -> bool:

@@ -600,8 +600,21 @@ class _Pass:
 
     def _levels(self, job: Job) -> Iterator[list[Job]]:
         """Yield those that may be preempted of the jobs without a grant, then of the smaller ones; the newest first."""
-        for line in (self.without_grant, self._smaller_and_later(job)):
-            yield sorted(filter(self._may_be_preempted, line), key=_stand, reverse=True)
+        draft = self.draft
+        yield [
+            other
+            for other in self.preemptible_without_grant
+            if other.id not in draft.evictions and other.id not in draft.placements
+        ]
+        yield self._preemptible(self._smaller_and_later(job))
+
+    def _preemptible(self, jobs: Iterable[Job]) -> list[Job]:
+        return sorted(filter(self._may_be_preempted, jobs), key=_stand, reverse=True)
+
+    @cached_property
+    def preemptible_without_grant(self) -> list[Job]:
+        """The jobs with room and no grant that may be preempted, when this is first asked for; the newest first."""
+        return self._preemptible(self.without_grant)
 
     @cached_property
     def resumed(self) -> list[Job]:
