@@ -41,9 +41,7 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
     by_node: dict[NodeId, list[Job]] = {}
     reach, needed = reaches(draft, job), _counted(draft, job)
-    gpus = Counter(
-        _idle(draft) if needed else {}
-    )  # that would be idle on each node without the victims so far, at most
+    idle = Counter(_idle(draft) if needed else {})  # GPUs of each node without the victims so far, at most
     for level in levels:
         of_level: dict[NodeId, list[Job]] = {}
         for victim in level:
@@ -53,8 +51,8 @@ def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice 
                     return [victim], (piece.node,)
                 of_level[piece.node] = by_node.setdefault(piece.node, [])
                 of_level[piece.node].append(victim)
-                gpus[piece.node] += len(piece.gpus)
-        likely = [(node, victims) for node, victims in of_level.items() if gpus[node] >= needed]
+                idle[piece.node] += len(piece.gpus)
+        likely = [(node, victims) for node, victims in of_level.items() if idle[node] >= needed]
         enough: dict[Nodes, list[Job]] = {
             (node,): victims for node, victims in likely if suffice(draft, job, victims, (node,))
         }
