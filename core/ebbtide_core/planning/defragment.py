@@ -22,7 +22,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, NodeId, SuspendMode
 from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.planning.elastic import may_resize
-from ebbtide_core.planning.preemption import could_make_room, makes_room, minimal_set
+from ebbtide_core.planning.preemption import could_make_room, idle_gpus, makes_room, minimal_set
 from ebbtide_core.resources.expected_releases import ExpectedRelease, Gone, first_room
 from ebbtide_core.resources.placing import Trial
 
@@ -81,8 +81,11 @@ def _carry_out(draft: Draft, job: Job, moves: _Moves) -> None:
 def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
     """Yield the nodes that might have room without the jobs that can be moved, and these jobs, the cheapest first."""
     nodes, came_back = draft.snapshot.nodes, draft.snapshot.came_back
+    needed, idle = job.gpus_min // WHOLE, idle_gpus(draft)
     for node in _nodes(draft, job):
         here = [came_back[id] for id in nodes[node].planned if id in came_back]
+        if idle.get(node, 0) + sum([_gpus(mover) for mover in here]) < needed:
+            continue  # most nodes are ruled out by counting
         found = [(mover, room) for mover in here if (room := _movable(draft, mover, stay_s)) is not None]
         if found and could_make_room(draft, job, [room for _, room in found], node):
             yield node, sorted((mover for mover, _ in found), key=lambda mover: (_cost(mover), mover.sequence))
@@ -138,6 +141,11 @@ def _elsewhere(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Move
     for allocation in before:
         trial.take(allocation)
     return _Moves(node, tuple(rooms), sum(map(_cost, movers))) if len(rooms) == len(movers) else None
+
+
+def _gpus(job: Job) -> int:
+    """Return of how many GPUs the job has some."""
+    return sum([len(piece.gpus) for piece in job.planned.nodes]) if job.planned is not None else 0
 
 
 def _cost(job: Job) -> float:

@@ -41,7 +41,7 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
     by_node: dict[NodeId, list[Job]] = {}
     reach, needed = reaches(draft, job), _counted(draft, job)
-    idle = Counter(_idle(draft) if needed else {})  # GPUs of each node without the victims so far, at most
+    idle = Counter(idle_gpus(draft) if needed else {})  # GPUs of each node without the victims so far, at most
     for level in levels:
         of_level: dict[NodeId, list[Job]] = {}
         for victim in level:
@@ -115,7 +115,7 @@ def reaches(draft: Draft, job: Job) -> Callable[[Job], bool]:
     needed = _counted(draft, job)
     if not needed:
         return all_reach
-    free = _idle(draft)
+    free = idle_gpus(draft)
 
     def reach(victim: Job) -> bool:
         room = draft.allocation(victim)
@@ -133,7 +133,7 @@ def _counted(draft: Draft, job: Job) -> int:
     return 0 if others else job.gpus_min // WHOLE
 
 
-def _idle(draft: Draft) -> dict[NodeId, int]:
+def idle_gpus(draft: Draft) -> dict[NodeId, int]:
     """Return how many GPUs of each node are idle, without nodes that have none."""
     return {node: count for count, nodes in draft.trial.room.idle.items() if count for node in nodes}
 
