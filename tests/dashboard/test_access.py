@@ -392,7 +392,7 @@ async def test_a_token_that_is_revoked_or_over_breaks_off_the_download_of_a_log(
 async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         await stage.logged_in("ann")
-        await stage.dashboard.close()
+        await stage.dashboard.end_sessions()
         asked = user_pb2.ListTokensRequest(all=True)
         left = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ada"))).tokens
         assert "dashboard" not in [token.label for token in left]
