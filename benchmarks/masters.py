@@ -15,7 +15,7 @@ from typing import Any, Final
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
-from ebbtide_cli.masters.token_metadata import ProvenChannel
+from ebbtide_cli.masters.credentials import ProvenChannel
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 GPUS: Final = 8

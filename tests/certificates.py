@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 from ebbtide_agent.link.joining import new_key
-from ebbtide_cli.masters.token_metadata import ProvenChannel
+from ebbtide_cli.masters.credentials import ProvenChannel
 from ebbtide_master.tls.authority import CERTIFICATE_S, DAY_S, Authority, create
 
 LONG_AGO_S: Final = CERTIFICATE_S + 10 * DAY_S

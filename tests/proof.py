@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from ebbtide_cli.masters.token_metadata import ProvenChannel
+from ebbtide_cli.masters.credentials import ProvenChannel
 from ebbtide_protos import home_socket
 from ebbtide_protos.process import Identity
 

@@ -71,7 +71,7 @@ async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
 def bearer(token: str) -> Metadata:
     """Return the metadata that carries a token.
 
-    Not as gRPC's call credentials, which may hang when a channel is closed: see `ebbtide_cli.masters.token_metadata`.
+    Not as gRPC's call credentials, which may hang when a channel is closed: see `ebbtide_cli.masters.credentials`.
     """
     return (("authorization", f"Bearer {token}"),)
 

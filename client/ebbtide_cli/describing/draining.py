@@ -4,8 +4,7 @@ import time
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from ebbtide_cli.describing.facts import node_facts
-from ebbtide_cli.describing.kinds import prospect_facts
+from ebbtide_cli.describing.facts import node_facts, prospect_facts
 from ebbtide_cli.terminal.output import print_json
 from ebbtide_cli.terminal.text import printable
 from ebbtide_cli.values import format_duration

@@ -1,16 +1,16 @@
-"""The facts of jobs, nodes and events as ``--json`` prints them.
+"""The facts of jobs, nodes and events as ``--json`` prints them, and those that are said in words.
 
 Ids are strings, times Unix seconds or null, fractions of a GPU numbers.
 """
 
 import json
-from typing import TYPE_CHECKING, Any
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from ebbtide_cli.describing.arrays import gate_facts
-from ebbtide_cli.describing.kinds import drain_facts, loan_facts, needs_facts
-from ebbtide_cli.describing.printed import printed_facts
+from ebbtide_cli.values import format_size
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -38,6 +38,21 @@ SIGNAL_TARGETS = _words(job_pb2.SignalTarget, "SIGNAL_TARGET_", "auto")
 EXIT_ZEROS = _words(job_pb2.ExitZero, "EXIT_ZERO_", "suspended")
 CHECKPOINTED = _words(job_pb2.Checkpointed, "CHECKPOINTED_")
 LINKS = _words(agent_pb2.GpuLink, "GPU_LINK_")
+AFTER_KINDS = {
+    job_pb2.AFTER_KIND_UNSPECIFIED: "any",
+    job_pb2.AFTER_KIND_ANY: "any",
+    job_pb2.AFTER_KIND_OK: "ok",
+    job_pb2.AFTER_KIND_NOT_OK: "not-ok",
+}
+_ORDER = ("RUNNING", "STARTING", "SUSPENDING", "STOPPING", "UNREACHABLE", "SUSPENDED", "PENDING", "COMPLETED")
+_WORDS = {"PENDING": "waiting", "COMPLETED": "done"}
+LOG_ACTIONS: Final = {
+    job_pb2.LOG_ACTION_IGNORE: "ignore",
+    job_pb2.LOG_ACTION_NOTIFY: "notify",
+    job_pb2.LOG_ACTION_NO_RETRY: "no-retry",
+    job_pb2.LOG_ACTION_EXCLUDE_GPU: "exclude-gpu",
+    job_pb2.LOG_ACTION_EXCLUDE_NODE: "exclude-node",
+}
 FINISHED = (job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
 
 
@@ -367,3 +382,141 @@ def _time(seconds: float) -> float | None:
 def _optional(message: Any, field: str) -> Any:
     """Return an optional field; null if it is not set."""
     return getattr(message, field) if message.HasField(field) else None
+
+
+# --- what a job waits for, and its array ---
+
+
+def counts_words(tasks: client_pb2.TaskCounts) -> str:
+    """Format the number of tasks in each state, as in ``3 running 2 waiting 5 done``."""
+    order = sorted(tasks.states, key=lambda state: (_ORDER.index(state) if state in _ORDER else len(_ORDER), state))
+    return " ".join(f"{tasks.states[state]} {_WORDS.get(state, state.lower())}" for state in order)
+
+
+def indices_words(tasks: client_pb2.TaskCounts) -> str:
+    """Format an array's indices and its limit of concurrent tasks, as in ``[0-9%2]``."""
+    return f"[{tasks.indices}{f'%{tasks.max_concurrent}' if tasks.max_concurrent else ''}]"
+
+
+def after_words(dependencies: Iterable[job_pb2.Dependency]) -> str:
+    """Format a job's dependencies, as in ``ok:12, any:14``."""
+    return ", ".join(f"{AFTER_KINDS[one.kind]}:{one.job_id}" for one in dependencies)
+
+
+def gate_facts(job: client_pb2.Job) -> dict[str, Any]:
+    """Return the facts on what a job waits for before it starts, and on the array that it is a task of."""
+    counts = job.tasks if job.HasField("tasks") else None
+    return {
+        "array": job.array or None,
+        "index": job.index if job.array else None,
+        "params": dict(job.params),
+        "tasks": None if counts is None else _count_facts(counts),
+        "after": [{"id": one.job_id, "kind": AFTER_KINDS[one.kind]} for one in job.spec.after],
+        "begin_time": job.spec.begin_at or None,
+        "again_of": job.again_of or None,
+        "again_as": job.again_as or None,
+    }
+
+
+def _count_facts(counts: client_pb2.TaskCounts) -> dict[str, Any]:
+    return {
+        "indices": counts.indices,
+        "states": dict(counts.states),
+        "max_concurrent": counts.max_concurrent or None,
+        "max_slots": counts.max_slots or None,
+    }
+
+
+# --- what a job requires of nodes, and what becomes of these ---
+
+
+def needs_facts(needs: job_pb2.Needs) -> Facts:
+    """Return what a job requires of its nodes and GPUs; empty lists and nulls where it requires nothing."""
+    return {
+        "select": {wanted.key: list(wanted.values) for wanted in needs.select},
+        "tolerate": list(needs.tolerate),
+        "on": list(needs.on),
+        "exclude": list(needs.exclude),
+        "gpu_types": list(needs.gpu_types),
+        "compute_capability": needs.compute_capability or None,
+        "gpu_total_mem_bytes": needs.gpu_total_mem_bytes or None,
+        "mixed_gpus": needs.mixed_gpus,
+        "require_paths": list(needs.require_paths),
+    }
+
+
+def needs_words(needs: job_pb2.Needs) -> str:
+    """Return the requirements as the options that were given; empty if none was."""
+    several = (
+        ("--select", [f"{wanted.key}={'|'.join(wanted.values)}" for wanted in needs.select]),
+        ("--tolerate", needs.tolerate),
+        ("--on", needs.on),
+        ("--exclude", needs.exclude),
+        ("--gpu-type", needs.gpu_types),
+        ("--compute-capability", [needs.compute_capability] if needs.compute_capability else []),
+        ("--gpu-total-mem", [format_size(needs.gpu_total_mem_bytes)] if needs.gpu_total_mem_bytes else []),
+        ("--require-path", needs.require_paths),
+    )
+    words = [f"{option} {shlex.quote(value)}" for option, values in several for value in values]
+    return " ".join([*words, *(["--mixed-gpus"] if needs.mixed_gpus else [])])
+
+
+def drain_facts(node: client_pb2.Node) -> Facts | None:
+    """Return how a node was taken out of service; None if it was not."""
+    if not node.HasField("drain"):
+        return None
+    drain = node.drain
+    return {
+        "since": drain.since,
+        "user": drain.user or None,
+        "reason": drain.reason or None,
+        "deadline": drain.deadline if drain.HasField("deadline") else None,
+        "force": drain.force,
+    }
+
+
+def loan_facts(node: client_pb2.Node) -> Facts | None:
+    """Return when a node is gone, and who lends it; None if it stays."""
+    if not node.HasField("loan"):
+        return None
+    return {"until": node.loan.until, "owner": node.loan.owner or None}
+
+
+def prospect_facts(job: client_pb2.NodeJob) -> Facts:
+    """Return what becomes of a job on a node that is drained."""
+    return {
+        "id": job.job_id,
+        "name": job.name,
+        "user": job.user,
+        "state": job_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_"),
+        "fate": job.fate,
+        "at": job.at if job.HasField("at") else None,
+    }
+
+
+# --- its snapshot, and what is done with its output ---
+
+
+def printed_facts(spec: job_pb2.JobSpec) -> dict[str, Any]:
+    """Return the facts on the snapshot and the output in a job's request."""
+    rules = [{"pattern": rule.pattern, "action": LOG_ACTIONS.get(rule.action, "")} for rule in spec.log_rules]
+    notify = [{"events": list(rule.moments), "target": rule.target} for rule in spec.notify]
+    held = {"digest": spec.snapshot.digest, "bytes": spec.snapshot.bytes} if spec.HasField("snapshot") else None
+    return {
+        "snapshot": held,
+        "output": spec.output or None,
+        "prefix_ranks": spec.prefix_ranks,
+        "log_rules": rules,
+        "notify": notify,
+    }
+
+
+def printed_words(spec: job_pb2.JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the same facts in words, each with its title."""
+    if spec.HasField("snapshot"):
+        yield "snapshot", f"{spec.snapshot.digest[:12]}, {format_size(spec.snapshot.bytes)} as it was at submit"
+    yield "output", spec.output
+    for rule in spec.log_rules:
+        yield "on log", f"{rule.pattern}: {LOG_ACTIONS.get(rule.action, '')}"
+    for notice in spec.notify:
+        yield "notify", f"{notice.target} when {', '.join(notice.moments)}"

@@ -1,4 +1,9 @@
-"""Prove to a master who this user is, and check that the master is the one that it claims to be."""
+"""Prove to a master who this user is, and check that the master is the one that it claims to be.
+
+The user's token goes with every call. gRPC's call credentials are not used for it: they call back into Python when they
+are destroyed, in a thread of gRPC's own, while the close of a channel holds the interpreter and waits for that thread.
+Now and then that is a deadlock.
+"""
 
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -7,13 +12,14 @@ from ebbtide_cli.errors import UNREACHABLE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.logins import login_for
-from ebbtide_cli.masters.token_metadata import Metadata, ProvenChannel, bearer
 from ebbtide_cli.masters.trust import authority, is_own
 
 if TYPE_CHECKING:
     import grpc
 
 TOKEN_VARIABLE: Final = "EBB_TOKEN"
+
+Metadata = tuple[tuple[str, str], ...]
 
 
 def proven(channel: "grpc.Channel | grpc.aio.Channel", address: Address) -> Any:
@@ -80,3 +86,59 @@ def _is_own(family: int, where: tuple[object, ...]) -> bool:
         except OSError:
             return False
         return True
+
+
+# --- the token with every call ---
+
+
+def bearer(token: str) -> Metadata:
+    """Return the metadata in which a call carries ``token``."""
+    return (("authorization", f"Bearer {token}"),)
+
+
+class ProvenChannel:
+    """The part of a channel's interface that stubs use, for either kind of channel; each call carries ``token``."""
+
+    def __init__(self, channel: Any, token: str) -> None:
+        self._channel = channel
+        self._metadata = bearer(token)
+
+    def _method(self, kind: str, *described: Any, **more: Any) -> "_Method":
+        return _Method(getattr(self._channel, kind)(*described, **more), self._metadata)
+
+    def unary_unary(self, *described: Any, **more: Any) -> "_Method":
+        """Return a method that takes one message and returns one."""
+        return self._method("unary_unary", *described, **more)
+
+    def unary_stream(self, *described: Any, **more: Any) -> "_Method":
+        """Return a method that takes one message and returns a stream."""
+        return self._method("unary_stream", *described, **more)
+
+    def stream_unary(self, *described: Any, **more: Any) -> "_Method":
+        """Return a method that takes a stream and returns one message."""
+        return self._method("stream_unary", *described, **more)
+
+    def stream_stream(self, *described: Any, **more: Any) -> "_Method":
+        """Return a method that takes a stream and returns one."""
+        return self._method("stream_stream", *described, **more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+class _Method:
+    """A method of a channel."""
+
+    def __init__(self, method: Any, metadata: Metadata) -> None:
+        self._call = method
+        self._metadata = metadata
+
+    def __call__(self, *asked: Any, **more: Any) -> Any:
+        return self._call(*asked, **self._with_token(more))
+
+    def future(self, *asked: Any, **more: Any) -> Any:
+        """Start the call without waiting for its reply."""
+        return self._call.future(*asked, **self._with_token(more))
+
+    def _with_token(self, more: dict[str, Any]) -> dict[str, Any]:
+        return more | {"metadata": (*(more.get("metadata") or ()), *self._metadata)}

@@ -7,8 +7,16 @@ import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.commands.verb import argument_type, examples, json_option, master_option
-from ebbtide_cli.describing.arrays import counts_words, indices_words
-from ebbtide_cli.describing.facts import CHECKPOINTED, CLASSES, FINISHED, KINDS, job_facts, state_of
+from ebbtide_cli.describing.facts import (
+    CHECKPOINTED,
+    CLASSES,
+    FINISHED,
+    KINDS,
+    counts_words,
+    indices_words,
+    job_facts,
+    state_of,
+)
 from ebbtide_cli.describing.jobs import done, gpus_words, left, node_words, progress_words, times_words
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.masters.connection import ask, connected

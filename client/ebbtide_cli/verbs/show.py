@@ -6,7 +6,6 @@ import click
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.commands.verb import examples, id_argument, json_option, master_option
-from ebbtide_cli.describing.arrays import after_words, counts_words
 from ebbtide_cli.describing.facts import (
     CHECKPOINTED,
     CLASSES,
@@ -15,14 +14,16 @@ from ebbtide_cli.describing.facts import (
     PARTS,
     SIGNAL_TARGETS,
     SUSPEND_MODES,
+    after_words,
     asha_facts,
+    counts_words,
     job_facts,
+    needs_words,
+    printed_words,
     share_of,
     state_of,
 )
 from ebbtide_cli.describing.jobs import finished, gpus_words, progress_words, times_words
-from ebbtide_cli.describing.kinds import needs_words
-from ebbtide_cli.describing.printed import printed_words
 from ebbtide_cli.describing.tasks import in_order, print_tasks
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import print_json

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from ebbtide_cli.masters.credentials import ProvenChannel
 from ebbtide_cli.masters.grpc_calls import CHANNEL_OPTIONS
-from ebbtide_cli.masters.token_metadata import ProvenChannel
 from ebbtide_protos import home_socket
 from ebbtide_protos.v1 import client_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub

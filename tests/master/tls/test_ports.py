@@ -11,7 +11,7 @@ from ebbtide_agent.link.credentials import Credentials
 from ebbtide_agent.link.endpoint import Endpoint
 from ebbtide_agent.link.joined import Joined, load, store
 from ebbtide_agent.link.joining import new_key
-from ebbtide_cli.masters.token_metadata import ProvenChannel
+from ebbtide_cli.masters.credentials import ProvenChannel
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.calls.certificates import CertificateGate
