@@ -33,7 +33,7 @@ def end(signum, frame):
 signal.signal(signal.SIGTERM, end)
 print("up", flush=True)
 while True:
-    time.sleep(600)
+    time.sleep(0.05)
 """)
 DEAF = python("import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
 # What every stop may take beyond its grace period, and what a busy machine may take beside.

@@ -117,7 +117,8 @@ helpers = [subprocess.Popen([sys.executable, "-S", "-c", early, folder], stdout=
 helpers[0].stdout.readline()
 signal.signal(signal.SIGTERM, leave)
 print("up", flush=True)
-signal.pause()
+while True:
+    time.sleep(0.05)
 """
 
 

@@ -13,7 +13,7 @@ from tests.agent.supervision.node import gpus, python
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 YIELDING = python(
     "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(85)); print('up', flush=True)\n"
-    "while True: time.sleep(600)"
+    "while True: time.sleep(0.05)"
 )
 
 

@@ -69,12 +69,18 @@ async def test_an_attempt_that_failed_on_a_gpu_and_said_so_ran_out_of_memory(age
 
 
 async def test_what_it_says_when_it_was_asked_to_leave_is_no_reason_to_run_it_again(agent):
-    handler = f"def fail(*_):\n    print({TORCH!r})\n    raise SystemExit(1)"
+    code = f"""
+import signal, time
+def fail(*_):
+    print({TORCH!r})
+    raise SystemExit(1)
+signal.signal(signal.SIGTERM, fail)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
     async with agent() as node:
-        await node.launch(
-            python(f"import signal\n{handler}\nsignal.signal(15, fail)\nprint('ready', flush=True)\nsignal.pause()"),
-            gpus=gpus(1, (1, 4)),
-        )
+        await node.launch(python(code), gpus=gpus(1, (1, 4)))
         await node.running(line="ready")
         status = await node.stop()
         assert (status.exit.exit_code, status.exit.out_of_memory) == (1, False)

@@ -22,7 +22,8 @@ def save(signum, frame):
     sys.exit(85)
 signal.signal(signal.SIGTERM, save)
 print("up", flush=True)
-time.sleep(600)
+while True:
+    time.sleep(0.05)
 """)
 
 

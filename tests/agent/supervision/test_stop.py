@@ -28,9 +28,10 @@ import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
 print("up", flush=True)
 while True:
-    time.sleep(600)
+    time.sleep(0.05)
 """)
-# Ends with the code that is its first argument, after what is its second.
+# Ends with the code that is its first argument, after what is its second. Its sleeps are short, because Python handles
+# a signal that comes right before a sleep only after that.
 YIELDING = """
 import os, signal, sys, time
 def end(signum, frame):
@@ -40,7 +41,7 @@ def end(signum, frame):
 signal.signal(signal.SIGTERM, end)
 print(f"up {os.getpid()}", flush=True)
 while True:
-    time.sleep(600)
+    time.sleep(0.05)
 """
 
 

@@ -27,7 +27,7 @@ sys.exit(run(AgentOptions(home=Path(sys.argv[1]), name="n1", gpus="auto", warm=0
 """
 # A process of its own tells the driver, in place of CUDA, what it holds; then it works until it is told to end.
 _JOB = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 pid, uuid = os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
 starttime = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
 entry = {"pid": pid, "starttime": starttime, "gpus": {uuid: 3 << 30}}
@@ -35,7 +35,8 @@ path = f"{sys.argv[1]}/processes/{pid}.json"
 open(path + ".draft", "w").write(json.dumps(entry))
 os.rename(path + ".draft", path)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-signal.pause()
+while True:
+    time.sleep(0.05)
 """
 
 
