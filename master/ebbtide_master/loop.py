@@ -203,8 +203,8 @@ class MasterLoop:
                     self._answer_some()
                     await self._handle_some(batch)
                     batch.clear()
-                    for _ in range(HOPS):  # new calls can enter the queue and take turns with the calls that wait
-                        await asyncio.sleep(0)
+                    for _ in range(HOPS if self._requests or self._questions else 0):
+                        await asyncio.sleep(0)  # new calls enter the queue, and take turns with those that wait
         finally:
             self._stop(batch)
 

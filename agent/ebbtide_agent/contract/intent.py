@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Self
 from ebbtide_agent import network
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.network import Network
+from ebbtide_agent.records import as_json
 
 
 class StopSignalTarget(StrEnum):
@@ -180,7 +181,8 @@ class Intent(AttemptOnNode, JobProgram, RankLayout, NodeShare, LeavingTerms, Out
         return self.ranks_before if self.ddp and self.ranks_before else self.node_rank * self.processes
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        content: dict[str, Any] = as_json(self)
+        return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from ebbtide_protos.process import Identity
 
+from ebbtide_agent.records import as_json
 from ebbtide_agent.supervisor.clues import WireClue
 
 
@@ -170,8 +171,6 @@ class Status:
         self.refusal, self.refusal_cause = str(refusal), refusal.cause
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self, dict_factory=_without_none)
-
-
-def _without_none(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in fields if value is not None}
+        """Return the status without what is zero or empty, as the wire's own messages leave that out."""
+        content: dict[str, Any] = as_json(self, sparse=True)
+        return content

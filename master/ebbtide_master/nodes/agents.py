@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -25,7 +26,8 @@ from ebbtide_master.convert import (
     report_of,
 )
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.loop import MasterLoop, RefusedError, StoppedError
+from ebbtide_master.loop import PAUSE, MasterLoop, RefusedError, StoppedError
+from ebbtide_master.nodes.arrived import arrived
 from ebbtide_master.nodes.finished_jobs import ended_jobs
 from ebbtide_master.nodes.heartbeats import Heartbeats, foreign_facts, interval_s
 from ebbtide_master.nodes.relay import Relay, source_of_launch
@@ -39,6 +41,8 @@ if TYPE_CHECKING:  # this import needs the library for certificates, which most 
     from ebbtide_master.tls.enrolment import Enrolment
 
 HELLO_TIMEOUT_S: Final = 10.0
+TOGETHER: Final = 16
+"""The most messages of one agent that the master reads ahead while it takes in those before."""
 NODE_SILENCE_S: Final = 20.0
 """Seconds after which a disconnected node counts as lost."""
 
@@ -210,22 +214,31 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for status in session.hello.attempts:
                 ran = await self._loop.ask(partial(_ran_on, status=status, node=registration.node))
                 self._keep_log(session, status, ran)
-            async for message in stream:
-                await self._take(session, message)
+            async with aclosing(arrived(stream, TOGETHER)) as batches:
+                async for messages in batches:
+                    for message in messages:
+                        bounded(message)
+                    for is_status, run in groupby(messages, _is_status):
+                        if is_status:
+                            await self._take_statuses(session, [message.status for message in run])
+                        else:
+                            for message in run:
+                                await self._take(session, message)
         finally:
             session.outbox.put_nowait(None)
 
+    async def _take_statuses(self, session: AgentSession, statuses: list[agent_pb2.AttemptStatus]) -> None:
+        """Take in statuses with one commit, because on a node with many short jobs they come faster than commits."""
+        node = NodeId(session.hello.node)
+        ran = await self._loop.tell(
+            lambda cluster: _status_events(statuses, node, session, cluster),
+            lambda cluster: [_ran_on(cluster, status, node) for status in statuses],
+        )
+        for status, ran_here in zip(statuses, ran, strict=True):
+            self._keep_log(session, status, ran_here)
+
     async def _take(self, session: AgentSession, message: agent_pb2.AgentMessage) -> None:
-        bounded(message)
         match message.WhichOneof("body"):
-            case "status":
-                status = message.status
-                node = NodeId(session.hello.node)
-                ran = await self._loop.tell(
-                    lambda cluster: _status_events(status, node, session, cluster),
-                    lambda cluster: _ran_on(cluster, status, node),
-                )
-                self._keep_log(session, status, ran)
             case "heartbeat":
                 await self._heartbeats.take(session, message.heartbeat)
             case "log":
@@ -283,13 +296,19 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
     yield from pool_membership.change_of_node(cluster.state, registration)
 
 
+def _is_status(message: agent_pb2.AgentMessage) -> bool:
+    return message.HasField("status")
+
+
 def _status_events(
-    status: agent_pb2.AttemptStatus, node: NodeId, session: AgentSession, cluster: Cluster
-) -> Iterator[Event]:
-    """Yield the facts of a status. Once no attempt runs there any more, the node joins the pool that it named."""
-    yield from _facts(status, node, cluster)
-    if session.registration is not None:
-        yield from pool_membership.change_of_node(cluster.state, session.registration)
+    statuses: list[agent_pb2.AttemptStatus], node: NodeId, session: AgentSession, cluster: Cluster
+) -> Iterator[Event | None]:
+    """Yield the facts of statuses. Once no attempt runs there any more, the node joins the pool that it named."""
+    for status in statuses:
+        yield from _facts(status, node, cluster)
+        if session.registration is not None:
+            yield from pool_membership.change_of_node(cluster.state, session.registration)
+        yield PAUSE
 
 
 def _ran_on(cluster: Cluster, status: agent_pb2.AttemptStatus, node: NodeId) -> bool:
