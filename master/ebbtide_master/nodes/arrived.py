@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TypeVar
 
 Message = TypeVar("Message")
 
 
-async def arrived(stream: AsyncIterator[Message], most: int) -> AsyncIterator[list[Message]]:
+async def arrived(stream: AsyncIterator[Message], most: int) -> AsyncGenerator[list[Message], None]:
     """Yield the messages that have arrived since the last ones, in their order, at least one and ``most`` at most.
 
     Raises what ended the stream, once all that came before is yielded.
