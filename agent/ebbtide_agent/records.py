@@ -10,7 +10,7 @@ def as_json(value: Any, *, sparse: bool = False) -> Any:
 
     If ``sparse``, a field that is None is left out, and one that is empty or zero if that is its default.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind is list or kind is tuple:
         return [as_json(item, sparse=sparse) for item in value]
     if (known := _fields(kind)) is None:
