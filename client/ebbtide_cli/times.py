@@ -10,15 +10,15 @@ FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%
 
 
 def parse_time(text: str, now: float, *, ago: bool = False) -> float:
-    """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (the next), ``now``, or a duration from now: ``2h``.
+    """Read ``2026-11-23 09:00``, ``2026-11-23``, ``09:00`` (the next), ``now``, or a duration from now: ``+2h``.
 
-    ``@1795510800`` is a moment in Unix seconds. With ``ago``, a duration is in the past, and ``09:00`` is today's.
-    Times are local; the result is in Unix seconds. Raises ``ValueError``.
+    The sign may be left out. ``@1795510800`` is a moment in Unix seconds. With ``ago``, a duration is in the past and
+    has no sign, and ``09:00`` is today's. Times are local; the result is in Unix seconds. Raises ``ValueError``.
     """
     text = text.strip()
     if text == "now":
         return now
-    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
+    if re.fullmatch(r"[0-9]{1,2}(:[0-9]{2}){1,2}", text):
         return _at_time_of_day(text, now, ago)
     if re.fullmatch(r"@[0-9]{1,11}", text):
         return float(text[1:])
@@ -28,9 +28,9 @@ def parse_time(text: str, now: float, *, ago: bool = False) -> float:
         except (ValueError, OverflowError):
             pass
     try:
-        seconds = parse_duration(text)
+        seconds = parse_duration(text if ago else text.removeprefix("+"))
     except ValueError:
-        known = "write '2026-11-23 09:00', 2026-11-23, 09:00, now, or 2h"
+        known = f"write '2026-11-23 09:00', 2026-11-23, 09:00, now, or {'' if ago else '+'}2h"
         raise ValueError(f"{abbreviated(text)!r} is not a time: {known}") from None
     return now - seconds if ago else now + seconds
 
@@ -38,7 +38,7 @@ def parse_time(text: str, now: float, *, ago: bool = False) -> float:
 def _at_time_of_day(text: str, now: float, ago: bool) -> float:
     today = datetime.fromtimestamp(now)
     try:
-        moment = datetime.combine(today, datetime.strptime(text, "%H:%M").time())
+        moment = datetime.combine(today, time.fromisoformat(text if text[1] != ":" else f"0{text}"))
     except ValueError:
         raise ValueError(f"{text!r} is not a time of day") from None
     return (moment if ago or moment > today else moment + timedelta(days=1)).timestamp()

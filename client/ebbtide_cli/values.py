@@ -1,4 +1,4 @@
-"""Parse a user's numbers of GPUs, arrays and times, and format durations and sizes.
+"""Parse a user's numbers of GPUs and arrays, and format durations and sizes.
 
 Every ``parse_…`` raises ``ValueError`` with a message that says what to write instead.
 """
@@ -6,7 +6,7 @@ Every ``parse_…`` raises ``ValueError`` with a message that says what to write
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbtide_protos.quantities import COUNT, DURATION_UNITS, SIZE_UNITS, abbreviated, bounded, parse_duration
+from ebbtide_protos.quantities import COUNT, DURATION_UNITS, SIZE_UNITS, abbreviated, bounded
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -134,29 +134,6 @@ def parse_after(text: str) -> tuple[tuple[str, str], ...]:
             raise ValueError(f"{abbreviated(part)!r} is no job to wait for: write 12, ok:12, not-ok:12, any:12 or ok:@")
         found += [(id, name) for id in named]
     return tuple(found)
-
-
-def parse_begin(text: str, now: float) -> float:
-    """Read ``+2h``, ``18:00`` (the next), or ``2026-11-23T09:00`` in local time; return Unix seconds."""
-    from datetime import datetime, time, timedelta
-
-    bounded(text)
-    if text.startswith("+"):
-        return now + parse_duration(text[1:])
-    wrong = ValueError(f"{text!r} is not a time: write 18:00, 2026-11-23T09:00 or +2h")
-    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
-        today = datetime.fromtimestamp(now)
-        try:
-            moment = datetime.combine(today.date(), time.fromisoformat(text.zfill(len(text) + (text[1] == ":"))))
-        except ValueError:
-            raise wrong from None
-        return (moment if moment > today else moment + timedelta(days=1)).timestamp()
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?", text):
-        raise wrong
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise wrong from None
 
 
 def parse_setting(text: str) -> tuple[str, str]:

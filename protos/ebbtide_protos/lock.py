@@ -1,4 +1,4 @@
-"""Takes a lock that others look at: who looks whether somebody has it, has it for a moment."""
+"""Takes a file lock of which others find out whether somebody has it, by taking it for a moment themselves."""
 
 import fcntl
 import time
@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 LOOKED_AT_S: Final = 1.0
-"""Seconds within which everybody who only looked has let go."""
+"""Seconds within which a process that only wanted to find out has let go."""
 _PAUSE_S: Final = 0.02
 
 

@@ -3,7 +3,8 @@
 from datetime import datetime
 
 import pytest
-from ebbtide_cli.values import parse_after, parse_array, parse_begin
+from ebbtide_cli.times import parse_time
+from ebbtide_cli.values import parse_after, parse_array
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.client.scripted_master import make_job
@@ -72,13 +73,13 @@ def test_what_is_no_job_to_wait_for_is_refused(text):
     ],
 )
 def test_times_to_begin_are_read_as_local_time(text, moment):
-    assert parse_begin(text, NOON) == moment.timestamp()
+    assert parse_time(text, NOON) == moment.timestamp()
 
 
 @pytest.mark.parametrize("text", ["", "soon", "+2", "25:00", "2026-13-01", "18", "2026-11-23T9"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(ValueError, match=r"is not a (time|duration)"):
-        parse_begin(text, NOON)
+        parse_time(text, NOON)
 
 
 def test_an_array_is_submitted_with_its_tasks_and_its_limit(ebb, master):

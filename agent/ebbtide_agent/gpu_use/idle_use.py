@@ -15,7 +15,7 @@ from ebbtide_agent.jsonfile import read_json, write_json
 
 log = logging.getLogger(__name__)
 
-# Context leftovers and accounting noise above what the GPU shows when idle.
+# Context leftovers and accounting noise above what the GPU shows when idle; the master ends a quarantine by the same.
 TOLERANCE_BYTES = 512 * 1024 * 1024
 # A smaller change is not written to disk.
 _NOTEWORTHY_BYTES = 64 * 1024 * 1024

@@ -28,8 +28,8 @@ from ebbtide_agent.swap.gpus import GpuError, GpuLook, SwapGpus
 OLDEST_DRIVER = 580
 # What a restore needs beyond what the process held, if the GPU had so much to spare before.
 MARGIN_BYTES = 256 * 1024 * 1024
-# Noise of the driver's accounting.
-TOLERANCE_BYTES = 512 * 1024 * 1024
+# What a process may seem to hold more or less than it does, by the driver's accounting.
+NOISE_BYTES = 512 * 1024 * 1024
 _PAUSE_S = 0.01
 
 
@@ -245,7 +245,7 @@ class Sequence:
             return False
         # If other processes are there, the change in free memory says nothing of this one.
         gained = look.free_bytes - before.free_bytes
-        return bool(look.processes) or gained + TOLERANCE_BYTES >= self._swapped.mem_bytes
+        return bool(look.processes) or gained + NOISE_BYTES >= self._swapped.mem_bytes
 
     def _prove_frozen(self) -> None:
         """Raise _Stop if a process of the job came to use the GPU between the first look and the freeze."""

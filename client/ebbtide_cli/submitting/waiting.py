@@ -9,10 +9,17 @@ from ebbtide_core.model.dependency import AfterKind, Dependency
 
 from ebbtide_cli.commands.verb import argument_type
 from ebbtide_cli.submitting.topic import Given, Option
-from ebbtide_cli.values import parse_after, parse_begin
+from ebbtide_cli.values import parse_after
+
+
+def _begin(text: str) -> float:
+    from ebbtide_cli.times import parse_time
+
+    return parse_time(text, time.time())
+
 
 AFTER: Final = argument_type("after", parse_after)
-BEGIN: Final = argument_type("begin", lambda text: parse_begin(text, time.time()))
+BEGIN: Final = argument_type("begin", _begin)
 
 TITLE: Final = "When it runs"
 OPTIONS: Final[tuple[Option, ...]] = (

@@ -1,4 +1,4 @@
-"""Rounds times that jobs ask for, because with exact ones every waiting job would be unlike the others."""
+"""Rounds times that jobs ask for, so that many waiting jobs ask for the same and are tried once in a pass."""
 
 import math
 from typing import Final

@@ -174,8 +174,7 @@ def _freed(state: ClusterState, job: Job, event: e.AttemptFreed, now: float) -> 
     for piece in attempt.allocation:
         node = state.nodes[piece.node]
         for gpu in set(event.dirty_gpus) & node.gpus.keys():
-            reason = node.quarantine[gpu] = f"job {job.id} ended, but {event.why_dirty(gpu)}"
-            node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
+            node.set_quarantine(gpu, f"job {job.id} ended, but {event.why_dirty(gpu)}")
             state.refresh_node(node)
 
 

@@ -188,9 +188,7 @@ def _remove(state: ClusterState, event: e.StrayGone, now: float) -> None:
     del node.strays[AttemptRef(event.job, event.attempt)]
     for gpu in set(event.dirty_gpus) & node.gpus.keys():
         known = dict(zip(event.dirty_gpus, event.dirty_reasons, strict=False))
-        reason = f"job {event.job} ended, but {known.get(gpu) or 'its memory was not released'}"
-        node.quarantine[gpu] = reason
-        node.gpus[gpu] = replace(node.gpus[gpu], healthy=False, unhealthy_reason=reason)
+        node.set_quarantine(gpu, f"job {event.job} ended, but {known.get(gpu) or 'its memory was not released'}")
     state.refresh_node(node)
     state.pool_of(node).freed_nodes.add(node.id)
 

@@ -105,6 +105,11 @@ class Node:
         if self.promised == self.held:
             self.promised = self.held
 
+    def set_quarantine(self, gpu: GpuId, reason: str) -> None:
+        """Take ``gpu`` out of use for ``reason``, until its memory is released; `refresh_node` has to follow."""
+        self.quarantine[gpu] = reason
+        self.gpus[gpu] = replace(self.gpus[gpu], healthy=False, unhealthy_reason=reason)
+
     @property
     def usable(self) -> bool:
         """Whether jobs may be placed on the node."""

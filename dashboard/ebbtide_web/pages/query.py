@@ -1,4 +1,4 @@
-"""Reads what addresses say: a job's id, and filters, page and order; of the latter, what makes no sense is left out."""
+"""Reads addresses: a job's id, and filters, page and order, of which those that make no sense are ignored."""
 
 import math
 import re

@@ -30,7 +30,7 @@ class Admitted:
     """Semaphore to hold while the call is worked on, so that only a few calls of one user are at a time."""
 
 
-_QUESTIONS: Final = ("List", "Show", "Watch", "Read", "Find", "Explain", "Forecast", "Query", "Usage")
+_QUESTIONS: Final = ("List", "Show", "Watch", "Read", "Find", "Explain", "Forecast", "Query", "Usage", "Who", "Count")
 """First words in the names of the methods that change nothing."""
 
 

@@ -1,4 +1,4 @@
-"""Reads ``[quotas]``: how many GPUs and waiting jobs each user may have at a time."""
+"""Reads ``[quotas]``: how many GPUs and unfinished jobs each user may have at a time."""
 
 from typing import Final
 

@@ -10,7 +10,7 @@ class Access(Enum):
     INVITED = auto()  # anyone with the secret of an invitation
     AGENT = auto()  # agents, each for its own node
     USER = auto()  # every user; the method concerns nothing that one user owns
-    SEEN = auto()  # every user, who sees of other users' jobs what `sight` allows
+    SEEN = auto()  # every user, who sees of other users' jobs what `visibility` allows
     OWNER = auto()  # the owner of the jobs that the request names, and operators
     BOOKER = auto()  # the user whom a reservation is for, the user who made it, and operators
     HOLDER = auto()  # the user whose tokens the request concerns, and admins
@@ -28,7 +28,7 @@ ACCESS: Final = {
                 "Submit",  # with a snapshot only for a user who has sent it; see `api.snapshots`
                 "FindSnapshot", "UploadSnapshot", "TestNotice", "ListNodes", "ShowCluster", "WatchNode", "Usage",
                 "ListReservations", "WhoAmI",
-                # These tell everybody the same: nothing that `sight` would hide from anybody.
+                # These tell everybody the same: nothing that `visibility` would hide from anybody.
                 "WatchBoard", "ForecastQueue", "QueryTimeline",
             ),
             Access.SEEN: (
