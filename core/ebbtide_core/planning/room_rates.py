@@ -21,7 +21,7 @@ from ebbtide_core.model.types import WHOLE, JobClass, NodeId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
 
-TRIAL_WEIGHT: Final = 10.0
+TRIAL_WEIGHT: Final = 6.0
 """How much more a second counts for a trial-and-error job, until it has run longer than such jobs do."""
 FRESH_S: Final = 60.0
 """The age in seconds at which the figures of a node are renewed."""
