@@ -118,11 +118,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         except SpecError as error:
             yield _rejection(str(error))
             return
-        if refusal := self._refuse(hello):
-            log.warning("node=%s rejected: %s", hello.node, refusal)
-            yield _rejection(refusal)
-            return
-        if refusal := await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration)):
+        if refusal := self._refuse(hello) or await self._refuse_pool(registration):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
@@ -165,6 +161,15 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             return None
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
 
+    async def _refuse_pool(self, registration: e.NodeRegistered) -> str | None:
+        """Return why the node cannot be in the pool that it names, or None.
+
+        Only a node with a pool that is not configured takes a turn of the loop, since thousands may register at once.
+        """
+        if registration.pool in self._loop.settings.pools:
+            return None
+        return await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration))
+
     def _open(self, node: NodeId, hello: agent_pb2.Hello) -> AgentSession:
         session = AgentSession(hello, self._clock.now())
         if old := self._sessions.put(node, session):
@@ -174,7 +179,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         welcome = agent_pb2.Welcome(
             cluster_id=self._cluster_id,
             epoch=self._epoch,
-            heartbeat_s=interval_s(self._sessions.count),
+            # After a restart of the master, all nodes come back at once: those that are awaited count, too.
+            heartbeat_s=interval_s(self._sessions.count + len(self._silences)),
             protocol=protocol.PROTOCOL,
             deltas=True,
         )

@@ -9,6 +9,7 @@ import pytest
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import IdleAction, IdleSettings, Settings
 from ebbtide_core.model.types import GpuId
+from ebbtide_master.nodes import heartbeats
 from ebbtide_master.nodes.agents import NODE_SILENCE_S
 from ebbtide_master.nodes.heartbeats import interval_s
 from ebbtide_master.nodes.readings import NodeReadings
@@ -157,3 +158,18 @@ def test_heartbeats_come_less_often_where_there_are_thousands_of_nodes_but_four_
 ):
     assert [interval_s(connected) for connected in (1, 1200, 2400, limits.MAX_AGENTS)] == [2.0, 2.0, 4.0, 5.0]
     assert 4 * interval_s(limits.MAX_AGENTS) <= NODE_SILENCE_S
+
+
+async def test_after_a_restart_the_first_agent_beats_as_seldom_as_all_that_are_awaited_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "BEATS_A_SECOND", 1)
+    (fresh := tmp_path / "fresh").mkdir()
+    names = [f"n{number}" for number in range(4)]
+    async with a_master(tmp_path) as master:
+        for name in names:
+            await master.running(await master.agent(name), gpus=2)
+    async with a_master(tmp_path) as master:
+        assert (await master.connect(make_hello("n0")).register()).heartbeat_s == 4.0
+    async with a_master(fresh) as master:
+        assert (await master.connect(make_hello("n0")).register()).heartbeat_s == 2.0
