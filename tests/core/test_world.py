@@ -131,5 +131,6 @@ TestWorld.settings = histories(share_of(100))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 class TestManyHistories(WatchedWorld.TestCase):
     settings = histories(600)

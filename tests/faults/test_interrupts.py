@@ -18,7 +18,9 @@ def test_verbs_that_are_interrupted_at_any_moment_end() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("busy", [False, True], ids=["alone", "beside busy cores"])
+@pytest.mark.parametrize(
+    "busy", [pytest.param(False, id="alone", marks=pytest.mark.alone), pytest.param(True, id="beside busy cores")]
+)
 def test_every_verb_ends_soon_after_any_of_a_thousand_interrupts(busy: bool) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
