@@ -100,6 +100,7 @@ class FaultySlurm:
         self._most = borrower.supply()["max_nodes"]
         self._began = time.time()
         self._confirmed = self._resumed = 0
+        self._released = set[str]()
         self._highest = 0
         self._unknown_since: dict[str, float] = {}
         self.cluster = borrower.cluster
@@ -158,7 +159,8 @@ class FaultySlurm:
         """Do what people do then.
 
         A slurmctld that is killed forgets what it has not saved, gives a number of a job once more, and drains the node
-        where it finds the other one; of a loan that it has forgotten nothing is proved.
+        where it finds the other one; of a loan that it has forgotten nothing is proved. One that ended just before is
+        still running for it until its time is over.
         """
         for node in NODES:
             if "drain" in self._slurm.try_command("sinfo", "-h", "-n", node, "-o", "%T").stdout:
@@ -166,8 +168,12 @@ class FaultySlurm:
                 self._resumed += 1
         down = {node["name"] for node in self.cluster.facts("nodes", "--all") if node["state"] == "down"}
         for loan in self._loans():
-            if loan["id"] in down and loan["phase"] == "ended" and not loan["proved"] and not _tasks_of(loan["job"]):
+            if loan["id"] not in down or _tasks_of(loan["job"]):
+                continue
+            if loan["phase"] == "ended" and not loan["proved"]:
                 self._confirmed += self.cluster.ebb("node", "confirm-dead", loan["id"], "--yes", code=None).code == 0
+            elif loan["phase"] == "up" and self.cluster.ebb("supply", "release", loan["id"], code=None).code == 0:
+                self._released.add(loan["id"])
 
     def lent(self) -> list[str]:
         return [id for id, _, _ in self._jobs()]
@@ -187,7 +193,7 @@ class FaultySlurm:
                 self.wrong.append(f"{asked[command]} times {command} in {seconds:.0f} s")
         return (
             f"; {self._highest} of {self._most} loans at most, {self._confirmed} deaths confirmed by hand, "
-            f"{self._resumed} drained nodes resumed; "
+            f"{len(self._released)} silent loans released, {self._resumed} drained nodes resumed; "
             f"{asked['squeue']} squeue and {asked['sbatch']} sbatch of the suppliers in {seconds:.0f} s"
         )
 
