@@ -146,7 +146,7 @@ class FaultySlurm:
     def look(self) -> None:
         """See whether there is more in Slurm than there may be."""
         # A slurmctld that was killed takes a loan for running that had just ended: nothing of it is there.
-        lent = [id for id, state, _, job in self._jobs() if state != "RUNNING" or _tasks_of(job)]
+        lent = [id for id, state, _, job in self._jobs() if state != "RUNNING" or _lives(job)]
         now = time.monotonic()
         known = {loan["id"] for loan in self._loans() if loan["phase"] != "ended"}
         self._highest = max(self._highest, len(lent))
@@ -203,10 +203,18 @@ class FaultySlurm:
 def _tasks_of(job: str) -> list[str]:
     """Processes in the cgroups of a job of Slurm."""
     tasks = list[str]()
-    with suppress(OSError):  # a cgroup that goes meanwhile has no processes
-        for path in Path("/sys/fs/cgroup/freezer").glob(f"slurm_*p{os.getpid()}/uid_*/job_{job}/**/cgroup.procs"):
+    for path in Path("/sys/fs/cgroup/freezer").glob(f"slurm_*p{os.getpid()}/uid_*/job_{job}/**/cgroup.procs"):
+        with suppress(OSError):  # a cgroup that goes meanwhile has no processes
             tasks += path.read_text().split()
     return tasks
+
+
+def _lives(job: str) -> bool:
+    """Return whether a job of Slurm has processes, or comes or goes just now."""
+    try:
+        return bool(_tasks_of(job))
+    except OSError:
+        return True
 
 
 def _kill_master(cluster: Cluster) -> None:
