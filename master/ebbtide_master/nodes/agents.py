@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -26,6 +27,7 @@ from ebbtide_master.convert import (
 )
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import PAUSE, MasterLoop, RefusedError, StoppedError
+from ebbtide_master.nodes.arrived import arrived
 from ebbtide_master.nodes.finished_jobs import ended_jobs
 from ebbtide_master.nodes.heartbeats import Heartbeats, foreign_facts, interval_s
 from ebbtide_master.nodes.relay import Relay, source_of_launch
@@ -40,7 +42,7 @@ if TYPE_CHECKING:  # this import needs the library for certificates, which most 
 
 HELLO_TIMEOUT_S: Final = 10.0
 TOGETHER: Final = 16
-"""The most statuses of one agent that the master reads ahead while it commits those before."""
+"""The most messages of one agent that the master reads ahead while it takes in those before."""
 NODE_SILENCE_S: Final = 20.0
 """Seconds after which a disconnected node counts as lost."""
 
@@ -218,41 +220,28 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for status in session.hello.attempts:
                 ran = await self._loop.ask(partial(_ran_on, status=status, node=registration.node))
                 self._keep_log(session, status, ran)
-            await self._take_in_turn(session, stream)
+            async with aclosing(arrived(stream, TOGETHER)) as batches:
+                async for messages in batches:
+                    for message in messages:
+                        bounded(message)
+                    for is_status, run in groupby(messages, _is_status):
+                        if is_status:
+                            await self._take_statuses(session, [message.status for message in run])
+                        else:
+                            for message in run:
+                                await self._take(session, message)
         finally:
             session.outbox.put_nowait(None)
 
-    async def _take_in_turn(self, session: AgentSession, stream: AsyncIterator[agent_pb2.AgentMessage]) -> None:
-        """Take in all messages in their order. Statuses that come while others are committed are taken in together."""
-        statuses, taking = list[agent_pb2.AttemptStatus](), None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                async for message in stream:
-                    bounded(message)
-                    if message.HasField("status"):
-                        statuses.append(message.status)
-                        if taking is None or taking.done():
-                            taking = tasks.create_task(self._take_statuses(session, statuses))
-                        elif len(statuses) >= TOGETHER:
-                            await taking
-                    else:
-                        if taking is not None:
-                            await taking
-                        await self._take(session, message)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-
     async def _take_statuses(self, session: AgentSession, statuses: list[agent_pb2.AttemptStatus]) -> None:
-        """Take in ``statuses``, and what is added to them meanwhile, each time with one commit."""
+        """Take in statuses with one commit, because on a node with many short jobs they come faster than commits."""
         node = NodeId(session.hello.node)
-        while together := statuses[:]:
-            statuses.clear()
-            ran = await self._loop.tell(
-                partial(_status_events, together, node, session),
-                partial(_which_ran_on, together, node),
-            )
-            for status, ran_here in zip(together, ran, strict=True):
-                self._keep_log(session, status, ran_here)
+        ran = await self._loop.tell(
+            lambda cluster: _status_events(statuses, node, session, cluster),
+            lambda cluster: [_ran_on(cluster, status, node) for status in statuses],
+        )
+        for status, ran_here in zip(statuses, ran, strict=True):
+            self._keep_log(session, status, ran_here)
 
     async def _take(self, session: AgentSession, message: agent_pb2.AgentMessage) -> None:
         match message.WhichOneof("body"):
@@ -313,6 +302,10 @@ def _registered(registration: e.NodeRegistered, session: AgentSession, cluster: 
     yield from pool_membership.change_of_node(cluster.state, registration)
 
 
+def _is_status(message: agent_pb2.AgentMessage) -> bool:
+    return message.HasField("status")
+
+
 def _status_events(
     statuses: list[agent_pb2.AttemptStatus], node: NodeId, session: AgentSession, cluster: Cluster
 ) -> Iterator[Event | None]:
@@ -330,10 +323,6 @@ def _ran_on(cluster: Cluster, status: agent_pb2.AttemptStatus, node: NodeId) -> 
     return job is not None and any(
         attempt.number == status.attempt and node in attempt.allocation.node_ids for attempt in job.attempts
     )
-
-
-def _which_ran_on(statuses: list[agent_pb2.AttemptStatus], node: NodeId, cluster: Cluster) -> list[bool]:
-    return [_ran_on(cluster, status, node) for status in statuses]
 
 
 def _facts(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Cluster) -> Iterator[Event]:
