@@ -128,16 +128,16 @@ class FaultySlurm:
         return True
 
     def _running(self) -> list[tuple[str, str]]:
-        return [(id, node) for id, state, node, _ in self._jobs() if state == "RUNNING"]
+        return [(id, node) for id, state, node in self._jobs() if state == "RUNNING"]
 
-    def _jobs(self) -> list[tuple[str, str, str, str]]:
-        """Loans that Slurm has, with their states, nodes and jobs; none while it does not answer."""
+    def _jobs(self) -> list[tuple[str, str, str]]:
+        """Loans that Slurm has, with their states and nodes; none while it does not answer."""
         try:
-            lines = self._slurm.try_command("squeue", "-h", "-o", "%j|%T|%N|%i").stdout.splitlines()
+            lines = self._slurm.try_command("squeue", "-h", "-o", "%j|%T|%N").stdout.splitlines()
         except subprocess.TimeoutExpired:
             return []
         found = [line.split("|") for line in lines if line.startswith("ebb-")]
-        return [(name.removeprefix("ebb-"), state, node, job) for name, state, node, job in found]
+        return [(name.removeprefix("ebb-"), state, node) for name, state, node in found]
 
     def _loans(self) -> list[dict[str, Any]]:
         path = self.cluster.home / "supplies" / "hpc" / "loans.json"
@@ -145,9 +145,7 @@ class FaultySlurm:
 
     def look(self) -> None:
         """See whether there is more in Slurm than there may be."""
-        # A slurmctld that was killed takes a loan for running that had just ended: nothing of it is there.
-        lent = [id for id, state, _, job in self._jobs() if state != "RUNNING" or _lives(job)]
-        now = time.monotonic()
+        lent, now = self.lent(), time.monotonic()
         known = {loan["id"] for loan in self._loans() if loan["phase"] != "ended"}
         self._highest = max(self._highest, len(lent))
         if len(lent) > self._most:
@@ -161,8 +159,8 @@ class FaultySlurm:
         """Do what people do then.
 
         A slurmctld that is killed forgets what it has not saved, gives a number of a job once more, and drains the node
-        where it finds the other one; of a loan that it has forgotten nothing is proved. One that ended just before is
-        still running for it until its time is over.
+        where it finds the other one; of a loan that it has forgotten nothing is proved. One that ended just before may
+        be running for it for minutes.
         """
         for node in NODES:
             if "drain" in self._slurm.try_command("sinfo", "-h", "-n", node, "-o", "%T").stdout:
@@ -178,7 +176,7 @@ class FaultySlurm:
                 self._released.add(loan["id"])
 
     def lent(self) -> list[str]:
-        return [id for id, *_ in self._jobs()]
+        return [id for id, _, _ in self._jobs()]
 
     def said(self) -> str:
         slurm = (self._slurm.try_command(*words).stdout for words in (("squeue", "-a"), ("sinfo", "-N", "-l")))
@@ -202,19 +200,8 @@ class FaultySlurm:
 
 def _tasks_of(job: str) -> list[str]:
     """Processes in the cgroups of a job of Slurm."""
-    tasks = list[str]()
-    for path in Path("/sys/fs/cgroup/freezer").glob(f"slurm_*p{os.getpid()}/uid_*/job_{job}/**/cgroup.procs"):
-        with suppress(OSError):  # a cgroup that goes meanwhile has no processes
-            tasks += path.read_text().split()
-    return tasks
-
-
-def _lives(job: str) -> bool:
-    """Return whether a job of Slurm has processes, or comes or goes just now."""
-    try:
-        return bool(_tasks_of(job))
-    except OSError:
-        return True
+    found = Path("/sys/fs/cgroup/freezer").glob(f"slurm_*p{os.getpid()}/uid_*/job_{job}/**/cgroup.procs")
+    return [pid for path in found for pid in path.read_text().split()]
 
 
 def _kill_master(cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import groupby
@@ -83,7 +83,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
     def await_nodes(self, nodes: list[NodeId], seconds: float) -> None:
         """Count each node as lost unless it registers within ``seconds``."""
         for node in nodes:
-            self._silences[node] = asyncio.create_task(self._declare_lost(node, seconds))
+            self._count_silence(node, self._declare_lost(node, seconds))
 
     async def close(self) -> None:
         """End all streams."""
@@ -118,7 +118,11 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         except SpecError as error:
             yield _rejection(str(error))
             return
-        if refusal := self._refuse(hello) or await self._refuse_pool(registration):
+        if refusal := self._refuse(hello):
+            log.warning("node=%s rejected: %s", hello.node, refusal)
+            yield _rejection(refusal)
+            return
+        if refusal := await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration)):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
@@ -161,15 +165,6 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             return None
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
 
-    async def _refuse_pool(self, registration: e.NodeRegistered) -> str | None:
-        """Return why the node cannot be in the pool that it names, or None.
-
-        Only a node with a pool that is not configured takes a turn of the loop, since thousands may register at once.
-        """
-        if registration.pool in self._loop.settings.pools:
-            return None
-        return await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration))
-
     def _open(self, node: NodeId, hello: agent_pb2.Hello) -> AgentSession:
         session = AgentSession(hello, self._clock.now())
         if old := self._sessions.put(node, session):
@@ -191,12 +186,22 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._end(session)
         if self._sessions.remove(node, session):
             log.info("node=%s disconnected", node)
-            self._silences[node] = asyncio.create_task(self._fall_silent(node, session.acknowledged))
+            self._count_silence(node, self._fall_silent(node, session.acknowledged))
 
     def _end(self, session: AgentSession) -> None:
         session.close()
         self._relay.closed(session)
         self._sessions.channels.closed(session)
+
+    def _count_silence(self, node: NodeId, silence: Coroutine[Any, Any, None]) -> None:
+        """Let the silence of ``node`` run to its end, unless the node registers before."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._silences.get(node) is task:
+                del self._silences[node]
+
+        task = self._silences[node] = asyncio.create_task(silence)
+        task.add_done_callback(ended)
 
     async def _fall_silent(self, node: NodeId, acknowledged: float) -> None:
         with suppress(StoppedError):  # the next master starts with no node connected

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_core.model import limits
 from ebbtide_core.model.settings import IdleAction, IdleSettings, Settings
 from ebbtide_core.model.types import GpuId
-from ebbtide_master.nodes import heartbeats
+from ebbtide_master.nodes import agents, heartbeats
 from ebbtide_master.nodes.agents import NODE_SILENCE_S
 from ebbtide_master.nodes.heartbeats import interval_s
 from ebbtide_master.nodes.readings import NodeReadings
@@ -173,3 +173,15 @@ async def test_after_a_restart_the_first_agent_beats_as_seldom_as_all_that_are_a
         assert (await master.connect(make_hello("n0")).register()).heartbeat_s == 4.0
     async with a_master(fresh) as master:
         assert (await master.connect(make_hello("n0")).register()).heartbeat_s == 2.0
+
+
+async def test_nodes_that_are_lost_do_not_make_the_others_beat_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "BEATS_A_SECOND", 1)
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.01)
+    async with a_master(tmp_path) as master:
+        for name in ("n1", "n2", "n3", "n4"):
+            await (await master.agent(name)).hang_up()
+            await master.until_node(name, "down")
+        assert (await master.connect(make_hello("n5")).register()).heartbeat_s == 2.0
