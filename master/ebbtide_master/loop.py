@@ -40,7 +40,7 @@ BATCH_BYTES: Final = 4 * limits.MIB
 ANSWERS_S: Final = 0.005
 """Seconds after which the loop stops answering questions and handles a batch, even if more questions wait."""
 HOPS: Final = 8
-"""Turns that other tasks get after a batch if more work waits: a call needs that many to come from its socket to its method."""
+"""Turns that other tasks get after a batch if more work waits: a call needs so many from its socket to its method."""
 WAKE_MARGIN_S: Final = 0.001
 LOOK_S: Final = 30.0
 """Longest time in seconds between two checks whether the next wake-up time has come."""
