@@ -244,13 +244,15 @@ async def fuzz(count: int, seed: int, home: Path) -> dict[str, Any]:
 
 def _figures(seen: Seen, took_s: float, grown_mib: float, alive: bool, log: str) -> dict[str, Any]:
     waits = sorted(seen.waits_s)
+    counted = log.count("Traceback") + log.count(" ERROR ") + log.count(" CRITICAL ")
     return {
         "messages": seen.sent,
         "seconds": round(took_s, 1),
         "alive": alive,
         "wrong": len(seen.wrong),
         "examples": seen.wrong[:10],
-        "tracebacks": log.count("Traceback") + log.count(" ERROR ") + log.count(" CRITICAL "),
+        "tracebacks": counted,
+        "failures": _failures(log) if counted else [],
         "log_bytes": len(log),
         "grown_mib": round(grown_mib, 1),
         "others_asked": len(waits),
@@ -287,8 +289,7 @@ def main() -> int:
     print(f"python -m tests.faults.fuzz --count {options.count} --seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="ebb-fuzz-") as folder:
         found = asyncio.run(fuzz(options.count, seed, Path(folder)))
-        if found["tracebacks"]:
-            print(*_failures((Path(folder) / "master.log").read_text(errors="replace")), sep="\n")
+    print(*found.pop("failures"), sep="\n")
     print(json.dumps(found))
     note(found, options.count)
     return 0 if holds(found) else 1
