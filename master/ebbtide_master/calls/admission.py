@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 from ebbtide_master.calls.gate import Gate
-from ebbtide_master.identity.access import ACCESS, Access
+from ebbtide_master.identity.access import ACCESS, READS, Access
 from ebbtide_master.identity.caller import Caller, set_caller
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.throttle.fair_queue import use_queue
@@ -28,10 +28,6 @@ class Admitted:
     standing: Callable[[], AbstractContextManager[Standing]]
     turn: asyncio.Semaphore
     """Semaphore to hold while the call is worked on, so that only a few calls of one user are at a time."""
-
-
-_QUESTIONS: Final = ("List", "Show", "Watch", "Read", "Find", "Explain", "Forecast", "Query", "Usage", "Who", "Count")
-"""First words in the names of the methods that change nothing."""
 
 
 class Admission:
@@ -61,15 +57,15 @@ class Admission:
             )
 
     def _metered(self, method: str, caller: Caller, streams: bool) -> Allow:
-        name = method.rpartition("/")[2]
-        if name.startswith(_QUESTIONS):
+        reads, submits = method in READS, method.endswith("/Submit")
+        if reads:
             self._throttle.read(caller)
         elif streams:  # counts once, however many messages the stream has
             self._throttle.change(caller)
 
         def allow(message: Any) -> None:
             self._gate.allow(method, message, caller)
-            if not streams and not name.startswith(_QUESTIONS):
-                self._throttle.change(caller, max(1, len(message.tasks)) if name == "Submit" else 0)
+            if not streams and not reads:
+                self._throttle.change(caller, max(1, len(message.tasks)) if submits else 0)
 
         return allow

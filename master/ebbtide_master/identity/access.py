@@ -54,6 +54,17 @@ ACCESS: Final = {
     },
 }  # fmt: skip
 
+READS: Final = frozenset(
+    f"/ebbtide.v1.ClientService/{name}"
+    for name in (
+        "CountDemand", "Explain", "FindSnapshot", "ForecastDrain", "ForecastQueue", "ListJobs", "ListNodes",
+        "ListReservations", "ListTokens", "ListUsers", "QueryEvents", "QueryTimeline", "ReadLogs", "ShowArray",
+        "ShowCluster", "ShowJob", "ShowSettings", "ShowStory", "Usage", "WatchBoard", "WatchEvents", "WatchJobs",
+        "WatchNode", "WhoAmI",
+    )
+)  # fmt: skip
+"""The users' methods that change nothing; a user may call these more often than those that do."""
+
 _IN_WORDS: Final = {
     "AddUser": "adding users",
     "BelieveSilence": "believing that silent nodes are dead",

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from ebbtide_core.views.digest import digest
-from ebbtide_master.identity.access import ACCESS, Access, in_words
+from ebbtide_master.identity.access import ACCESS, READS, Access, in_words
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
 from ebbtide_master.identity.visibility import HIDERS
@@ -93,6 +93,17 @@ def bearer(token: str):
 
 def test_every_method_is_in_the_table_and_the_table_has_no_other():
     assert {method.path for method in METHODS} == set(ACCESS)
+
+
+async def test_a_method_that_counts_as_a_read_changes_nothing_even_for_an_admin(tmp_path):
+    reads = [method for method in METHODS if method.path in READS]
+    assert {method.path for method in reads} == READS
+    async with a_cast(tmp_path) as cast:
+        before = cast.facts()
+        codes = {method.name: await cast.code(method, cast.tokens["ada"]) for method in reads}
+        assert cast.facts() == before
+    refused = {name: code for name, code in codes.items() if code in (UNAUTHENTICATED, DENIED)}
+    assert refused == {}
 
 
 async def test_without_a_proof_that_holds_no_method_does_anything(tmp_path):
