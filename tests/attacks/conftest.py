@@ -7,7 +7,7 @@ import pytest
 from ebbtide import trees
 
 from tests.agent.accounts.conftest import disk, somebody
-from tests.agent.supervision.conftest import agent
+from tests.agent.supervisor.conftest import agent
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.files.test_snapshots import Master, archive, member
-from tests.agent.supervision.conftest import MakeNode
+from tests.agent.supervisor.conftest import MakeNode
 
 LEVELS = 1100
 

@@ -7,8 +7,8 @@ from ebbtide_agent.attempts import recovery
 from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import REFUSED, order, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import REFUSED, order, python
 
 
 async def test_what_fails_on_the_way_to_a_launch_is_no_fault_of_the_checkpoint(

@@ -21,8 +21,8 @@ from ebbtide_core.model.types import AttemptRef, NodeId
 from ebbtide_core.nodes.strays import AttemptReport, after_report
 from ebbtide_protos.process import Identity
 
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import RUNNING, order, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import RUNNING, order, python
 from tests.core.lab import Lab, registration
 
 root = pytest.mark.root

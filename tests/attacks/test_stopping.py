@@ -19,8 +19,8 @@ from ebbtide_agent.supervisor.sealing import settling
 from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import EXITED, REFUSED, RUNNING, Node, python
-from tests.agent.supervision.test_lease import launch
+from tests.agent.supervisor.node import EXITED, REFUSED, RUNNING, Node, python
+from tests.agent.supervisor.test_lease import launch
 from tests.attacks.hung import hung
 
 UP = python("print('up', flush=True); import time; time.sleep(600)")

@@ -13,8 +13,8 @@ from ebbtide_agent.gpu.backend import Gpu, GpuSettings
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.files.test_snapshots import DIGEST, TREE, Master
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import EXITED, GIB, LAUNCHING, REFUSED, gpus, order, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import EXITED, GIB, LAUNCHING, REFUSED, gpus, order, python
 from tests.attacks.hung import hung
 
 LEASE = """

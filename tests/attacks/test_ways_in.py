@@ -11,8 +11,8 @@ from ebbtide_agent.channels import tree
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.channels.end import End
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import REFUSED, gpus, order, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import REFUSED, gpus, order, python
 
 root = pytest.mark.root
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")

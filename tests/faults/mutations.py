@@ -88,14 +88,14 @@ MUTATIONS = (
         "agent/ebbtide_agent/supervisor/lock.py",
         "if attempt <= highest:",
         "if False:",
-        "tests/agent/supervision/test_adoption.py::test_an_overtaken_order_is_refused_for_good",
+        "tests/agent/supervisor/test_adoption.py::test_an_overtaken_order_is_refused_for_good",
     ),
     Mutation(
         "the search for processes: an agent that lost its state starts no second copy",
         "agent/ebbtide_agent/attempts/launching.py",
         "if running is not None:",
         "if False:",
-        "tests/agent/supervision/test_adoption.py::test_losing_the_agents_state_never_starts_a_second_copy",
+        "tests/agent/supervisor/test_adoption.py::test_losing_the_agents_state_never_starts_a_second_copy",
     ),
     Mutation(
         "the identity of a process: a pid alone names nobody",
@@ -144,7 +144,7 @@ MUTATIONS = (
         "agent/ebbtide_agent/supervisor/watch.py",
         "if self._lease is None or not self._lease.is_ending(now):",
         "if True:",
-        "tests/agent/supervision/test_lease.py::test_without_word_from_the_master_it_saves_and_ends_in_time",
+        "tests/agent/supervisor/test_lease.py::test_without_word_from_the_master_it_saves_and_ends_in_time",
     ),
     Mutation(
         "the doubt: a master to which most nodes fell silent takes no lease for over",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.supervision.conftest import agent, disk  # noqa: F401
+from tests.agent.supervisor.conftest import agent, disk  # noqa: F401
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import shared_home  # noqa: F401
 from tests.launchers.matrix import GPUS, PATIENCE_S

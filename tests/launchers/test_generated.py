@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.agent.supervision.node import OVER
+from tests.agent.supervisor.node import OVER
 from tests.launchers.generated import script
 
 GRACE_S = 20.0

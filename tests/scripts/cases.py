@@ -13,7 +13,7 @@ from ebbtide_core.model.types import Checkpointed, ExitZero, StopCause
 from ebbtide_master.convert import exit_from_message
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.node import OVER, RUNNING, Node
+from tests.agent.supervisor.node import OVER, RUNNING, Node
 
 SCRIPTS = Path(__file__).parent
 ENVIRONMENT = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

@@ -1,3 +1,3 @@
 """Real attempts of the scripts in this folder, under a real agent and its supervisors."""
 
-from tests.agent.supervision.conftest import agent, disk  # noqa: F401
+from tests.agent.supervisor.conftest import agent, disk  # noqa: F401

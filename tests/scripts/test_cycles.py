@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, order
-from tests.agent.supervision.test_adoption import other_agent, reported
+from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, order
+from tests.agent.supervisor.test_adoption import other_agent, reported
 from tests.scripts.cases import SCRIPTS
 
 AGENTS, CYCLES = 10, 20

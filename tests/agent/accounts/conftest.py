@@ -13,8 +13,8 @@ from ebbtide import trees
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import socket_dirs
 
-from tests.agent.supervision.conftest import agent
-from tests.agent.supervision.node import Node
+from tests.agent.supervisor.conftest import agent
+from tests.agent.supervisor.node import Node
 
 __all__ = ["agent"]
 

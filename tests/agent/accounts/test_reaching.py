@@ -15,8 +15,8 @@ from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.agent.accounts.conftest import SECRET
 from tests.agent.channels.end import End
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import Node, order
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import Node, order
 
 WAIT = ["/bin/sh", "-c", "echo up; sleep 60"]
 

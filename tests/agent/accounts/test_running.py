@@ -12,8 +12,8 @@ from ebbtide_agent.contract.attempt_dir import socket_dirs
 from ebbtide_protos.v1 import agent_pb2, channel_pb2, job_pb2
 
 from tests.agent.channels.end import End
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import EXITED, FREED, REFUSED, Node, order, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import EXITED, FREED, REFUSED, Node, order, python
 
 pytestmark = pytest.mark.root
 

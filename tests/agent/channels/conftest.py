@@ -1,5 +1,5 @@
 """A node with attempts, and a client's end of its channels without a master between."""
 
-from tests.agent.supervision.conftest import agent, disk
+from tests.agent.supervisor.conftest import agent, disk
 
 __all__ = ["agent", "disk"]

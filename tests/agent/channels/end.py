@@ -8,7 +8,7 @@ from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_core.model import limits
 from ebbtide_protos.v1 import channel_pb2
 
-from tests.agent.supervision.node import DEADLINE_S, Node
+from tests.agent.supervisor.node import DEADLINE_S, Node
 
 
 class End:

@@ -9,7 +9,7 @@ from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End
-from tests.agent.supervision.node import python
+from tests.agent.supervisor.node import python
 
 COUNTS = python("import sys; d = sys.stdin.buffer.read(); print(len(d), sum(d))")
 INPUT = {"input": channel_pb2.FeedInput()}

@@ -8,7 +8,7 @@ from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End
-from tests.agent.supervision.node import gpus, python
+from tests.agent.supervisor.node import gpus, python
 
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 YIELDING = python(

@@ -7,8 +7,8 @@ from ebbtide_agent.files.exchange import answer_of, arguments_of
 from ebbtide_agent.files.reading import read
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.conftest import MakeNode, agent, disk  # noqa: F401
-from tests.agent.supervision.node import LAUNCHING, REFUSED, Node, order, python
+from tests.agent.supervisor.conftest import MakeNode, agent, disk  # noqa: F401
+from tests.agent.supervisor.node import LAUNCHING, REFUSED, Node, order, python
 
 RESUME = ["sh", "-c", 'cat "$EBB_RESUME_DIR/state"']
 

@@ -14,8 +14,8 @@ from ebbtide_agent.files.exchange import Exchange, Unanswered
 from ebbtide_agent.files.snapshots import CACHED_S, WORKDIR_S, NotPlaced, SnapshotCache
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.conftest import agent, disk  # noqa: F401
-from tests.agent.supervision.node import REFUSED, order
+from tests.agent.supervisor.conftest import agent, disk  # noqa: F401
+from tests.agent.supervisor.node import REFUSED, order
 
 
 def member(name, text="", kind=tarfile.REGTYPE, mode=0o644, link=""):

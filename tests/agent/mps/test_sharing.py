@@ -9,7 +9,7 @@ from ebbtide_agent.mps import sharing
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import GIB, Node, python
+from tests.agent.supervisor.node import GIB, Node, python
 
 UUID = "GPU-8a4f5b6c"
 CLIENT = """

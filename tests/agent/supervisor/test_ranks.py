@@ -6,7 +6,7 @@ import socket
 
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import GIB, gpus, order, python
+from tests.agent.supervisor.node import GIB, gpus, order, python
 
 DDP = {"launch": job_pb2.LAUNCH_MODE_DDP}
 SLEEP = python("import time; time.sleep(600)")

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_agent.gpu.fake import FakeNvml
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import GIB, gpus
+from tests.agent.supervisor.node import GIB, gpus
 
 CODE = """
 import os, sys, time

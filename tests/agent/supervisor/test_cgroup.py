@@ -15,7 +15,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.processes.cgroup import SUPERVISORS, ControlGroup, delegated, own_group
 from ebbtide_protos.process import Identity
 
-from tests.agent.supervision.node import EXITED, python
+from tests.agent.supervisor.node import EXITED, python
 
 HYBRID = """\
 30 25 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755

@@ -6,7 +6,7 @@ from ebbtide_agent.supervisor.streams import log_rules
 from ebbtide_agent.supervisor.streams.log_rules import LogRules
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import gpus, python
+from tests.agent.supervisor.node import gpus, python
 
 NOTIFY, NO_RETRY, IGNORE = "LOG_ACTION_NOTIFY", "LOG_ACTION_NO_RETRY", "LOG_ACTION_IGNORE"
 

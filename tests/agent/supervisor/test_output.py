@@ -7,7 +7,7 @@ import pytest
 from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.node import gpus, order, python
+from tests.agent.supervisor.node import gpus, order, python
 
 DDP = {"launch": job_pb2.LAUNCH_MODE_DDP}
 HELLO = "import os; print('hello from ' + os.environ['RANK'], flush=True)"

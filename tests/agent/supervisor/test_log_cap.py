@@ -10,7 +10,7 @@ from ebbtide_agent.supervisor.streams.output_file import OutputFile
 from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import Node, gpus, order, python
+from tests.agent.supervisor.node import Node, gpus, order, python
 
 MIB = 2**20
 BLOCK = 64 * 1024

@@ -12,7 +12,7 @@ from ebbtide_agent.supervisor.launching.preparation import rendezvous_port
 from ebbtide_agent.supervisor.status import Refused
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import order
+from tests.agent.supervisor.node import order
 
 
 def intent(node_rank: int = 0, master_port: int = 0, network: Network = ANY) -> Intent:

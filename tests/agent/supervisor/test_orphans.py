@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from tests.agent.supervision.node import EXITED, FREED, REFUSED, RUNNING, gpus, python
-from tests.agent.supervision.test_adoption import DAEMON
+from tests.agent.supervisor.node import EXITED, FREED, REFUSED, RUNNING, gpus, python
+from tests.agent.supervisor.test_adoption import DAEMON
 
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 

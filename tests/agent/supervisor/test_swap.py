@@ -9,7 +9,7 @@ from ebbtide_agent.gpu.profiles import FakeGpu, Profile
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.node import EXITED, GIB, RUNNING, python
+from tests.agent.supervisor.node import EXITED, GIB, RUNNING, python
 
 SWAPPED = agent_pb2.ATTEMPT_PHASE_SWAPPED
 COUNT = """

@@ -6,7 +6,7 @@ import pytest
 from ebbtide_agent.supervisor.launching.script import interpreter
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, REFUSED
+from tests.agent.supervisor.node import EXITED, REFUSED
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ebbtide_agent.attempts import backstop
 from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import EXITED, python
+from tests.agent.supervisor.node import EXITED, python
 
 # How much later than at the end of its grace period a job may die: its supervisor has to be woken for it.
 TOLERANCE_S = 5.0

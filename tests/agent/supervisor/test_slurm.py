@@ -11,7 +11,7 @@ from ebbtide_agent import slurm
 from ebbtide_agent.slurm.variables import job_number, slurm_environment
 
 from tests.agent.contract.test_environment import PLAIN
-from tests.agent.supervision.node import EXITED
+from tests.agent.supervisor.node import EXITED
 
 
 def script(*lines: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.supervision.node import Node
+from tests.agent.supervisor.node import Node
 
 REPORTS = "import ebbtide; ebbtide.job().report(step=3, total=5); print(ebbtide.__file__)"
 

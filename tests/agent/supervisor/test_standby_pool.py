@@ -15,7 +15,7 @@ from ebbtide_agent.network import ANY
 from ebbtide_agent.supervisor.launching.recipe import Recipe
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import gpus, order
+from tests.agent.supervisor.node import gpus, order
 
 
 class Supervisor:

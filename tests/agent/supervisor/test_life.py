@@ -12,7 +12,7 @@ from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, Node, order, python
+from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, Node, order, python
 
 DOUBLE_FORK = """
 import os, time

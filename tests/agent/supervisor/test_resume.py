@@ -6,7 +6,7 @@ import pytest
 from ebbtide import checkpoints
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, REFUSED, Node, order, python
+from tests.agent.supervisor.node import EXITED, REFUSED, Node, order, python
 
 TELL = ["sh", "-c", 'echo "$EBB_RESUME_DIR"; echo "$EBB_CHECKPOINT_DIR"']
 

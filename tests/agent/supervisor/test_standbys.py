@@ -13,7 +13,7 @@ from ebbtide_agent.network import ANY
 from ebbtide_agent.supervisor.launching.recipe import Recipe
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervision.node import RUNNING, gpus, order
+from tests.agent.supervisor.node import RUNNING, gpus, order
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -237,7 +237,7 @@ async def test_nothing_is_held_ready_any_more_when_the_agent_has_ended(agent, sc
 async def test_resumed_warm_the_digits_end_with_the_weights_of_a_run_that_nobody_interrupted(
     agent, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("tests.agent.supervision.node.DEADLINE_S", 100.0)
+    monkeypatch.setattr("tests.agent.supervisor.node.DEADLINE_S", 100.0)
     digits = Path(__file__).parents[3] / "examples" / "digits.py"
 
     def command(name):

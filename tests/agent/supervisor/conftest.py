@@ -12,7 +12,7 @@ import pytest
 from ebbtide import trees
 from ebbtide_agent.processes.cgroup import CPU, MEMORY, SUPERVISORS, ControlGroup, delegated, own_group
 
-from tests.agent.supervision.node import Node
+from tests.agent.supervisor.node import Node
 
 
 def mounted() -> Path | None:

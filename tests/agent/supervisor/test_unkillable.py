@@ -10,8 +10,8 @@ from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.process import Identity
 
-from tests.agent.supervision.conftest import MakeNode
-from tests.agent.supervision.node import EXITED, REFUSED, RUNNING, python
+from tests.agent.supervisor.conftest import MakeNode
+from tests.agent.supervisor.node import EXITED, REFUSED, RUNNING, python
 
 CHILDREN = 1000
 FORKS = f"""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide.version import CONTRACT, VERSION
 
-from tests.agent.supervision.node import python
+from tests.agent.supervisor.node import python
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BEFORE_VERSIONS = "94d509c"

@@ -17,7 +17,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_protos.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
-from tests.agent.supervision.node import EXITED, FREED, REFUSED, RUNNING, order, python
+from tests.agent.supervisor.node import EXITED, FREED, REFUSED, RUNNING, order, python
 
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 COUNT = python("""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.supervision.node import EXITED, OVER, REFUSED
+from tests.agent.supervisor.node import EXITED, OVER, REFUSED
 
 GOLDEN = sorted(path for path in Path(__file__).with_name("golden").iterdir())
 

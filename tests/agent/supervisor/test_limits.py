@@ -17,7 +17,7 @@ from ebbtide_agent.processes.cgroup import SUPERVISORS, ControlGroup
 from ebbtide_agent.supervisor import limits
 from ebbtide_agent.supervisor.limits import MemoryWatch
 
-from tests.agent.supervision.node import EXITED, order, python
+from tests.agent.supervisor.node import EXITED, order, python
 
 MIB = 1 << 20
 TOO_MUCH = "it used more than its --mem 64 MiB"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.agent.supervision.node import DEADLINE_S, Node, python
+from tests.agent.supervisor.node import DEADLINE_S, Node, python
 
 GATED = """
 import os, sys, time

@@ -11,8 +11,8 @@ from ebbtide_agent.node_end import MARGIN_S, NodeEnd
 from ebbtide_protos.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, RUNNING, Node, python
-from tests.agent.supervision.test_lease import SAVES
+from tests.agent.supervisor.node import EXITED, RUNNING, Node, python
+from tests.agent.supervisor.test_lease import SAVES
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.processes import procfs
 from ebbtide_protos.v1 import agent_pb2
 
-from tests.agent.supervision.node import EXITED, FREED, gpus, python
+from tests.agent.supervisor.node import EXITED, FREED, gpus, python
 
 # A child in a session of its own whose parent has ended: it hangs below nobody who knows it.
 ESCAPE = """

@@ -11,8 +11,8 @@ from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_protos.process import Identity
 
-from tests.agent.supervision.node import EXITED, LAUNCHING, REFUSED, RUNNING, order, python
-from tests.agent.supervision.test_adoption import other_agent, reported
+from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, order, python
+from tests.agent.supervisor.test_adoption import other_agent, reported
 
 UP = python("print('up', flush=True); import time; time.sleep(600)")
 SAVES = python("""

@@ -5,7 +5,7 @@ import os
 import pytest
 from ebbtide_agent.supervisor import gpu_memory
 
-from tests.agent.supervision.node import gpus, python
+from tests.agent.supervisor.node import gpus, python
 
 TORCH = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
 
