@@ -81,7 +81,8 @@ SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
 MOST_TRIED: Final = 32
 """The nodes, the cheapest first, on which a job looks for less urgent ones that step aside; once it has found some, it
-looks at a quarter of the rest.
+looks at a quarter of the rest. And the nodes that are compared for where a due job fits first, or twice as many as that
+job takes.
 """
 MOST_WEIGHED: Final = 4
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
@@ -440,15 +441,18 @@ class _Turns:
     def _search_first_room(self, job: Job) -> tuple[list[NodeId], float]:
         spec, need = job.spec, -(-job.gpus_min // WHOLE)
         gang, each = self.draft.trial.is_gang(job), need // spec.nodes
-        found: list[tuple[float, int, NodeId]] = []
+        found, sought = list[tuple[float, int, NodeId]](), 2 * need
         fits_in = self._fits_in.setdefault(demand_of(job), {})
-        for index, (id, node) in enumerate(self.snapshot.nodes.items()):
-            wanted = min(each, len(node.slices)) if gang else need
+        for _, number, id in self.tides.rates.soonest_first(job, each, gang=gang):
+            wanted = min(each, len(self.snapshot.nodes[id].slices)) if gang else need
             if id not in fits_in:
                 fits_in[id] = self._fits_in_s(job, id, wanted)
             at = fits_in[id]
             if at is not None and (wanted or not gang):
-                found.append((at, index, id))
+                found.append((at, number, id))
+                sought -= wanted
+                if sought <= 0 and len(found) >= max(MOST_TRIED, 2 * spec.nodes):
+                    break
         found.sort()
         nodes, gpus = list[NodeId](), 0
         for at, _, id in found:

@@ -1,5 +1,7 @@
 """Tide: who is expected to be done soonest, and who steps aside for whom."""
 
+import math
+import string
 from typing import Any
 
 import pytest
@@ -7,13 +9,15 @@ from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, NodeId, SuspendMode
+from ebbtide_core.planning.preemption import could_make_room
+from ebbtide_core.policies import tide
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_LOOKED_AT, Tides
+from ebbtide_core.policies.tide import MOST_LOOKED_AT, MOST_TRIED, Tides
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, Lab, gpus_of, stopped
+from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
 
 
 def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
@@ -221,6 +225,37 @@ def test_the_wait_for_room_counts_cpus_and_memory_too() -> None:
     assert [round(tides(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
 
 
+def soonest(lab: Lab, job: Job, gpus: int, *, gang: bool = False) -> list[tuple[str, float]]:
+    """The nodes in the order in which they are expected to have room for the job, and in how many seconds."""
+    tides(lab).rates.renew(lab.now)
+    return [(first.node, round(first.in_s, -2)) for first in tides(lab).rates.soonest_first(job, gpus, gang=gang)]
+
+
+def test_nodes_are_in_the_order_in_which_all_jobs_that_have_to_end_for_room_are_expected_to_have_ended() -> None:
+    lab = lab_of(gpus=2, nodes="abc")
+    on_a, on_b = [lab.running(2, suspend=SuspendMode.NONE) for _ in range(2)]
+    lab.running(1, te=True, suspend=SuspendMode.NONE)
+    assert [job.attempts[0].allocation.node_ids[0] for job in (on_a, on_b)] == ["a", "b"]
+    job = lab.submit(2, hold=True)
+    assert soonest(lab, job, 1) == [("c", 0), ("a", 3600), ("b", 3600)]
+    assert soonest(lab, job, 2) == [("c", 300), ("a", 3600), ("b", 3600)]
+    lab.end(on_b, DONE)
+    assert soonest(lab, job, 2) == [("b", 0), ("c", 300), ("a", 3600)]
+    lab.tell(NodeDisconnected(NodeId("c")))
+    lab.tell(NodeLost(NodeId("c"), lab.now))
+    assert soonest(lab, job, 2) == [("b", 0), ("a", 3600)]
+    lab.tell(registration("d", 1))
+    assert soonest(lab, job, 2) == [("b", 0), ("a", 3600), ("d", math.inf)]
+    assert soonest(lab, job, 2, gang=True) == [("b", 0), ("d", 0), ("a", 3600)]
+
+
+def test_a_job_that_needs_all_cpus_of_a_node_is_expected_to_have_them_though_a_rounded_need_is_more() -> None:
+    lab = Lab("tide", "")
+    lab.tell(registration("a", 2, cpus=17.0))
+    lab.running(1, cpus=1.0, te=True, suspend=SuspendMode.NONE)
+    assert soonest(lab, lab.submit(1, hold=True, cpus=17.0), 1) == [("a", 300)]
+
+
 def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_afterwards() -> None:
     lab = lab_of(nodes="ab")
     lab.running(1, priority=50, grace_s=3500.0)
@@ -404,6 +439,27 @@ def test_a_pass_looks_at_a_bounded_number_of_the_jobs_that_wait(monkeypatch: pyt
         lab.submit(1, cpus=1.0 + number / 1000, name=f"{number}")
         asked.append(calls[0])
     assert max(asked[2 * MOST_LOOKED_AT :]) <= max(asked[:MOST_LOOKED_AT])
+
+
+@pytest.mark.replaces
+def test_a_due_job_is_told_when_it_gets_room_after_a_look_at_a_bounded_number_of_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = set[str]()
+
+    def noted(draft: Any, job: Job, given: Any, id: NodeId) -> bool:
+        looked_at.add(id)
+        return could_make_room(draft, job, given, id)
+
+    names = string.ascii_letters
+    lab = lab_of(nodes=names, bound="1")
+    jobs = [lab.running(1, suspend=SuspendMode.NONE, time_limit_s=40_000.0) for _ in names[1:]]
+    lab.running(1, suspend=SuspendMode.NONE, time_limit_s=1500.0)
+    waiting = lab.submit(1, time_limit_s=600.0)
+    monkeypatch.setattr(tide, "could_make_room", noted)
+    lab.wait(700)
+    assert "it is due, and gets room in about 13 min" in waiting.reason
+    assert len(looked_at) <= MOST_TRIED < len(jobs)
 
 
 class Adversary:
