@@ -100,9 +100,11 @@ class Preemptible:
     """The least price of a delay among these jobs."""
     left_s: float
     """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
+    gpus: int
+    """The GPUs of the node that are promised to them."""
 
 
-NONE: Final = Preemptible(float("inf"), -float("inf"))
+NONE: Final = Preemptible(float("inf"), -float("inf"), 0)
 """The bounds of no job."""
 
 
@@ -202,6 +204,9 @@ class RoomRates:
         self._first_rooms: dict[tuple[Resources, bool], _FirstRooms] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
+        self.renewals = 0
+        self.renewal_of: dict[NodeId, int] = {}
+        """The number of the renewal in which each node's figures were renewed."""
         self._numbers: dict[NodeId, int] = {}
         """The order in which nodes came, which orders those of one price."""
         self._by_price: dict[int, list[Candidate]] = {}
@@ -283,6 +288,11 @@ class RoomRates:
             if found.node not in seen:
                 yield found
 
+    def most_gpus(self, node: NodeId, priority: int) -> int:
+        """Return how many GPUs ``node`` has idle, or promised to jobs of ``priority`` or less urgent ones."""
+        figures = self._nodes[node]
+        return figures.idle[0] + sum([there.gpus for other, there in figures.preemptible.items() if other >= priority])
+
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
         usable = self._state.books.usable
@@ -292,17 +302,18 @@ class RoomRates:
             self._changed.add(id)
         if not self._changed and self._nodes.keys() == usable.keys():
             return
+        self.renewals += 1
         gone, renewed = self._nodes.keys() - usable.keys(), list[NodeId]()
         for id in gone:
             self._sort(id, {})
-            del self._nodes[id], self._renewed[id]
+            del self._nodes[id], self._renewed[id], self.renewal_of[id]
         new = () if len(self._nodes) == len(usable) else [id for id in usable if id not in self._nodes]
         for id in [*sorted(self._changed & usable.keys() - {*new}), *new]:
             figures = self._figures(usable[id], now)
             self._sort(id, figures.preemptible)
             self._nodes[id] = figures
             self._renewed.pop(id, None)
-            self._renewed[id] = now
+            self._renewed[id], self.renewal_of[id] = now, self.renewals
             renewed.append(id)
         stale = dict.fromkeys([*gone, *renewed])
         for rates in self._rates.values():
@@ -327,11 +338,14 @@ class RoomRates:
         for id in sorted(node.planned):
             job = self._state.jobs[id]
             outlook = self._outlooks.of(job, now)
-            held.append((max(1.0, outlook.left_s), _held_on(job, node.id)))
+            has = _held_on(job, node.id)
+            held.append((max(1.0, outlook.left_s), has))
             if job.preemptible:
                 known = preemptible.get(job.priority, NONE)
                 preemptible[job.priority] = Preemptible(
-                    min(known.price, price(job, outlook)), max(known.left_s, outlook.left_s - cost_s(job))
+                    min(known.price, price(job, outlook)),
+                    max(known.left_s, outlook.left_s - cost_s(job)),
+                    known.gpus + has[0],
                 )
         held.sort()
         use = node.promised

@@ -26,7 +26,7 @@ job that was submitted after it was due, unless that does not take its room.
 import math
 from bisect import insort
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from itertools import chain, islice
 from typing import ClassVar, Final
@@ -81,11 +81,14 @@ SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
 MOST_TRIED: Final = 32
 """The nodes, the cheapest first, on which a job looks for less urgent ones that step aside; once it has found some, it
-looks at a quarter of the rest. And the nodes that are compared for where a due job fits first, or twice as many as that
-job takes.
+looks at a quarter of the rest.
 """
+MOST_COMPARED: Final = 8
+"""The nodes that are compared for where a due job fits first, or twice as many as that job takes."""
 MOST_WEIGHED: Final = 4
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
+ALIKE: Final = 1.02
+"""The factor by which a search may differ from one that found no victims without being made anew on unchanged nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,27 @@ class Tide(Policy):
         return draft.plan()
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search for victims of one job."""
+
+    renewal: int
+    """The number of the last renewal of the nodes' figures."""
+    most: float
+    """What the delay of the victims may cost at most."""
+    left_s: float
+    """The job's time per completion in seconds."""
+    longer: float
+    """How many times as long a victim of the job's priority has to be expected to take."""
+    less_urgent: bool
+    """Whether less urgent jobs may step aside, whatever that costs them."""
+
+    def finds_no_more_than(self, other: "_Search") -> bool:
+        """Return whether this finds nobody where ``other`` found nobody, on nodes whose figures are the same."""
+        alike = self.most <= other.most * ALIKE and self.left_s * ALIKE >= other.left_s
+        return alike and (self.longer, self.less_urgent) == (other.longer, other.less_urgent)
+
+
 class Tides:
     """What earlier jobs tell, how often room appears, and the shares of the jobs that were due when they started."""
 
@@ -141,12 +165,15 @@ class Tides:
         self.outlooks = queue.outlooks = Outlooks(state.speedup, state.curve)
         self.rates = RoomRates(state, self.outlooks)
         self.was_due: dict[JobId, int] = {}
+        self.in_vain: dict[JobId, _Search] = {}
+        """The last search for victims of each waiting job, if it found none."""
         self._queue = queue
         self._rooms: dict[JobId, tuple[Allocation, int]] = {}
         """The room of each job, and the number of the attempt that runs there; 0 if that is still to come."""
 
     def update(self, job: Job) -> None:
         """Take in that ``job`` changed."""
+        self.in_vain.pop(job.id, None)
         if changed := self.outlooks.learn(job):
             self._queue.sort_anew(changed)
         known = self._rooms.get(job.id)
@@ -325,17 +352,21 @@ class _Turns:
         mine = self.outlook(job)
         worth = price(job, mine)
         longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self.policy.bound) if due else math.inf
-        nodes = self.tides.rates.cheapest_first(
-            job.priority,
-            equals=longer < math.inf,
-            less_urgent=wait_s > PATIENCE * mine.left_s,
-        )
+        rates, less_urgent = self.tides.rates, wait_s > PATIENCE * mine.left_s
+        nodes = rates.cheapest_first(job.priority, equals=longer < math.inf, less_urgent=less_urgent)
         first = next(nodes, None)
         if first is None or first.price * mine.left_s >= worth * wait_s:
             return False
         self.weighed += 1
-        best = self._best_choice(job, chain([first], nodes), worth, wait_s, longer)
+        search = _Search(rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent)
+        found: Iterator[Candidate] = chain([first], nodes)
+        if (vain := self.tides.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
+            since, search = vain.renewal, replace(vain, renewal=rates.renewals)
+            found = (candidate for candidate in found if rates.renewal_of[candidate.node] > since)
+        best = self._best_choice(job, found, worth, wait_s, longer)
         if best is None:
+            if not self.draft.trial.is_gang(job):
+                self.tides.in_vain[job.id] = search
             return False
         last = self.outlook(best[0][-1])
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
@@ -355,21 +386,24 @@ class _Turns:
         cheaper.
         """
         best, least, left_s = None, worth * wait_s, self.outlook(job).left_s
+        longer_s = left_s * (longer if longer < math.inf else TWICE)
         if self.draft.trial.is_gang(job):
             everywhere = {
                 other.id: other
                 for candidate in nodes
-                if candidate.left_s > TWICE * left_s
+                if candidate.left_s > longer_s
                 for other in self._able(job, candidate.node, longer)
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
-        tried = 0
+        tried, need, from_priority = 0, -(-job.gpus_min // WHOLE), job.priority + (longer == math.inf)
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
                 break
-            if most_s > TWICE * left_s and (able := self._able(job, id, longer)):
+            if self.tides.rates.most_gpus(id, from_priority) < need:
+                continue
+            if most_s > longer_s and (able := self._able(job, id, longer)):
                 if most_s == math.inf:
                     tried += 1 if best is None else 4
                 found = self._cheapest(job, (id,), able, worth, least)
@@ -451,7 +485,7 @@ class _Turns:
             if at is not None and (wanted or not gang):
                 found.append((at, number, id))
                 sought -= wanted
-                if sought <= 0 and len(found) >= max(MOST_TRIED, 2 * spec.nodes):
+                if sought <= 0 and len(found) >= max(MOST_COMPARED, 2 * spec.nodes):
                     break
         found.sort()
         nodes, gpus = list[NodeId](), 0

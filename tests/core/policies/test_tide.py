@@ -9,10 +9,10 @@ from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, NodeId, SuspendMode
-from ebbtide_core.planning.preemption import could_make_room
+from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.policies import tide
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_LOOKED_AT, MOST_TRIED, Tides
+from ebbtide_core.policies.tide import MOST_COMPARED, MOST_LOOKED_AT, Tides
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -459,7 +459,42 @@ def test_a_due_job_is_told_when_it_gets_room_after_a_look_at_a_bounded_number_of
     monkeypatch.setattr(tide, "could_make_room", noted)
     lab.wait(700)
     assert "it is due, and gets room in about 13 min" in waiting.reason
-    assert len(looked_at) <= MOST_TRIED < len(jobs)
+    assert len(looked_at) <= MOST_COMPARED < len(jobs)
+
+
+@pytest.mark.replaces
+def test_a_job_that_nobody_was_to_step_aside_for_is_weighed_again_where_figures_were_renewed_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = set[str]()
+
+    def noted(draft: Any, other: Job, min_run_s: float) -> bool:
+        asked.add(other.id)
+        return may_be_preempted(draft, other, min_run_s)
+
+    monkeypatch.setattr(tide, "may_be_preempted", noted)
+    lab = lab_of(nodes="abcdefgh")
+    jobs = {lab.running(1).id for _ in range(8)}
+    lab.submit(1, time_limit_s=1000.0)
+    assert asked == jobs
+    asked.clear()
+    lab.submit(1)
+    assert asked == set()
+    lab.wait(61)
+    lab.submit(1)
+    assert asked == jobs
+
+
+def test_a_job_that_nobody_was_to_step_aside_for_gets_room_once_it_has_waited_for_long_enough() -> None:
+    lab = lab_of(nodes="abcdefgh")
+    jobs = [lab.running(1) for _ in range(8)]
+    lab.submit(1, time_limit_s=1000.0)
+    waited_s = 0
+    while not any(job.state is JobState.SUSPENDING for job in jobs):
+        lab.wait(20)
+        lab.submit(1)
+        waited_s += 20
+    assert 200 < waited_s < 400
 
 
 class Adversary:
