@@ -26,7 +26,7 @@ COMPILED: Final = (
     "ebbtide_core/lifecycle/attempts.py",
     "ebbtide_core/lifecycle/ending.py",
     "ebbtide_core/planning/draft.py",
-    "ebbtide_core/planning/tide_queue.py",
+    "ebbtide_core/planning/tide/queue.py",
     "ebbtide_core/reconcile.py",
     "ebbtide_core/resources/books.py",
     "ebbtide_core/resources/cache.py",

@@ -10,9 +10,11 @@ from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, NodeId, SuspendMode
 from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
-from ebbtide_core.policies import tide
+from ebbtide_core.planning.tide import kept_room, victims
+from ebbtide_core.planning.tide.index import TideIndex
+from ebbtide_core.planning.tide.kept_room import MOST_COMPARED
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_COMPARED, MOST_LOOKED_AT, Tides
+from ebbtide_core.policies.tide import MOST_LOOKED_AT
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,9 +26,9 @@ def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
     return Lab("tide", nodes, gpus, **options)
 
 
-def tides(lab: Lab) -> Tides:
+def index_of(lab: Lab) -> TideIndex:
     ranking = lab.cluster.state.pools["default"].ranking
-    assert isinstance(ranking, Tides)
+    assert isinstance(ranking, TideIndex)
     return ranking
 
 
@@ -117,7 +119,7 @@ def test_a_more_urgent_priority_goes_first_however_long_it_takes() -> None:
 
 
 def outlook_of(lab: Lab, job: Job) -> tuple[OutlookSource, float]:
-    outlook = tides(lab).outlooks.of(job, lab.now)
+    outlook = index_of(lab).outlooks.of(job, lab.now)
     return outlook.source, round(outlook.left_s)
 
 
@@ -221,14 +223,14 @@ def test_the_wait_for_room_counts_cpus_and_memory_too() -> None:
     lab.running(1, te=True, cpus=1.0, mem_bytes=1)
     lab.running(1, cpus=facts.cpus - 1, mem_bytes=facts.mem_bytes - 1)
     jobs = [lab.submit(3, hold=True, **needs) for needs in ({}, {"cpus": 4.0}, {"mem_bytes": 2**20})]
-    tides(lab).rates.renew(lab.now)
-    assert [round(tides(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
+    index_of(lab).rates.renew(lab.now)
+    assert [round(index_of(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
 
 
 def soonest(lab: Lab, job: Job, gpus: int, *, gang: bool = False) -> list[tuple[str, float]]:
     """The nodes in the order in which they are expected to have room for the job, and in how many seconds."""
-    tides(lab).rates.renew(lab.now)
-    return [(first.node, round(first.in_s, -2)) for first in tides(lab).rates.soonest_first(job, gpus, gang=gang)]
+    index_of(lab).rates.renew(lab.now)
+    return [(first.node, round(first.in_s, -2)) for first in index_of(lab).rates.soonest_first(job, gpus, gang=gang)]
 
 
 def test_nodes_are_in_the_order_in_which_all_jobs_that_have_to_end_for_room_are_expected_to_have_ended() -> None:
@@ -265,8 +267,8 @@ def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_aft
         lab.cluster.handle(event, lab.now)
     lab.now -= 1.0  # the next step comes in the same moment
     lab.submit(1, te=True)
-    tides(lab).rates.renew(lab.now)
-    there = tides(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
+    index_of(lab).rates.renew(lab.now)
+    there = index_of(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
     assert [candidate.node for candidate in there] == ["a"]
 
 
@@ -456,7 +458,7 @@ def test_a_due_job_is_told_when_it_gets_room_after_a_look_at_a_bounded_number_of
     jobs = [lab.running(1, suspend=SuspendMode.NONE, time_limit_s=40_000.0) for _ in names[1:]]
     lab.running(1, suspend=SuspendMode.NONE, time_limit_s=1500.0)
     waiting = lab.submit(1, time_limit_s=600.0)
-    monkeypatch.setattr(tide, "could_make_room", noted)
+    monkeypatch.setattr(kept_room, "could_make_room", noted)
     lab.wait(700)
     assert "it is due, and gets room in about 13 min" in waiting.reason
     assert len(looked_at) <= MOST_COMPARED < len(jobs)
@@ -472,7 +474,7 @@ def test_a_job_that_nobody_was_to_step_aside_for_is_weighed_again_where_figures_
         asked.add(other.id)
         return may_be_preempted(draft, other, min_run_s)
 
-    monkeypatch.setattr(tide, "may_be_preempted", noted)
+    monkeypatch.setattr(victims, "may_be_preempted", noted)
     lab = lab_of(nodes="abcdefgh")
     jobs = {lab.running(1).id for _ in range(8)}
     lab.submit(1, time_limit_s=1000.0)
