@@ -213,7 +213,7 @@ class _Pass:
             )
             return placed[group.key] + sum(stay)
 
-        return Fairness(groups, self.granting.shares, has)
+        return Fairness(groups, self.granting.lasting_shares(), has)
 
     def fill(self) -> None:
         """Start jobs that fit into what is left and could be preempted again."""

@@ -3,12 +3,12 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
 from operator import itemgetter
 
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.planning.fair_share.claims import (
@@ -60,6 +60,7 @@ def only_job(group: ShareGroup) -> Job:
     return group.jobs[0][1]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Granting:
     """The grants of one pass: ``grants`` maps the jobs that should run to their sizes, in parts.
 
@@ -87,6 +88,7 @@ class Granting:
         """The claims among which the GPUs are divided, by kind, or by key for groups that none is like."""
         self.weights = sum([claim.weight * claim.count for claim in self.claims.values()])
         """The sum of the weights of all groups."""
+        self._lasting_shares: LastingShares | None = None
         self._grant_all([*self.claims.values()])
 
     def _grant_all(self, claims: list[ShareClaim]) -> None:
@@ -340,10 +342,11 @@ class Granting:
         claim.next = next(claim.steps, None)
         return True
 
-    @cached_property
-    def shares(self) -> LastingShares:
-        """The shares that do not depend on which jobs run."""
-        return LastingShares(self.capacity, self.claims, self._lasting_least)
+    def lasting_shares(self) -> LastingShares:
+        """Return the shares that do not depend on which jobs run; they are worked out once."""
+        if self._lasting_shares is None:
+            self._lasting_shares = LastingShares(self.capacity, self.claims, self._lasting_least)
+        return self._lasting_shares
 
     def _lasting_least(self, claim: ShareClaim) -> int:
         """Return the least share of a group whose first job is its oldest one that can be preempted or waits."""

@@ -67,21 +67,20 @@ class Victims:
         if first is None or first.price * mine.left_s >= worth * wait_s:
             return None
         self.weighed += 1
-        search = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent)
-        found: Iterator[Candidate] = chain([first], nodes)
+        search, since = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
         if (vain := index.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
-            since, search = vain.renewal, replace(vain, renewal=index.rates.renewals)
-            found = (candidate for candidate in found if index.rates.renewal_of[candidate.node] > since)
-        best = self._best_choice(job, found, worth, wait_s, longer)
+            search, since = replace(vain, renewal=index.rates.renewals), vain.renewal
+        best = self._best_choice(job, chain([first], nodes), since, worth, wait_s, longer)
         if best is None and not self._draft.trial.is_gang(job):
             index.in_vain[job.id] = search
         return best
 
     def _best_choice(
-        self, job: Job, nodes: Iterator[Candidate], worth: float, wait_s: float, longer: float
+        self, job: Job, nodes: Iterator[Candidate], since: int, worth: float, wait_s: float, longer: float
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
+        Only nodes whose figures were renewed after the renewal ``since`` are looked at.
         What bounds the choice on a node is mostly less than a minute old, in which a price hardly falls by half. Half
         of it times `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be
         cheaper.
@@ -97,12 +96,13 @@ class Victims:
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
-        tried, need, from_priority = 0, -(-job.gpus_min // WHOLE), job.priority + (longer == math.inf)
+        rates, tried, need = self._foresight.index.rates, 0, -(-job.gpus_min // WHOLE)
+        from_priority = job.priority + (longer == math.inf)
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
                 break
-            if self._foresight.index.rates.most_gpus(id, from_priority) < need:
+            if rates.renewal_of[id] <= since or rates.most_gpus(id, from_priority) < need:
                 continue
             if most_s > longer_s and (able := self._able(job, id, longer)):
                 if most_s == math.inf:
