@@ -34,7 +34,6 @@ COMPILED: Final = (
     "ebbtide_core/planning/tide/foresight.py",
     "ebbtide_core/planning/tide/kept_room.py",
     "ebbtide_core/planning/tide/queue.py",
-    "ebbtide_core/planning/tide/room_rates.py",
     "ebbtide_core/planning/tide/victims.py",
     "ebbtide_core/reconcile.py",
     "ebbtide_core/resources/books.py",
@@ -52,7 +51,8 @@ COMPILED: Final = (
 )
 """What most of the time is spent in. Not among them, because it gains little or is read by reflection: the values and
 events (dataclasses whose creation mypyc does not speed up), the tables of rules, and the policies, which are made from
-the names of their options."""
+the names of their options. A frozen dataclass of a compiled module cannot be copied, so there is none in what a
+forecast copies."""
 
 
 def compile_core(folder: Path, opt_level: str) -> None:

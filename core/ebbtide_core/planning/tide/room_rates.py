@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, JobClass, NodeId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
@@ -193,7 +192,6 @@ class _FirstRooms:
     stale: dict[NodeId, None] = field(default_factory=dict)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class RoomRates:
     """The figures of all nodes of a pool, and their sums; each pass renews them first."""
 
