@@ -25,8 +25,16 @@ COMPILED: Final = (
     "ebbtide_core/job/outcome.py",
     "ebbtide_core/lifecycle/attempts.py",
     "ebbtide_core/lifecycle/ending.py",
+    "ebbtide_core/planning/defragment.py",
     "ebbtide_core/planning/draft.py",
-    "ebbtide_core/planning/tide_queue.py",
+    "ebbtide_core/planning/fair_share/claims.py",
+    "ebbtide_core/planning/fair_share/fairness.py",
+    "ebbtide_core/planning/fair_share/granting.py",
+    "ebbtide_core/planning/preemption.py",
+    "ebbtide_core/planning/tide/foresight.py",
+    "ebbtide_core/planning/tide/kept_room.py",
+    "ebbtide_core/planning/tide/queue.py",
+    "ebbtide_core/planning/tide/victims.py",
     "ebbtide_core/reconcile.py",
     "ebbtide_core/resources/books.py",
     "ebbtide_core/resources/cache.py",
@@ -43,7 +51,8 @@ COMPILED: Final = (
 )
 """What most of the time is spent in. Not among them, because it gains little or is read by reflection: the values and
 events (dataclasses whose creation mypyc does not speed up), the tables of rules, and the policies, which are made from
-the names of their options."""
+the names of their options. A frozen dataclass of a compiled module cannot be copied, so there is none in what a
+forecast copies."""
 
 
 def compile_core(folder: Path, opt_level: str) -> None:

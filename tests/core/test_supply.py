@@ -11,6 +11,7 @@ from ebbtide_core.supply.supply import (
     LONGEST_PAUSE_S,
     NOT_NEEDED_S,
     REMEMBERED,
+    SILENT_S,
     STARTS_S,
     AskForLoan,
     CallOff,
@@ -42,7 +43,7 @@ class Lab:
         self.now += after_s
         return [action.id for action in self.supply.decide(demand, self.now) if isinstance(action, CallOff)]
 
-    def hears(self, up: tuple[str, ...] = (), after_s: float = 1.0, **facts: LenderFacts) -> None:
+    def hears(self, up: tuple[str, ...] | None = (), after_s: float = 1.0, **facts: LenderFacts) -> None:
         self.now += after_s
         self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now)
 
@@ -179,6 +180,41 @@ def test_a_released_loan_is_called_off_and_is_no_failure() -> None:
         lab.supply.release("hpc-1", "")
 
 
+def test_a_loan_whose_node_fell_silent_is_given_back_after_a_while_and_is_no_failure() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears(_1=RUNS)
+    assert (lab.phase(), lab.calls_off(after_s=SILENT_S)) == (LoanPhase.SILENT, [])
+    lab.hears(_1=RUNS)
+    assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == ("its node was silent for 600 s", ["hpc-1"])
+    lab.hears(_1=OVER)
+    assert (lab.supply.loans["hpc-1"].reason, lab.supply.failures) == ("its node was silent for 600 s", 0)
+
+
+def test_a_node_that_speaks_again_has_not_been_silent() -> None:
+    lab = Lab()
+    lab.asks(1)
+    for _ in range(3):
+        lab.hears(_1=RUNS, up=("hpc-1",))
+        assert lab.phase() is LoanPhase.UP
+        lab.hears(_1=RUNS)
+        lab.hears(_1=RUNS, after_s=SILENT_S - 1)
+    assert lab.calls_off(1) == []
+
+
+def test_while_the_master_is_away_no_node_counts_as_silent() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears(_1=RUNS, up=None, after_s=2 * SILENT_S)
+    assert lab.phase() is LoanPhase.UP
+    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, up=None, after_s=2 * SILENT_S)
+    lab.hears(_1=RUNS)
+    assert (lab.phase(), lab.calls_off(1)) == (LoanPhase.SILENT, [])
+
+
 def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> None:
     lab = Lab()
     lab.asks(1)
@@ -283,10 +319,10 @@ class Lending(RuleBasedStateMachine):
             else:
                 self.lender[id] = LenderFacts(state, id, "as it pleases")
 
-    @rule(up=st.booleans())
-    def is_heard(self, up: bool) -> None:
+    @rule(up=st.sampled_from(["all", "none", "nobody knows"]))
+    def is_heard(self, up: str) -> None:
         runs = [id for id, facts in self.lender.items() if facts.state is LenderState.RUNS]
-        self.supply.hear(self.lender, runs if up else [], self.now)
+        self.supply.hear(self.lender, None if up == "nobody knows" else runs if up == "all" else [], self.now)
         there = {id for id, facts in self.lender.items() if facts.state is not LenderState.OVER}
         assert there <= {loan.id for loan in self.supply.unfinished()}
 

@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -66,6 +67,8 @@ class _Child:
         self.left = list(probes)
         self._current: Probe | None = None
         self._deadline = time.monotonic() + _START_S
+        # One that is killed removes no files of its own.
+        self._scratch = tempfile.TemporaryDirectory(prefix="ebb-doctor-", ignore_cleanup_errors=True)
         # With -P no file of the current directory is taken for a module.
         command = [sys.executable, "-P", "-m", "ebbtide_agent.doctor", *(probe.name for probe in probes)]
         self._process = subprocess.Popen(
@@ -73,6 +76,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": self._scratch.name},
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -101,13 +105,14 @@ class _Child:
             raise self._lost(f"crashed ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})")
 
     def end(self) -> None:
-        """Kill the process if it still runs, and close its pipe."""
+        """Kill the process if it still runs, close its pipe, and remove its files."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
         if self._process.stdout is not None:
             self._process.stdout.close()
+        self._scratch.cleanup()
 
     def _lost(self, what: str) -> _Lost:
         if self._current is None:  # it never came to its first check, so another try makes no sense

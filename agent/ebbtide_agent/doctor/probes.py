@@ -46,7 +46,7 @@ def _gpus(subject: Subject, known: Known) -> Iterator[Finding]:
     if subject.gpus == gpu.NONE:
         yield ok("GPUs", "none wanted")
         return
-    with tempfile.TemporaryDirectory(prefix="ebb-doctor-") as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         try:
             backend = _open(subject, Path(scratch))
         except NvmlUnavailable as error:

@@ -111,8 +111,8 @@ class Supplier:
         return {node.name: node for node in found if node.labels.get(SUPPLY_LABEL) == self.borrowing.name}
 
     def _hear(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> None:
-        up = {name for name, node in (nodes or {}).items() if node.state not in _GONE}
-        self.supply.see_up(up, now)
+        up = None if nodes is None else {name for name, node in nodes.items() if node.state not in _GONE}
+        self.supply.see_up(up or (), now)
         if not 0.0 <= now - self.supply.looked_at < LOOK_S:  # the clock may have been set back
             self.supply.looked_at = now
             self._save()  # a supplier that is killed, and started again and again, asks no more often

@@ -34,7 +34,7 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
     suffices alone is preferred, then the fewest on one node, or on all nodes for a gang; each of them is needed. Jobs
     that never proved that they can suspend come last in their level.
     """
-    levels = (sorted(level, key=_unproved) for level in levels)
+    levels = map(_proved_first, levels)
     return _of_all_nodes(draft, job, levels) if draft.trial.is_gang(job) else _of_one_node(draft, job, levels)
 
 
@@ -68,6 +68,10 @@ def _of_all_nodes(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice
         if makes_room(draft, job, candidates, None):
             return minimal_set(draft, job, candidates, None), None
     return None
+
+
+def _proved_first(level: list[Job]) -> list[Job]:
+    return sorted(level, key=_unproved)
 
 
 def _unproved(job: Job) -> bool:

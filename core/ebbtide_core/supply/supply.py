@@ -22,6 +22,8 @@ KNOWN_S: Final = 90.0
 """Seconds within which the lender knows of a loan that was asked for; it is asked every half a minute."""
 STARTS_S: Final = 300.0
 """Seconds within which the agent of a loan that the lender has started is attached to the master."""
+SILENT_S: Final = 600.0
+"""Seconds after which a loan is given back whose node was up and is silent, while the lender says that it runs."""
 NOT_NEEDED_S: Final = 60.0
 """Seconds after which a loan that the lender has not started, and that nobody needs any more, is called off."""
 AGAIN_S: Final = 60.0
@@ -39,6 +41,7 @@ class LoanPhase(Enum):
     QUEUED = "queued"
     STARTING = "starting"  # the lender has started it, and its agent is not attached yet
     UP = "up"
+    SILENT = "silent"  # it was up, and its agent is not attached any more
     ENDED = "ended"
 
 
@@ -176,14 +179,18 @@ class NodeSupply:
 
     # --- what was heard ---
 
-    def hear(self, lender: Mapping[str, LenderFacts], up: Collection[str], now: float) -> None:
-        """Take in what the lender says of its loans, and which nodes are attached to the master."""
+    def hear(self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float) -> None:
+        """Take in what the lender says of its loans, and which nodes are attached to the master; None if it is away."""
         for id, facts in lender.items():
             if facts.state is not LenderState.OVER:
                 self._find(id, now)
+        if up is None:
+            self._wait_for_master(now)
         for loan in self.unfinished():
             self._hear_of(loan, lender.get(loan.id), now)
-        self.see_up(up, now)
+        if up is not None:
+            self.see_up(up, now)
+            self._miss(up, now)
         over = [loan.id for loan in self.loans.values() if loan.is_over]
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
@@ -205,6 +212,18 @@ class NodeSupply:
                 loan.was_up = True
                 self.failures, self.not_before, self.trouble = 0, 0.0, ""
 
+    def _miss(self, up: Collection[str], now: float) -> None:
+        """Note which nodes were attached to the master and are not any more."""
+        for loan in self.unfinished():
+            if loan.phase is LoanPhase.UP and loan.id not in up:
+                loan.enter(LoanPhase.SILENT, now)
+
+    def _wait_for_master(self, now: float) -> None:
+        """Begin anew to count how long nodes are silent, because nobody hears them."""
+        for loan in self.unfinished():
+            if loan.phase is LoanPhase.SILENT:
+                loan.since = now
+
     def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, now: float) -> None:
         if facts is None:
             if loan.phase is not LoanPhase.ASKED:
@@ -219,12 +238,15 @@ class NodeSupply:
             case LenderState.NEVER_STARTS:
                 loan.enter(LoanPhase.QUEUED, now, facts.reason)
                 self._give_up(loan, f"it would never start: {facts.reason}", now)
-            case LenderState.RUNS if loan.phase is not LoanPhase.UP:
+            case LenderState.RUNS if loan.phase is LoanPhase.UP:
+                pass
+            case LenderState.RUNS if loan.phase is LoanPhase.SILENT:
+                if now - loan.since > SILENT_S and not loan.called_off:
+                    loan.called_off = f"its node was silent for {SILENT_S:g} s"
+            case LenderState.RUNS:
                 loan.enter(LoanPhase.STARTING, now, facts.reason)
                 if now - loan.since > STARTS_S:
                     self._give_up(loan, f"no agent after {STARTS_S:g} s", now)
-            case LenderState.RUNS:
-                pass
             case LenderState.OVER:
                 loan.proved = facts.proves_death
                 self._end(loan, facts.reason, now)

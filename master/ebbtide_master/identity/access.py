@@ -63,7 +63,7 @@ READS: Final = frozenset(
         "WatchNode", "WhoAmI",
     )
 )  # fmt: skip
-"""The users' methods that change nothing; a user may call these more often than those that do."""
+"""The users' methods that change nothing that is kept; a user may call these more often than those that do."""
 
 _IN_WORDS: Final = {
     "AddUser": "adding users",

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_a_check_that_hangs_is_given_up_and_the_others_are_made(subject: Subject
     lost, *others = examine(stuck, lambda name: None, groups)
     assert (lost.check, lost.level, lost.text) == ("GPUs", Level.PROBLEM, "did not answer in time, after 0.2 s")
     assert [finding.check for finding in others] == ["limits"]
+
+
+def test_a_check_that_is_given_up_leaves_no_file(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary := subject.home.parent / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which is kept from an earlier look
+    made_up(subject, {}, hang=["nvmlDeviceGetUtilizationRates"])
+    examine(subject, lambda name: None, {"some": (Probe("GPUs", BY_NAME["GPUs"].run, limit_s=2.0),)})
+    assert list(temporary.iterdir()) == []
 
 
 def test_checks_that_cannot_even_begin_are_a_problem(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from ebbtide_core.events import (
 )
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, NodeId, SuspendMode
-from ebbtide_core.planning.groups import ShareGroup
-from ebbtide_core.policies.fair_share import ShareClaim, divide
+from ebbtide_core.planning.fair_share.claims import ShareClaim, divide
+from ebbtide_core.planning.fair_share.groups import ShareGroup
 from ebbtide_core.policies.registry import PolicyError, create_policy
 
 from tests.core.lab import DONE, Lab, gpus_of, registration, stopped

@@ -7,8 +7,8 @@ import pytest
 from ebbtide_core.events import HoldRequested, ReleaseRequested, ResizeRequested, ResumeRequested, SuspendRequested
 from ebbtide_core.model.types import WHOLE, JobState, SuspendMode
 from ebbtide_core.planning.draft import Draft
-from ebbtide_core.planning.groups import WAITS
-from ebbtide_core.policies.fair_share import FairShare, _Pass
+from ebbtide_core.planning.fair_share.granting import Granting
+from ebbtide_core.planning.fair_share.groups import WAITS
 from ebbtide_core.snapshot import Snapshot
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -176,9 +176,9 @@ def test_groups_of_one_kind_share_as_if_each_were_looked_at_alone(jobs, gpus) ->
         lab.cluster.handle(ReleaseRequested(job.id), lab.now)
     pool = lab.cluster.state.pools["default"]
     groups, snapshot = pool.ranking, Snapshot(pool, lab.now)
-    together = _Pass(FairShare(), Draft(snapshot)).grants
+    together = Granting(Draft(snapshot), "group", None).grants
     groups.kinds = {(n, *kind): [entry] for kind, line in groups.kinds.items() for n, entry in enumerate(line)}
-    assert together == _Pass(FairShare(), Draft(snapshot)).grants
+    assert together == Granting(Draft(snapshot), "group", None).grants
 
 
 def test_a_job_that_is_too_large_for_what_its_group_lacks_does_not_keep_the_group_from_its_share() -> None:

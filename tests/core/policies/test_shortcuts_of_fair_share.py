@@ -9,11 +9,12 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, SuspendMode
-from ebbtide_core.planning.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
+from ebbtide_core.planning.fair_share.claims import ShareClaim
+from ebbtide_core.planning.fair_share.granting import Granting
+from ebbtide_core.planning.fair_share.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
 from ebbtide_core.planning.policy import Policy
 from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.policies import fair_share
-from ebbtide_core.policies.fair_share import ShareClaim
 from ebbtide_core.snapshot import Plan, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,15 +24,19 @@ from tests.core.lab import DONE, Lab
 from tests.core.planning.test_shortcuts import change_node, node, settle
 
 
-class PlainPass(fair_share._Pass):
-    """A pass in which each group has a claim of its own, and each job with room is asked whether it may stay."""
+class PlainGranting(Granting):
+    """Grants where each group has a claim of its own."""
 
     def _claims(self) -> dict[Kind | str, ShareClaim]:
         found = {group.key: self._claim(group) for group in self.groups.groups.values()}
         return {key: claim for key, claim in found.items() if claim is not None}
 
-    def _is_here(self, job: Job) -> bool:
+    def is_here(self, job: Job) -> bool:
         return all(node in self.draft.snapshot.nodes for node in nodes_of(job))
+
+
+class PlainPass(fair_share._Pass):
+    """A pass in which each job with room is asked whether it may stay."""
 
     @cached_property
     def _with_room(self) -> list[Job]:
@@ -44,7 +49,7 @@ class PlainPass(fair_share._Pass):
 
     @cached_property
     def without_grant(self) -> list[Job]:
-        return [job for job in self._with_room if job.id not in self.grants]
+        return [job for job in self._with_room if job.id not in self.granting.grants]
 
 
 def check_index(groups: Groups, jobs: list[Job]) -> None:
@@ -82,7 +87,7 @@ class Twice:
     def plan(self, snapshot: Snapshot) -> Plan:
         check_index(snapshot.ranking, list(snapshot._pool.jobs.values()))
         plan = self.policy.plan(snapshot)
-        with patch.object(fair_share, "_Pass", PlainPass):
+        with patch.object(fair_share, "_Pass", PlainPass), patch.object(fair_share, "Granting", PlainGranting):
             plain = self.policy.plan(snapshot)
         assert plan == plain
         assert list(plan.placements) == list(plain.placements)

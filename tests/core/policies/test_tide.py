@@ -1,5 +1,7 @@
 """Tide: who is expected to be done soonest, and who steps aside for whom."""
 
+import math
+import string
 from typing import Any
 
 import pytest
@@ -7,22 +9,26 @@ from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobState, NodeId, SuspendMode
+from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
+from ebbtide_core.planning.tide import kept_room, victims
+from ebbtide_core.planning.tide.index import TideIndex
+from ebbtide_core.planning.tide.kept_room import MOST_COMPARED
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_LOOKED_AT, Tides
+from ebbtide_core.policies.tide import MOST_LOOKED_AT
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, Lab, gpus_of, stopped
+from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
 
 
 def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
     return Lab("tide", nodes, gpus, **options)
 
 
-def tides(lab: Lab) -> Tides:
+def index_of(lab: Lab) -> TideIndex:
     ranking = lab.cluster.state.pools["default"].ranking
-    assert isinstance(ranking, Tides)
+    assert isinstance(ranking, TideIndex)
     return ranking
 
 
@@ -113,7 +119,7 @@ def test_a_more_urgent_priority_goes_first_however_long_it_takes() -> None:
 
 
 def outlook_of(lab: Lab, job: Job) -> tuple[OutlookSource, float]:
-    outlook = tides(lab).outlooks.of(job, lab.now)
+    outlook = index_of(lab).outlooks.of(job, lab.now)
     return outlook.source, round(outlook.left_s)
 
 
@@ -217,8 +223,39 @@ def test_the_wait_for_room_counts_cpus_and_memory_too() -> None:
     lab.running(1, te=True, cpus=1.0, mem_bytes=1)
     lab.running(1, cpus=facts.cpus - 1, mem_bytes=facts.mem_bytes - 1)
     jobs = [lab.submit(3, hold=True, **needs) for needs in ({}, {"cpus": 4.0}, {"mem_bytes": 2**20})]
-    tides(lab).rates.renew(lab.now)
-    assert [round(tides(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
+    index_of(lab).rates.renew(lab.now)
+    assert [round(index_of(lab).rates.wait_s(job, True)) for job in jobs] == [277, 3600, 3600]
+
+
+def soonest(lab: Lab, job: Job, gpus: int, *, gang: bool = False) -> list[tuple[str, float]]:
+    """The nodes in the order in which they are expected to have room for the job, and in how many seconds."""
+    index_of(lab).rates.renew(lab.now)
+    return [(first.node, round(first.in_s, -2)) for first in index_of(lab).rates.soonest_first(job, gpus, gang=gang)]
+
+
+def test_nodes_are_in_the_order_in_which_all_jobs_that_have_to_end_for_room_are_expected_to_have_ended() -> None:
+    lab = lab_of(gpus=2, nodes="abc")
+    on_a, on_b = [lab.running(2, suspend=SuspendMode.NONE) for _ in range(2)]
+    lab.running(1, te=True, suspend=SuspendMode.NONE)
+    assert [job.attempts[0].allocation.node_ids[0] for job in (on_a, on_b)] == ["a", "b"]
+    job = lab.submit(2, hold=True)
+    assert soonest(lab, job, 1) == [("c", 0), ("a", 3600), ("b", 3600)]
+    assert soonest(lab, job, 2) == [("c", 300), ("a", 3600), ("b", 3600)]
+    lab.end(on_b, DONE)
+    assert soonest(lab, job, 2) == [("b", 0), ("c", 300), ("a", 3600)]
+    lab.tell(NodeDisconnected(NodeId("c")))
+    lab.tell(NodeLost(NodeId("c"), lab.now))
+    assert soonest(lab, job, 2) == [("b", 0), ("a", 3600)]
+    lab.tell(registration("d", 1))
+    assert soonest(lab, job, 2) == [("b", 0), ("a", 3600), ("d", math.inf)]
+    assert soonest(lab, job, 2, gang=True) == [("b", 0), ("d", 0), ("a", 3600)]
+
+
+def test_a_job_that_needs_all_cpus_of_a_node_is_expected_to_have_them_though_a_rounded_need_is_more() -> None:
+    lab = Lab("tide", "")
+    lab.tell(registration("a", 2, cpus=17.0))
+    lab.running(1, cpus=1.0, te=True, suspend=SuspendMode.NONE)
+    assert soonest(lab, lab.submit(1, hold=True, cpus=17.0), 1) == [("a", 300)]
 
 
 def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_afterwards() -> None:
@@ -230,8 +267,8 @@ def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_aft
         lab.cluster.handle(event, lab.now)
     lab.now -= 1.0  # the next step comes in the same moment
     lab.submit(1, te=True)
-    tides(lab).rates.renew(lab.now)
-    there = tides(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
+    index_of(lab).rates.renew(lab.now)
+    there = index_of(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
     assert [candidate.node for candidate in there] == ["a"]
 
 
@@ -404,6 +441,62 @@ def test_a_pass_looks_at_a_bounded_number_of_the_jobs_that_wait(monkeypatch: pyt
         lab.submit(1, cpus=1.0 + number / 1000, name=f"{number}")
         asked.append(calls[0])
     assert max(asked[2 * MOST_LOOKED_AT :]) <= max(asked[:MOST_LOOKED_AT])
+
+
+@pytest.mark.replaces
+def test_a_due_job_is_told_when_it_gets_room_after_a_look_at_a_bounded_number_of_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = set[str]()
+
+    def noted(draft: Any, job: Job, given: Any, id: NodeId) -> bool:
+        looked_at.add(id)
+        return could_make_room(draft, job, given, id)
+
+    names = string.ascii_letters
+    lab = lab_of(nodes=names, bound="1")
+    jobs = [lab.running(1, suspend=SuspendMode.NONE, time_limit_s=40_000.0) for _ in names[1:]]
+    lab.running(1, suspend=SuspendMode.NONE, time_limit_s=1500.0)
+    waiting = lab.submit(1, time_limit_s=600.0)
+    monkeypatch.setattr(kept_room, "could_make_room", noted)
+    lab.wait(700)
+    assert "it is due, and gets room in about 13 min" in waiting.reason
+    assert len(looked_at) <= MOST_COMPARED < len(jobs)
+
+
+@pytest.mark.replaces
+def test_a_job_that_nobody_was_to_step_aside_for_is_weighed_again_where_figures_were_renewed_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = set[str]()
+
+    def noted(draft: Any, other: Job, min_run_s: float) -> bool:
+        asked.add(other.id)
+        return may_be_preempted(draft, other, min_run_s)
+
+    monkeypatch.setattr(victims, "may_be_preempted", noted)
+    lab = lab_of(nodes="abcdefgh")
+    jobs = {lab.running(1).id for _ in range(8)}
+    lab.submit(1, time_limit_s=1000.0)
+    assert asked == jobs
+    asked.clear()
+    lab.submit(1)
+    assert asked == set()
+    lab.wait(61)
+    lab.submit(1)
+    assert asked == jobs
+
+
+def test_a_job_that_nobody_was_to_step_aside_for_gets_room_once_it_has_waited_for_long_enough() -> None:
+    lab = lab_of(nodes="abcdefgh")
+    jobs = [lab.running(1) for _ in range(8)]
+    lab.submit(1, time_limit_s=1000.0)
+    waited_s = 0
+    while not any(job.state is JobState.SUSPENDING for job in jobs):
+        lab.wait(20)
+        lab.submit(1)
+        waited_s += 20
+    assert 200 < waited_s < 400
 
 
 class Adversary:

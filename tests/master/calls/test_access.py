@@ -21,6 +21,12 @@ from tests.master.methods import Method, all_methods
 from tests.master.world import Master, a_master, make_spec
 
 METHODS = list(all_methods())
+CHANGES = {
+    "AddUser", "BelieveSilence", "Cancel", "CancelReservation", "Change", "ConfirmDead", "Connect", "CreateToken",
+    "DrainNode", "Drill", "EndNode", "EndStray", "Hold", "ImportUsers", "InviteNode", "Join", "Quiesce", "Release",
+    "Reload", "Remove", "RemoveNode", "RemoveUser", "Requeue", "ReserveGpus", "Resize", "Resume", "ResumeNode",
+    "RevokeNode", "RevokeToken", "SetUser", "Submit", "Suspend", "TestNotice", "UploadSnapshot",
+}  # fmt: skip
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -93,6 +99,11 @@ def bearer(token: str):
 
 def test_every_method_is_in_the_table_and_the_table_has_no_other():
     assert {method.path for method in METHODS} == set(ACCESS)
+
+
+def test_no_method_that_changes_something_counts_as_a_read():
+    others = {method.path.rpartition("/")[2] for method in METHODS if ACCESS[method.path] is not Access.AGENT}
+    assert others - {path.rpartition("/")[2] for path in READS} == CHANGES
 
 
 async def test_a_method_that_counts_as_a_read_changes_nothing_even_for_an_admin(tmp_path):

@@ -9,7 +9,7 @@ from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobId
-from ebbtide_core.planning.room_rates import weight_of
+from ebbtide_core.planning.tide.room_rates import weight_of
 
 Entry = tuple[float, int, Job]
 """A job by its outlook, or by the Unix time at which it is due; then by submission."""
@@ -40,7 +40,7 @@ class TideQueue(Queue):
     """The waiting jobs by their outlooks when they came, or when these last changed much.
 
     A job is due once the time since its submit reaches ``bound`` times its expected length. Adding or removing a job
-    costs a binary search. `Tides` sets ``outlooks``.
+    costs a binary search. `TideIndex` sets ``outlooks``.
     """
 
     outlooks: Outlooks

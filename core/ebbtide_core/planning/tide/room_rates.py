@@ -3,13 +3,14 @@
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
 those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
 the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. GPUs, CPUs and
-memory are counted. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old, those of
+memory are counted. By the same figures the nodes are sorted by when room for a demand appears there first, whoever
+takes it. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old, those of
 `MOST_RENEWED` nodes in a pass.
 """
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -28,7 +29,7 @@ FRESH_S: Final = 60.0
 MOST_RENEWED: Final = 32
 """The nodes whose figures one pass renews because of their age."""
 MOST_DEMANDS: Final = 512
-"""The demands of which the rates are kept."""
+"""The demands of which the rates are kept, and those for which the nodes are sorted."""
 TINY: Final = 1e-6
 """The CPUs that may be missing, because sums of fractions are not exact."""
 NEXT_TO_NOTHING: Final = 1e-9
@@ -99,9 +100,11 @@ class Preemptible:
     """The least price of a delay among these jobs."""
     left_s: float
     """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
+    gpus: int
+    """The GPUs of the node that are promised to them."""
 
 
-NONE: Final = Preemptible(float("inf"), -float("inf"))
+NONE: Final = Preemptible(float("inf"), -float("inf"), 0)
 """The bounds of no job."""
 
 
@@ -115,6 +118,16 @@ class Candidate(NamedTuple):
     node: NodeId
     left_s: float
     """The most seconds that one of these jobs is expected to take beyond what stepping aside costs it."""
+
+
+class FirstRoom(NamedTuple):
+    """When room for a demand appears first on a node."""
+
+    in_s: float
+    """The seconds until then, from when the figures of the node were renewed; infinite if it never does."""
+    number: int
+    """The place of the node among all nodes, which orders those of one time."""
+    node: NodeId
 
 
 Resources = tuple[int, float, float]
@@ -140,12 +153,22 @@ class _NodeRates:
         """Return how often room appears if no other job takes it."""
         if rate := self.alone(needed):
             return rate
+        first_s = self.first_s(needed)
+        return 1 / first_s if first_s else 0.0
+
+    def first_s(self, needed: Resources) -> float:
+        """Return the time per completion of the last job that has to end for what is ``needed``.
+
+        It is 0 if none has to, and infinite if all of them do not suffice.
+        """
         (gpus, cpus, mem_bytes), nothing = self.idle, (0, 0.0, 0.0)
+        if _suffice(self.idle, nothing, needed):
+            return 0.0
         for left_s, has in self.held:
             gpus, cpus, mem_bytes = gpus + has[0], cpus + has[1], mem_bytes + has[2]
             if _suffice((gpus, cpus, mem_bytes), nothing, needed):
-                return 1 / left_s
-        return 0.0
+                return left_s
+        return float("inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +183,15 @@ class _Rates:
     sum: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class _FirstRooms:
+    """When room for one demand appears first, by node and in order; that of ``stale`` nodes is to be computed again."""
+
+    of_node: dict[NodeId, FirstRoom] = field(default_factory=dict)
+    in_order: list[FirstRoom] = field(default_factory=list)
+    stale: dict[NodeId, None] = field(default_factory=dict)
+
+
 class RoomRates:
     """The figures of all nodes of a pool, and their sums; each pass renews them first."""
 
@@ -169,8 +201,12 @@ class RoomRates:
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
         self._rates: dict[tuple[Resources, bool], _Rates] = {}
+        self._first_rooms: dict[tuple[Resources, bool], _FirstRooms] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
+        self.renewals = 0
+        self.renewal_of: dict[NodeId, int] = {}
+        """The number of the renewal in which each node's figures were renewed."""
         self._numbers: dict[NodeId, int] = {}
         """The order in which nodes came, which orders those of one price."""
         self._by_price: dict[int, list[Candidate]] = {}
@@ -185,8 +221,8 @@ class RoomRates:
 
         ``passed`` says that smaller jobs wait, too.
         """
-        gpus, spec = -(-job.gpus_min // WHOLE), job.spec
-        rate = self._rate((gpus, _rounded_up(spec.cpus), _rounded_up(spec.mem_bytes)), passed)
+        gpus = -(-job.gpus_min // WHOLE)
+        rate = self._rate(_demand(job, gpus), passed)
         if not rate and not passed:  # a gang: the nodes together have to have as many
             whole = [(len(self._state.books.usable[id].slices), node) for id, node in self._nodes.items()]
             rate = sum([node.together((most, 0.0, 0.0)) * most for most, node in whole]) / max(1, gpus)
@@ -209,6 +245,33 @@ class RoomRates:
             rates.sum = sum(rates.of_node.values())
         return rates.sum
 
+    def soonest_first(self, job: Job, gpus: int, *, gang: bool) -> Sequence[FirstRoom]:
+        """Return all nodes in the order in which they are expected to have ``gpus`` for ``job``, whoever takes them.
+
+        A ``gang`` takes fewer of a node that has fewer. The order is that of figures which may be old, of an amount of
+        CPUs and memory that is rounded up; so who needs the first node compares some.
+        """
+        key = (_demand(job, gpus), gang)
+        rooms = self._first_rooms.get(key)
+        if rooms is None:
+            if len(self._first_rooms) >= MOST_DEMANDS:
+                self._first_rooms.clear()
+            rooms = self._first_rooms[key] = _FirstRooms(stale=dict.fromkeys(self._nodes))
+        for id in rooms.stale:
+            if (known := rooms.of_node.pop(id, None)) is not None:
+                del rooms.in_order[bisect_left(rooms.in_order, known)]
+            if id in self._nodes:
+                first = rooms.of_node[id] = FirstRoom(self._first_s(id, *key), self._numbers[id], id)
+                insort(rooms.in_order, first)
+        rooms.stale.clear()
+        return rooms.in_order
+
+    def _first_s(self, id: NodeId, needed: Resources, gang: bool) -> float:
+        """Return when what is ``needed`` appears on the node first; what it has in all suffices for a rounded need."""
+        node, (gpus, cpus, mem_bytes) = self._state.books.usable[id], needed
+        most = min(gpus, len(node.slices)) if gang else gpus
+        return self._nodes[id].first_s((most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes)))
+
     def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool) -> Iterator[Candidate]:
         """Yield the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
@@ -225,6 +288,11 @@ class RoomRates:
             if found.node not in seen:
                 yield found
 
+    def most_gpus(self, node: NodeId, priority: int) -> int:
+        """Return how many GPUs ``node`` has idle, or promised to jobs of ``priority`` or less urgent ones."""
+        figures = self._nodes[node]
+        return figures.idle[0] + sum([there.gpus for other, there in figures.preemptible.items() if other >= priority])
+
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
         usable = self._state.books.usable
@@ -234,20 +302,24 @@ class RoomRates:
             self._changed.add(id)
         if not self._changed and self._nodes.keys() == usable.keys():
             return
+        self.renewals += 1
         gone, renewed = self._nodes.keys() - usable.keys(), list[NodeId]()
         for id in gone:
             self._sort(id, {})
-            del self._nodes[id], self._renewed[id]
+            del self._nodes[id], self._renewed[id], self.renewal_of[id]
         new = () if len(self._nodes) == len(usable) else [id for id in usable if id not in self._nodes]
         for id in [*sorted(self._changed & usable.keys() - {*new}), *new]:
             figures = self._figures(usable[id], now)
             self._sort(id, figures.preemptible)
             self._nodes[id] = figures
             self._renewed.pop(id, None)
-            self._renewed[id] = now
+            self._renewed[id], self.renewal_of[id] = now, self.renewals
             renewed.append(id)
+        stale = dict.fromkeys([*gone, *renewed])
         for rates in self._rates.values():
-            rates.stale.update(dict.fromkeys([*gone, *renewed]))
+            rates.stale.update(stale)
+        for rooms in self._first_rooms.values():
+            rooms.stale.update(stale)
         self._changed.clear()
 
     def _sort(self, id: NodeId, preemptible: Mapping[int, Preemptible]) -> None:
@@ -266,11 +338,14 @@ class RoomRates:
         for id in sorted(node.planned):
             job = self._state.jobs[id]
             outlook = self._outlooks.of(job, now)
-            held.append((max(1.0, outlook.left_s), _held_on(job, node.id)))
+            has = _held_on(job, node.id)
+            held.append((max(1.0, outlook.left_s), has))
             if job.preemptible:
                 known = preemptible.get(job.priority, NONE)
                 preemptible[job.priority] = Preemptible(
-                    min(known.price, price(job, outlook)), max(known.left_s, outlook.left_s - cost_s(job))
+                    min(known.price, price(job, outlook)),
+                    max(known.left_s, outlook.left_s - cost_s(job)),
+                    known.gpus + has[0],
                 )
         held.sort()
         use = node.promised
@@ -290,6 +365,11 @@ def _held_on(job: Job, node: NodeId) -> Resources:
         if piece.node == node:
             gpus, cpus, mem_bytes = gpus + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
     return gpus, cpus, mem_bytes
+
+
+def _demand(job: Job, gpus: int) -> Resources:
+    """Return so many GPUs with the CPUs and the memory of ``job``, rounded up."""
+    return gpus, _rounded_up(job.spec.cpus), _rounded_up(job.spec.mem_bytes)
 
 
 def _suffice(idle: Resources, more: Resources, needed: Resources) -> bool:

@@ -1,0 +1,157 @@
+"""Weighs whether others step aside for a job: whether that costs less than that the job waits."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.planning.draft import Draft
+from ebbtide_core.planning.preemption import Choice, Nodes, could_make_room, may_be_preempted, minimal_set, suffice
+from ebbtide_core.planning.tide.foresight import Foresight
+from ebbtide_core.planning.tide.index import Search
+from ebbtide_core.planning.tide.room_rates import (
+    NEXT_TO_NOTHING,
+    Candidate,
+    at_risk_s,
+    cost_s,
+    may_ask_equals,
+    price,
+    save_s,
+)
+
+PATIENCE: Final = 0.01
+"""The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
+TWICE: Final = 2.0
+"""How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
+MOST_TRIED: Final = 32
+"""The nodes, the cheapest first, on which a job looks for less urgent ones that step aside; once it has found some, it
+looks at a quarter of the rest.
+"""
+MOST_WEIGHED: Final = 4
+"""The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
+
+
+class Victims:
+    """Chooses who steps aside, in one pass.
+
+    ``bound`` is how many times as long as a due job its victims have to be expected to take, ``min_run_s`` for how long
+    a resumed job is spared.
+    """
+
+    def __init__(self, draft: Draft, foresight: Foresight, bound: float, min_run_s: float) -> None:
+        self._draft = draft
+        self._foresight = foresight
+        self._bound = bound
+        self._min_run_s = min_run_s
+        self.weighed = 0
+        """For how many jobs of one priority nodes were looked at."""
+
+    @property
+    def are_enough(self) -> bool:
+        """Return whether as many jobs were weighed as may be."""
+        return self.weighed >= MOST_WEIGHED
+
+    def choose(self, job: Job, wait_s: float, *, due: bool) -> Choice | None:
+        """Return whose stepping aside costs less than a wait of ``wait_s`` costs ``job``; None if nobody's does."""
+        if self.are_enough:
+            return None
+        mine = self._foresight.outlook(job)
+        worth = price(job, mine)
+        longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self._bound) if due else math.inf
+        index, less_urgent = self._foresight.index, wait_s > PATIENCE * mine.left_s
+        nodes = index.rates.cheapest_first(job.priority, equals=longer < math.inf, less_urgent=less_urgent)
+        first = next(nodes, None)
+        if first is None or first.price * mine.left_s >= worth * wait_s:
+            return None
+        self.weighed += 1
+        search, since = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
+        if (vain := index.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
+            search, since = replace(vain, renewal=index.rates.renewals), vain.renewal
+        best = self._best_choice(job, chain([first], nodes), since, worth, wait_s, longer)
+        if best is None and not self._draft.trial.is_gang(job):
+            index.in_vain[job.id] = search
+        return best
+
+    def _best_choice(
+        self, job: Job, nodes: Iterator[Candidate], since: int, worth: float, wait_s: float, longer: float
+    ) -> Choice | None:
+        """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
+
+        Only nodes whose figures were renewed after the renewal ``since`` are looked at.
+        What bounds the choice on a node is mostly less than a minute old, in which a price hardly falls by half. Half
+        of it times `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be
+        cheaper.
+        """
+        best, least, left_s = None, worth * wait_s, self._foresight.outlook(job).left_s
+        longer_s = left_s * (longer if longer < math.inf else TWICE)
+        if self._draft.trial.is_gang(job):
+            everywhere = {
+                other.id: other
+                for candidate in nodes
+                if candidate.left_s > longer_s
+                for other in self._able(job, candidate.node, longer)
+            }
+            found = self._cheapest(job, None, [*everywhere.values()], worth, least)
+            return None if found is None else found[1]
+        rates, tried, need = self._foresight.index.rates, 0, -(-job.gpus_min // WHOLE)
+        from_priority = job.priority + (longer == math.inf)
+        for cheapest, _, id, most_s in nodes:
+            at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
+            if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
+                break
+            if rates.renewal_of[id] <= since or rates.most_gpus(id, from_priority) < need:
+                continue
+            if most_s > longer_s and (able := self._able(job, id, longer)):
+                if most_s == math.inf:
+                    tried += 1 if best is None else 4
+                found = self._cheapest(job, (id,), able, worth, least)
+                if found is not None:
+                    least, best = found
+        return best
+
+    def _able(self, job: Job, id: NodeId, longer: float) -> list[Job]:
+        """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
+        node, need, there = self._draft.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._foresight.planned_on(id)
+        left = 0 if self._draft.trial.is_gang(job) else need - node.idle(self._draft.trial.use(id))
+        if sum([gpus for gpus, _ in there]) < left:
+            return []
+        able = [entry for entry in there if (entry[0] or not need) and self._may_step_aside(entry[1], job, longer)]
+        return [] if sum([gpus for gpus, _ in able]) < left else [other for _, other in able]
+
+    def _may_step_aside(self, other: Job, job: Job, longer: float) -> bool:
+        """Return whether ``other`` may be preempted for ``job`` if it pays."""
+        if other.priority < job.priority or (other.gpus_min and not job.gpus_min):
+            return False
+        if other.priority == job.priority:
+            if not other.running or longer == math.inf or other.id in self._foresight.index.was_due:
+                return False
+            if self._foresight.outlook(other).left_s <= longer * self._foresight.outlook(job).left_s + cost_s(other):
+                return False
+        return may_be_preempted(self._draft, other, self._min_run_s)
+
+    def _loss(self, other: Job, job: Job) -> float:
+        """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
+        mine, theirs = self._foresight.outlook(job), self._foresight.outlook(other)
+        loss = TWICE * price(other, theirs) * (mine.left_s + cost_s(other) + at_risk_s(other, theirs))
+        return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
+
+    def _cheapest(
+        self, job: Job, nodes: Nodes, there: list[Job], worth: float, least: float
+    ) -> tuple[float, Choice] | None:
+        """Return the cheapest victims on ``nodes`` and what they cost, if that is less than ``least``; else None."""
+        losses = sorted([(self._loss(other, job), other.sequence, other) for other in there])
+        able = [other for loss, _, other in losses if loss + worth * save_s(other) < least]
+        rooms = [room for other in able if (room := self._draft.allocation(other)) is not None]
+        if not able or (nodes is not None and not could_make_room(self._draft, job, rooms, nodes[0])):
+            return None
+        alone = next(([other] for other in able if suffice(self._draft, job, [other], nodes)), None)
+        victims = alone or minimal_set(self._draft, job, able, nodes)
+        if not victims:
+            return None
+        cost = sum([self._loss(other, job) for other in victims]) + worth * max(map(save_s, victims))
+        if any(other.priority > job.priority for other in victims):
+            cost += worth * PATIENCE * self._foresight.outlook(job).left_s
+        return (cost, (victims, nodes)) if cost < least else None
