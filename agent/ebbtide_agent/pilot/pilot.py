@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.gpu_use.telemetry import Telemetry
