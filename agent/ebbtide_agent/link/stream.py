@@ -143,6 +143,7 @@ class MasterStream:
             self._attempts.renew(sent)
         if heard.heartbeat_s:
             self._beat_every(heard.heartbeat_s)
+        self._telemetry.note_heard()
         if heard.wanted:
             self._telemetry.note_wanted()
 
