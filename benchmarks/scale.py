@@ -116,6 +116,7 @@ class Agent(Node):
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     welcomed: asyncio.Event = field(default_factory=asyncio.Event)
     heard_at: float = 0.0
+    pause_s: float = 0.0
 
     async def attach(self, channel: Any) -> None:
         """Serve one stream until it breaks."""
@@ -127,9 +128,11 @@ class Agent(Node):
                 match message.WhichOneof("body"):
                     case "welcome":
                         self.welcomed.set()
-                        beating = asyncio.create_task(self._beat(call, message.welcome.heartbeat_s))
+                        self.pause_s = message.welcome.heartbeat_s
+                        beating = asyncio.create_task(self._beat(call))
                     case "heard":
                         self.heard_at = self.heard_at or time.monotonic()
+                        self.pause_s = message.heard.heartbeat_s or self.pause_s
                     case "launch":
                         self.running[message.launch.job_id] = message.launch.attempt
                         await self._tell(call, message.launch, agent_pb2.ATTEMPT_PHASE_RUNNING)
@@ -148,13 +151,13 @@ class Agent(Node):
         async with self.writing:
             await call.write(agent_pb2.AgentMessage(status=status(order.job_id, order.attempt, phase)))
 
-    async def _beat(self, call: Any, pause_s: float) -> None:
+    async def _beat(self, call: Any) -> None:
         # The second heartbeat comes after a part of the pause, for agents do not start all at once.
-        due = time.monotonic() - pause_s * random.Random(self.name).random()
+        due = time.monotonic() - self.pause_s * random.Random(self.name).random()
         for number in itertools.count(1):
             async with self.writing:
                 await call.write(self.script.beat(self.name, number))
-            due += pause_s
+            due += self.pause_s
             await asyncio.sleep(due - time.monotonic())
 
 
@@ -317,7 +320,7 @@ async def measured(home: Path, nodes: int, waiting: int, seconds: float, whole: 
             registered_s=max(each["registered_s"] for each in said),
             registered_cpu_s=registered_cpu_s,
             heartbeat_core=core,
-            heartbeat_ms=1e3 * core / sum(1 / interval_s(number) for number in range(nodes)),
+            heartbeat_ms=1e3 * core * interval_s(nodes) / nodes,
             rss_mib=rss / 2**20,
             rss_with_jobs_mib=with_jobs / 2**20,
             lost_s=lost_s,

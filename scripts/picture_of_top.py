@@ -12,7 +12,7 @@ from ebbtide_agent.jsonfile import write_json
 from ebbtide_cli.demo.svg import write_svg
 from ebbtide_cli.top.feed import Feed
 from ebbtide_cli.top.frame import frame
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/figures/top.svg"

@@ -26,6 +26,7 @@ ROOTS = {
     "client": "ebbtide_cli",
     "sdk": "ebbtide",
     "protos": "ebbtide_protos",
+    "machine": "ebbtide_machine",
 }
 OF_A_SUBMIT = ("SubmitRequest", "JobSpec", "JobSubmitted", "Launch", "Intent")
 """The types that carry a job's request from `ebb submit` to the process: what names one of them is on the way."""

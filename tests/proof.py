@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 from ebbtide_cli.masters.credentials import ProvenChannel
+from ebbtide_machine.process import Identity
 from ebbtide_protos import home_socket
-from ebbtide_protos.process import Identity
 
 
 def proven(channel: Any, home: Path) -> Any:

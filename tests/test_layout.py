@@ -14,6 +14,7 @@ ROOTS = {
     "client": "ebbtide_cli",
     "sdk": "ebbtide",
     "protos": "ebbtide_protos",
+    "machine": "ebbtide_machine",
 }
 
 

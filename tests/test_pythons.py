@@ -8,7 +8,7 @@ import pytest
 from tests.interpreters import interpreters
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-FOLDERS = ["sdk", "core", "protos", "master", "agent", "client", "simulator"]
+FOLDERS = ["sdk", "core", "machine", "protos", "master", "agent", "client", "simulator"]
 KNOWN = [version for version in interpreters() if version.split(".")[1] != "10"]
 OURS = [pytest.param(version, marks=() if version in (KNOWN[0], KNOWN[-1]) else pytest.mark.slow) for version in KNOWN]
 IMPORTS = """

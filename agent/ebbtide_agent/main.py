@@ -13,10 +13,10 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from ebbtide_protos.lock import locked
-from ebbtide_protos.place import NotTrusted, make_folder
-from ebbtide_protos.process import Identity
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.lock import locked
+from ebbtide_machine.place import NotTrusted, make_folder
+from ebbtide_machine.process import Identity
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation
 

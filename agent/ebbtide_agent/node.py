@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 
 from ebbtide_agent.processes import cgroup
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.jsonfile import read_json

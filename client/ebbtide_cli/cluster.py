@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts

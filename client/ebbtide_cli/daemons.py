@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Final
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, USAGE, Failure

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ebbtide_protos.place import NotTrusted, check_file
-from ebbtide_protos.process import Identity, boot_id
+from ebbtide_machine.place import NotTrusted, check_file
+from ebbtide_machine.process import Identity, boot_id
 
 
 class Home(NamedTuple):

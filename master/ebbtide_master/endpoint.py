@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
 from ebbtide_core.views.ledger import Ledger
+from ebbtide_machine.place import NotTrusted
 from ebbtide_protos import home_socket
-from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 from ebbtide_protos.version import VERSION
 

@@ -1,1 +1,4 @@
 """Ebbtide's wire protocol (gRPC), one sub-package per protocol version."""
+
+RETRY_KEY = "ebb-retry-after-s"
+"""Key in the trailing metadata of a refusal that soon ends; its value is the number of seconds to wait."""

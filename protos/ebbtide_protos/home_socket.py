@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.place import NotTrusted, check_folder, make_folder
+from ebbtide_machine.place import NotTrusted, check_folder, make_folder
 
 FOLDER: Final = "run"
 NAME: Final = "master.sock"

@@ -209,8 +209,10 @@ class Borrower:
         """Yield what happens to nodes now."""
         if self._is_over:
             return
+        due = []
         while self._due and self._due[0][0] <= now:
-            _, _, what, id = heapq.heappop(self._due)
+            due.append(heapq.heappop(self._due))
+        for _, _, what, id in due:  # what follows from these at this very time comes after a pass
             if (lent := self._lent.get(id)) is not None:
                 yield from self._happen(what, lent, cluster, now)
         yield from self._forget(cluster)

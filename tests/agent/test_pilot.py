@@ -144,8 +144,10 @@ class _NoGpus:
 
 @pytest.fixture
 def running(tmp_path, monkeypatch) -> Iterator[object]:
-    def make(lent: Lent, said: agent_pb2.Loan | None = None) -> Lending:
-        return Lending(tmp_path, monkeypatch, lent, said)
+    def make(lent: Lent, said: agent_pb2.Loan | None = None, *, heard: bool = False) -> Lending:
+        lending = Lending(tmp_path, monkeypatch, lent, said)
+        lending.telemetry.heard_at = time.monotonic() - 10.0 if heard else None
+        return lending
 
     return make
 
@@ -204,7 +206,7 @@ async def test_what_is_left_when_the_time_is_over_is_said(running) -> None:
 
 
 async def test_a_node_is_given_back_only_after_it_was_idle_for_long_enough(running) -> None:
-    lending = running(Lent(idle_s=0.5))
+    lending = running(Lent(idle_s=0.5), heard=True)
     lending.left = [agent_pb2.AttemptStatus(job_id="1")]
     serving = asyncio.create_task(lending.pilot.run())
     await asyncio.sleep(0.8)
@@ -215,8 +217,27 @@ async def test_a_node_is_given_back_only_after_it_was_idle_for_long_enough(runni
     assert lending.notice() <= IDLE_S
 
 
+async def test_a_node_is_not_idle_before_the_master_has_heard_it_and_its_first_job_could_have_come(
+    running, monkeypatch
+) -> None:
+    monkeypatch.setattr(pilot_module, "FIRST_S", 0.5)
+    lending = running(Lent(idle_s=0.0))
+    serving = asyncio.create_task(lending.pilot.run())
+    await asyncio.sleep(0.3)
+    assert not serving.done()
+    lending.telemetry.note_heard()
+    heard_at = time.monotonic()
+    assert await serving == []
+    assert time.monotonic() - heard_at >= 0.4
+
+
+async def test_a_node_that_no_master_hears_is_given_back_after_a_while(running, monkeypatch) -> None:
+    monkeypatch.setattr(pilot_module, "UNHEARD_S", 0.2)
+    assert await running(Lent(idle_s=0.1)).pilot.run() == []
+
+
 async def test_a_node_that_a_job_waits_for_together_with_others_is_not_idle(running) -> None:
-    lending = running(Lent(idle_s=0.2))
+    lending = running(Lent(idle_s=0.2), heard=True)
     lending.telemetry.note_wanted()
     serving = asyncio.create_task(lending.pilot.run())
     await asyncio.sleep(0.6)
@@ -239,7 +260,7 @@ async def test_an_end_that_slurm_says_late_is_taken_in(running, monkeypatch) -> 
 
 
 async def test_a_notice_of_an_earlier_agent_does_not_end_a_new_one(running, tmp_path) -> None:
-    first = running(Lent(idle_s=0.0))
+    first = running(Lent(idle_s=0.0), heard=True)
     await first.pilot.run()
     second = running(Lent(idle_s=60.0))
     serving = asyncio.create_task(second.pilot.run())

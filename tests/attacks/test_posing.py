@@ -19,7 +19,7 @@ from ebbtide_agent.processes.process_scan import look_into
 from ebbtide_core.events import StrayFound
 from ebbtide_core.model.types import AttemptRef, NodeId
 from ebbtide_core.nodes.strays import AttemptReport, after_report
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.agent.supervisor.conftest import MakeNode
 from tests.agent.supervisor.node import RUNNING, order, python

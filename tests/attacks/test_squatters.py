@@ -16,8 +16,8 @@ from ebbtide_agent.link import joined
 from ebbtide_agent.link.endpoint import Endpoint, NoMaster, local_master
 from ebbtide_agent.link.joined import Joined
 from ebbtide_cli.home import Home
+from ebbtide_machine.place import NotTrusted
 from ebbtide_protos import home_socket
-from ebbtide_protos.place import NotTrusted
 
 from tests.certificates import a_certificate, an_authority
 from tests.e2e.cluster import EBB, wait_for

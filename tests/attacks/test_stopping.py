@@ -16,7 +16,7 @@ from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.supervisor.sealing import settling
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervisor.node import EXITED, REFUSED, RUNNING, Node, python

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
-from ebbtide_protos import home_socket
-from ebbtide_protos.later import RETRY_KEY
+from ebbtide_protos import RETRY_KEY, home_socket
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30

@@ -15,7 +15,7 @@ from ebbtide_cli.home import Home
 from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.verbs import up
 from ebbtide_cli.verbs.up import UpRequest
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.client.runs import Ebb, start_ebb
 

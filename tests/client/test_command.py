@@ -22,7 +22,7 @@ from ebbtide_cli.commands.verb import ebb as program
 from ebbtide_cli.daemons import stop_process
 from ebbtide_cli.errors import Failure
 from ebbtide_cli.overview import VERBS, overview
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.certificates import an_authority
 from tests.client.runs import modules_of, read_terminal, start_ebb

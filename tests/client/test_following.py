@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from tests.client.runs import start_ebb
 from tests.client.scripted_master import ScriptedMaster, make_job
+from tests.e2e.cluster import wait_for
 
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED")
 
@@ -123,9 +124,9 @@ def test_a_restart_of_the_master_is_bridged_and_nothing_is_printed_twice(master,
         assert read_lines(process, 1) == ["17.1: last words"]
         master.print("17.0", b"after\n")
         assert read_lines(process, 1) == ["17.0: after"]
+        wait_for("the array is watched", lambda: len(master.sent("WatchJobs")) == 1 + unheard)
         assert finish(master, process, 2) == ([], "")
     assert (process.returncode, master.dying, master.mute) == (0, 0, 0)
-    assert len(master.sent("WatchJobs")) == 1 + unheard
 
 
 def test_a_log_that_cannot_be_read_is_named_and_the_others_are_followed(master, home):

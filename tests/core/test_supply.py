@@ -8,6 +8,7 @@ from ebbtide_core.supply.supply import (
     AGAIN_S,
     BETWEEN_LOANS_S,
     KNOWN_S,
+    LEFT_S,
     LONGEST_PAUSE_S,
     NOT_NEEDED_S,
     REMEMBERED,
@@ -43,9 +44,15 @@ class Lab:
         self.now += after_s
         return [action.id for action in self.supply.decide(demand, self.now) if isinstance(action, CallOff)]
 
-    def hears(self, up: tuple[str, ...] | None = (), after_s: float = 1.0, **facts: LenderFacts) -> None:
+    def hears(
+        self,
+        up: tuple[str, ...] | None = (),
+        after_s: float = 1.0,
+        left: tuple[str, ...] = (),
+        **facts: LenderFacts,
+    ) -> None:
         self.now += after_s
-        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now)
+        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, left)
 
     def phase(self, number: int = 1) -> LoanPhase:
         return self.supply.loans[f"hpc-{number}"].phase
@@ -190,6 +197,40 @@ def test_a_loan_whose_node_fell_silent_is_given_back_after_a_while_and_is_no_fai
     assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == ("its node was silent for 600 s", ["hpc-1"])
     lab.hears(_1=OVER)
     assert (lab.supply.loans["hpc-1"].reason, lab.supply.failures) == ("its node was silent for 600 s", 0)
+
+
+def test_a_loan_whose_node_has_left_is_given_back_soon() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears(_1=RUNS, left=("hpc-1",))
+    lab.hears(_1=RUNS, left=("hpc-1",), after_s=LEFT_S - 1)
+    assert lab.calls_off() == []
+    lab.hears(_1=RUNS, left=("hpc-1",), after_s=2.0)
+    assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == ("its node has left", ["hpc-1"])
+
+
+def test_a_loan_that_had_ended_and_that_a_restored_lender_lists_again_is_called_off_at_once() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears(_1=OVER)
+    lab.hears(_1=RUNS)
+    assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == (
+        "it had ended, and the lender has it again",
+        ["hpc-1"],
+    )
+
+
+@pytest.mark.parametrize("up", [("hpc-1",), None])
+def test_a_loan_that_was_taken_for_ended_and_may_have_a_node_is_not_called_off(up: tuple[str, ...] | None) -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=("hpc-1",))
+    lab.hears(up=up)
+    assert lab.phase() is LoanPhase.ENDED
+    lab.hears(_1=RUNS, up=up)
+    assert lab.calls_off(1) == []
 
 
 def test_a_node_that_speaks_again_has_not_been_silent() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from ebbtide_machine.place import NotTrusted
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import User
 from ebbtide_protos import home_socket
-from ebbtide_protos.place import NotTrusted
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_web import serve as serving
 from ebbtide_web.access.sessions import Links

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ebbtide_protos.place import NotTrusted
+from ebbtide_machine.place import NotTrusted
 from ebbtide_web.access import unix_socket
 from ebbtide_web.access.unix_socket import NoSocketError, listen_at
 

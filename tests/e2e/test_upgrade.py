@@ -21,14 +21,14 @@ WITHOUT_TOKENS = "94d509c"
 """The last version in which nobody had to prove who they are, and whose journal held the environments of jobs."""
 BEFORE = "before"
 """This code as the version of the protocol before it: of the real ones of that version none speaks with tokens yet."""
-FOLDERS = ("core", "protos", "master", "agent", "simulator", "client", "sdk")
+FOLDERS = ("core", "machine", "protos", "master", "agent", "simulator", "client", "sdk")
 JOB = "trap 'exit 85' TERM; echo $$ > {name}.pid; until [ -e {name}.end ]; do sleep 0.05; done; exit 7"
 NODE = "n1"
 
 
 def check_out(code: Path, commit: str) -> None:
     code.mkdir()
-    archive = subprocess.run(["git", "archive", commit, *FOLDERS], cwd=REPOSITORY, capture_output=True, check=True)
+    archive = subprocess.run(["git", "archive", commit], cwd=REPOSITORY, capture_output=True, check=True)
     subprocess.run(["tar", "-x"], cwd=code, input=archive.stdout, check=True)
 
 

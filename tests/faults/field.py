@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import client_pb2
 
 from tests.e2e.cluster import ANY_ACCOUNT

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,6 +89,16 @@ class FaultyPods:
         return ""
 
 
+@dataclass(frozen=True)
+class SlurmJob:
+    """A loan as Slurm lists it."""
+
+    loan: str
+    state: str
+    node: str
+    job: str
+
+
 class FaultySlurm:
     """A real Slurm, which is looked at all the time, and of which the supplier's questions are counted."""
 
@@ -102,6 +113,9 @@ class FaultySlurm:
         self._confirmed = self._resumed = 0
         self._released = set[str]()
         self._highest = 0
+        self._have_run = set[tuple[str, str]]()
+        self._ghosts_since: dict[str, float] = {}
+        self._longest_ghost_s = 0.0
         self._unknown_since: dict[str, float] = {}
         self.cluster = borrower.cluster
         self.wrong: list[str] = []
@@ -128,16 +142,15 @@ class FaultySlurm:
         return True
 
     def _running(self) -> list[tuple[str, str]]:
-        return [(id, node) for id, state, node in self._jobs() if state == "RUNNING"]
+        return [(job.loan, job.node) for job in self._jobs() if job.state == "RUNNING"]
 
-    def _jobs(self) -> list[tuple[str, str, str]]:
-        """Loans that Slurm has, with their states and nodes; none while it does not answer."""
+    def _jobs(self) -> list[SlurmJob]:
+        """Loans that Slurm has; none while it does not answer."""
         try:
-            lines = self._slurm.try_command("squeue", "-h", "-o", "%j|%T|%N").stdout.splitlines()
+            lines = self._slurm.try_command("squeue", "-h", "-o", "%j|%T|%N|%A").stdout.splitlines()
         except subprocess.TimeoutExpired:
             return []
-        found = [line.split("|") for line in lines if line.startswith("ebb-")]
-        return [(name.removeprefix("ebb-"), state, node) for name, state, node in found]
+        return [SlurmJob(*line.removeprefix("ebb-").split("|")) for line in lines if line.startswith("ebb-")]
 
     def _loans(self) -> list[dict[str, Any]]:
         path = self.cluster.home / "supplies" / "hpc" / "loans.json"
@@ -145,22 +158,37 @@ class FaultySlurm:
 
     def look(self) -> None:
         """See whether there is more in Slurm than there may be."""
-        lent, now = self.lent(), time.monotonic()
+        jobs, now = self._jobs(), time.monotonic()
         known = {loan["id"] for loan in self._loans() if loan["phase"] != "ended"}
+        ghosts = {job.loan for job in jobs if self._is_ghost(job)}
+        lent = [job.loan for job in jobs if job.loan not in ghosts]
         self._highest = max(self._highest, len(lent))
         if len(lent) > self._most:
             self.wrong.append(f"{len(lent)} loans, and {self._most} may be: {lent}")
-        self._unknown_since = {id: self._unknown_since.get(id, now) for id in lent if id not in known}
+        self._ghosts_since = {id: self._ghosts_since.get(id, now) for id in ghosts}
+        self._longest_ghost_s = max([self._longest_ghost_s, *(now - since for since in self._ghosts_since.values())])
+        unknown = {job.loan for job in jobs} - known
+        self._unknown_since = {id: self._unknown_since.get(id, now) for id in unknown}
         for id, since in self._unknown_since.items():
             if now - since > ORPHANED_S:
                 self.wrong.append(f"no supplier has known of {id} for {now - since:.0f} s")
+
+    def _is_ghost(self, job: SlurmJob) -> bool:
+        """Return whether a loan runs for Slurm alone: it has had processes, and has none any more.
+
+        A slurmctld that is killed and started goes on with what it had saved before, so it lists loans that have ended.
+        """
+        alive = bool(_tasks_of(job.job))
+        if alive:
+            self._have_run.add((job.loan, job.job))
+        return not alive and job.state == "RUNNING" and (job.loan, job.job) in self._have_run
 
     def help(self) -> None:
         """Do what people do then.
 
         A slurmctld that is killed forgets what it has not saved, gives a number of a job once more, and drains the node
-        where it finds the other one; of a loan that it has forgotten nothing is proved. One that ended just before may
-        be running for it for minutes.
+        where it finds the other one; of a loan that it has forgotten nothing is proved. One whose pilot was killed just
+        before may be running for it for minutes, and the supply waits for ten.
         """
         for node in NODES:
             if "drain" in self._slurm.try_command("sinfo", "-h", "-n", node, "-o", "%T").stdout:
@@ -172,11 +200,13 @@ class FaultySlurm:
                 continue
             if loan["phase"] == "ended" and not loan["proved"]:
                 self._confirmed += self.cluster.ebb("node", "confirm-dead", loan["id"], "--yes", code=None).code == 0
-            elif loan["phase"] == "up" and self.cluster.ebb("supply", "release", loan["id"], code=None).code == 0:
+            elif loan["phase"] == "ended":
+                continue
+            elif self.cluster.ebb("supply", "release", loan["id"], code=None).code == 0:
                 self._released.add(loan["id"])
 
     def lent(self) -> list[str]:
-        return [id for id, _, _ in self._jobs()]
+        return [job.loan for job in self._jobs()]
 
     def said(self) -> str:
         slurm = (self._slurm.try_command(*words).stdout for words in (("squeue", "-a"), ("sinfo", "-N", "-l")))
@@ -194,6 +224,7 @@ class FaultySlurm:
         return (
             f"; {self._highest} of {self._most} loans at most, {self._confirmed} deaths confirmed by hand, "
             f"{len(self._released)} silent loans released, {self._resumed} drained nodes resumed; "
+            f"the longest that Slurm listed a loan without processes was {self._longest_ghost_s:.0f} s; "
             f"{asked['squeue']} squeue and {asked['sbatch']} sbatch of the suppliers in {seconds:.0f} s"
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.faults.interrupt import EXIT_INTERRUPTED, until_interrupted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("core", "master", "agent", "client", "sdk", "protos", "simulator")
+PACKAGES = ("core", "master", "agent", "client", "sdk", "machine", "protos", "simulator")
 PASSED, FAILED = 0, 1
 """What pytest ends with."""
 LONGEST_S = 300.0
@@ -99,7 +99,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the identity of a process: a pid alone names nobody",
-        "protos/ebbtide_protos/process.py",
+        "machine/ebbtide_machine/process.py",
         "yield descriptor if self.is_alive() else None",
         "yield descriptor",
         "tests/agent/processes/test_process_tree.py::test_a_process_that_only_has_the_same_pid_is_not_signalled",

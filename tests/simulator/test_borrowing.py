@@ -162,6 +162,11 @@ def test_policies_go_on_in_borrowed_nodes():
     assert (report.finished, report.preemptions) == (2, 1)
 
 
+def test_a_node_that_is_never_kept_idle_still_gets_the_job_that_it_was_borrowed_for():
+    report = run([job("1", 0, 200.0, 3)], supply(1, time_s=HOUR_S, idle_s=0.0))
+    assert (report.finished, report.supply["loans"]) == (1, 1)
+
+
 # --- always ---
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.accounts import accounts
 from ebbtide_agent.accounts.accounts import Account, AllowedAccounts, NoAccount

@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from ebbtide_protos.process import Identity
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.process import Identity
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.attempts import recovery
 from ebbtide_agent.contract.attempt_dir import AttemptDir

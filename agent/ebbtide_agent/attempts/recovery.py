@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ebbtide_protos.process import Identity, boot_id
+from ebbtide_machine.process import Identity, boot_id
 
 from ebbtide_agent.attempts import survivors
 from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir

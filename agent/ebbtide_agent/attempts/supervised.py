@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from ebbtide.version import CONTRACT
-from ebbtide_protos.process import Identity
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.process import Identity
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.attempts import recovery

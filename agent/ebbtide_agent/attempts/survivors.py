@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.attempts.attempt_ownership import AttemptOwnership, variable
 from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 import ebbtide_agent

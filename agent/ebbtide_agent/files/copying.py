@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from ebbtide import checkpoints, trees
 from ebbtide.checkpoints import MANIFEST, File, InvalidCheckpoint
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, Protocol, TypeVar
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.contract.attempt_dir import attempts_dir, is_job_id

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ebbtide import trees
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account

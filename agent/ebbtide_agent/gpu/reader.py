@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.gpu.backend import DeviceLink, Gpu, GpuBackend, GpuReading, GpuSettings, Kind
 from ebbtide_agent.gpu.xids import words

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ebbtide_protos.process import Identity, boot_id
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.process import Identity, boot_id
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.processes import procfs

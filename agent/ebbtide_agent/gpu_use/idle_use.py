@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 
 from ebbtide_agent.gpu.reader import Readings
 from ebbtide_agent.jsonfile import read_json, write_json

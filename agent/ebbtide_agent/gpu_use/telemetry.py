@@ -55,6 +55,7 @@ class Telemetry:
         self.leaving = False  # whether the machine is about to go down
         self.end = end or NodeEnd()
         self.wanted_at = float("-inf")  # when the master said that jobs wait for this node and others, monotonic
+        self.heard_at: float | None = None  # when the master heard this node for the first time, monotonic
         self._news = asyncio.Event()  # what the master is to hear before it is time for a heartbeat
 
     @property
@@ -66,6 +67,11 @@ class Telemetry:
         """Note that the machine is about to go down, at once or when a notice says; or that it is not, after all."""
         self.leaving = not self.end.look_for_notice() and going
         self._news.set()
+
+    def note_heard(self) -> None:
+        """Note that the master has acknowledged a heartbeat."""
+        if self.heard_at is None:
+            self.heard_at = time.monotonic()
 
     def note_wanted(self) -> None:
         """Note that jobs wait which need this node together with others that are to come."""

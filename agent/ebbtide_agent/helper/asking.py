@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.helper import answer

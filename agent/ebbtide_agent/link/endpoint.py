@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ebbtide_machine.place import NotTrusted, check_file
+from ebbtide_machine.process import Identity
 from ebbtide_protos import home_socket
-from ebbtide_protos.place import NotTrusted, check_file
-from ebbtide_protos.process import Identity
 
 from ebbtide_agent.jsonfile import read_json
 

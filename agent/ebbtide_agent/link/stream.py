@@ -85,6 +85,7 @@ class MasterStream:
         self._orders = orders
         self._exchange = exchange
         self._channels = channels
+        self._pause_s = _SHORTEST_HEARTBEAT_S
         self._beats: dict[int, float] = {}  # send times of unacknowledged heartbeats, by number (CLOCK_BOOTTIME)
         self._log_reads = set[asyncio.Task[None]]()
         self._checkpoint_reads = set[asyncio.Task[None]]()
@@ -94,10 +95,11 @@ class MasterStream:
 
         `deltas` is None if the master takes complete heartbeats only.
         """
+        self._beat_every(heartbeat_s)
         parts = [
             asyncio.create_task(self._obey(), name="orders from the master"),
             asyncio.create_task(self._send(deltas), name="reports to the master"),
-            asyncio.create_task(self._beat(heartbeat_s), name="heartbeat"),
+            asyncio.create_task(self._beat(), name="heartbeat"),
         ]
         self._exchange.attach(self._outbox.put_question)
         if self._channels is not None:
@@ -122,14 +124,16 @@ class MasterStream:
                 deltas.shorten(message.heartbeat)
             await self._call.write(message)
 
-    async def _beat(self, heartbeat_s: float) -> None:
+    def _beat_every(self, heartbeat_s: float) -> None:
         # With this order of arguments NaN becomes the shortest pause, not an endless one.
-        pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
+        self._pause_s = min(max(_SHORTEST_HEARTBEAT_S, heartbeat_s), _LONGEST_HEARTBEAT_S)
+
+    async def _beat(self) -> None:
         for number in count(1):
             heartbeat = await self._telemetry.heartbeat()
             heartbeat.beat, self._beats[number] = number, boottime()
             self._outbox.put_heartbeat(heartbeat)
-            await self._telemetry.pause(pause_s)
+            await self._telemetry.pause(self._pause_s)
 
     def _hear(self, heard: agent_pb2.Heard) -> None:
         """Renew all leases, because the master has acknowledged this heartbeat."""
@@ -137,6 +141,9 @@ class MasterStream:
         if sent is not None:
             self._beats = {number: at for number, at in self._beats.items() if number > heard.beat}
             self._attempts.renew(sent)
+        if heard.heartbeat_s:
+            self._beat_every(heard.heartbeat_s)
+        self._telemetry.note_heard()
         if heard.wanted:
             self._telemetry.note_wanted()
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.intent import AllocatedGpu as Part

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 
 from ebbtide_agent.gpu.backend import Gpu
 from ebbtide_agent.jsonfile import read_json, write_json

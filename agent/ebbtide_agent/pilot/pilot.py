@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.gpu_use.telemetry import Telemetry
@@ -23,6 +23,10 @@ ASSUMED_S: Final = 20.0
 """Seconds that are left after a signal, where the lender does not say."""
 WANTED_S: Final = 10.0
 """Seconds for which a node counts as used after the master has said that jobs wait for it and for others."""
+UNHEARD_S: Final = 300.0
+"""Seconds after which a node counts as idle that no master has heard."""
+FIRST_S: Final = 1.0
+"""Seconds from when the master hears a node until it counts as idle, in which its first job comes."""
 IDLE_S: Final = 30.0
 """Seconds after which a node that leaves because it is idle is gone; none of its jobs starts in between."""
 _HEARD_S: Final = 3.0  # in which the master learns of it by a heartbeat
@@ -34,6 +38,8 @@ _ASK_AGAIN_S: Final = 30.0
 @dataclass(frozen=True, slots=True)
 class Lent:
     """How a node is lent by ``owner``: by Slurm to ``step``, or None; given back after ``idle_s`` without a job.
+
+    The time before the master has heard the node is not idle time, up to `UNHEARD_S`.
 
     After SIGTERM ``notice_s`` seconds are left, if the lender does not say otherwise.
     """
@@ -95,15 +101,18 @@ class Pilot:
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _reason_to_leave(self) -> str:
-        busy_at = time.monotonic()
+        started = busy_at = time.monotonic()
         while not self._asked.is_set():
             until = self._telemetry.end.until
             if until is not None and until <= time.time():
                 return "over"
             if self._statuses() or time.monotonic() - self._telemetry.wanted_at < WANTED_S:
                 busy_at = time.monotonic()
-            elif self._lent.idle_s is not None and time.monotonic() - busy_at >= self._lent.idle_s:
-                return "idle"
+            elif self._lent.idle_s is not None:
+                heard_at = self._telemetry.heard_at
+                open_at = started + UNHEARD_S if heard_at is None else heard_at + FIRST_S
+                if time.monotonic() - max(busy_at, open_at) >= self._lent.idle_s:
+                    return "idle"
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._asked.wait()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.processes import procfs
 

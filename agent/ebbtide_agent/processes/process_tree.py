@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.processes import procfs
 from ebbtide_agent.processes.launchers import ProcessKind, kind_of

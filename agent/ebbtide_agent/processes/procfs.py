@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide_protos.process import DEAD_STATES, stat_fields
+from ebbtide_machine.process import DEAD_STATES, stat_fields
 
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.attempt_dir import JOB_SOCKET, PARTICIPANTS_SOCKET, AttemptDir

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 
 from ebbtide_agent.processes import cgroup, linux
 from ebbtide_agent.supervisor.supervise import supervise

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.contract.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.contract.intent import Intent

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.processes import linux
 from ebbtide_agent.processes.isolated import package_roots

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.swap import freezing, host_memory

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide import sealed
 from ebbtide.function import FUNCTION, INPUTS, MODULE, RAISED, VALUE, Input, python_version, result_name
 from ebbtide_core.model.limits import MAX_NAME_LENGTH
-from ebbtide_protos.place import NotTrusted, make_folder
+from ebbtide_machine.place import NotTrusted, make_folder
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from ebbtide_cli.api.failing import FunctionFailure, JobFailed, RemoteTraceback

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 from ebbtide_core.model import limits
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final
 
 from ebbtide_core.model import limits
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli.channels.client_channel import ClientChannel, open_channel

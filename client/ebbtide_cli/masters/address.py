@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ebbtide_machine.place import NotTrusted
 from ebbtide_protos import home_socket
-from ebbtide_protos.place import NotTrusted
 
 from ebbtide_cli.errors import USAGE, Failure, Unreachable
 from ebbtide_cli.home import Home

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ebbtide_protos.later import RETRY_KEY
+from ebbtide_protos import RETRY_KEY
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable

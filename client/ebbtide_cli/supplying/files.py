@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_core.supply.supply import BorrowedNode, LoanPhase, NodeSupply, SupplySettings
-from ebbtide_protos.lock import locked
+from ebbtide_machine.lock import locked
 
 from ebbtide_cli.errors import FAILED, Failure
 from ebbtide_cli.home import Home, write_record

@@ -91,8 +91,8 @@ def _join(file: Path, name: str) -> None:
     from ebbtide_agent.link.joining import JoinError
     from ebbtide_agent.link.joining import join as join_cluster
     from ebbtide_agent.node import node_name
+    from ebbtide_machine.place import NotTrusted, check_file
     from ebbtide_protos.invitation import decode
-    from ebbtide_protos.place import NotTrusted, check_file
 
     from ebbtide_cli.home import Home
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.quantities import abbreviated
-from ebbtide_protos.threads import on_daemon_thread
 from ebbtide_protos.v1 import channel_pb2
 
 from ebbtide_cli import interrupts

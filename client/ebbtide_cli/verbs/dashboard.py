@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.commands.verb import examples, json_option, master_option
@@ -208,7 +208,7 @@ def _shared(hosts: tuple[str, ...], cert: Path | None, key: Path | None) -> "Sha
 
 def _listen(port: int | None, shared: "Shared | Proxied | None", base: str) -> "Listening":
     """Open the port or the socket. Raises `Failure`."""
-    from ebbtide_protos.place import NotTrusted
+    from ebbtide_machine.place import NotTrusted
     from ebbtide_web.access.unix_socket import NoSocketError
     from ebbtide_web.serve import Proxied, listen
 

@@ -63,8 +63,14 @@ def grace_left_s(job: Job, loan: Loan, now: float) -> float:
 
 
 def _first_to_end(state: ClusterState, attempt: Attempt) -> tuple[NodeId, Loan] | None:
-    """Return the node of ``attempt`` that ends first, with its loan; None if all of them stay."""
-    loans = [(id, loan) for id in attempt.nodes if (loan := state.nodes[id].loan) is not None]
+    """Return the node of ``attempt`` that ends first, with its loan; None if all of them stay.
+
+    A node where its part is still to be launched counts, and one where its part has ended does not.
+    """
+    members = {} if attempt.gang is None else attempt.gang.members
+    left = {id for id, member in members.items() if member.ended is not None}
+    on_loan = ((id, state.nodes[id].loan) for id in attempt.allocation.node_ids if id not in left)
+    loans = [(id, loan) for id, loan in on_loan if loan is not None]
     return min(loans, key=lambda found: found[1].until, default=None)
 
 

@@ -24,6 +24,8 @@ STARTS_S: Final = 300.0
 """Seconds within which the agent of a loan that the lender has started is attached to the master."""
 SILENT_S: Final = 600.0
 """Seconds after which a loan is given back whose node was up and is silent, while the lender says that it runs."""
+LEFT_S: Final = 30.0
+"""Seconds after which a loan is given back whose node has left, while the lender says that it runs."""
 NOT_NEEDED_S: Final = 60.0
 """Seconds after which a loan that the lender has not started, and that nobody needs any more, is called off."""
 AGAIN_S: Final = 60.0
@@ -179,15 +181,20 @@ class NodeSupply:
 
     # --- what was heard ---
 
-    def hear(self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float) -> None:
-        """Take in what the lender says of its loans, and which nodes are attached to the master; None if it is away."""
+    def hear(
+        self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float, left: Collection[str] = ()
+    ) -> None:
+        """Take in what the lender says of its loans, and the master of their nodes.
+
+        ``up`` are the nodes that are attached to the master, None if it is away; ``left`` those that said goodbye.
+        """
         for id, facts in lender.items():
             if facts.state is not LenderState.OVER:
-                self._find(id, now)
+                self._find(id, up, now)
         if up is None:
             self._wait_for_master(now)
         for loan in self.unfinished():
-            self._hear_of(loan, lender.get(loan.id), now)
+            self._hear_of(loan, lender.get(loan.id), loan.id in left, now)
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
@@ -195,14 +202,20 @@ class NodeSupply:
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
 
-    def _find(self, id: str, now: float) -> None:
-        """Take a loan back that the lender has, and that was taken for ended."""
+    def _find(self, id: str, up: Collection[str] | None, now: float) -> None:
+        """Take a loan back that the lender has, and that was taken for ended.
+
+        A lender that was restored from what it had saved before lists loans that have ended; no node comes of those.
+        """
         loan = self.loans.get(id)
-        if loan is not None and loan.is_over:
-            full = len(self.unfinished()) >= self.settings.max_nodes
-            called_off = loan.called_off or (f"there are {self.settings.max_nodes} others" if full else "")
-            loan.phase, loan.since, loan.proved = LoanPhase.ASKED, now, False
-            loan.called_off, loan.called_at = called_off, 0.0
+        if loan is None or not loan.is_over:
+            return
+        if not loan.called_off:
+            if loan.was_up and up is not None and id not in up:
+                loan.called_off = "it had ended, and the lender has it again"
+            elif len(self.unfinished()) >= self.settings.max_nodes:
+                loan.called_off = f"there are {self.settings.max_nodes} others"
+        loan.phase, loan.since, loan.proved, loan.called_at = LoanPhase.ASKED, now, False, 0.0
 
     def see_up(self, up: Collection[str], now: float) -> None:
         """Take in which nodes are attached to the master."""
@@ -224,7 +237,7 @@ class NodeSupply:
             if loan.phase is LoanPhase.SILENT:
                 loan.since = now
 
-    def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, now: float) -> None:
+    def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, has_left: bool, now: float) -> None:
         if facts is None:
             if loan.phase is not LoanPhase.ASKED:
                 self._end(loan, "the lender does not know it any more", now)
@@ -241,8 +254,8 @@ class NodeSupply:
             case LenderState.RUNS if loan.phase is LoanPhase.UP:
                 pass
             case LenderState.RUNS if loan.phase is LoanPhase.SILENT:
-                if now - loan.since > SILENT_S and not loan.called_off:
-                    loan.called_off = f"its node was silent for {SILENT_S:g} s"
+                if not loan.called_off and now - loan.since > (LEFT_S if has_left else SILENT_S):
+                    loan.called_off = "its node has left" if has_left else f"its node was silent for {SILENT_S:g} s"
             case LenderState.RUNS:
                 loan.enter(LoanPhase.STARTING, now, facts.reason)
                 if now - loan.since > STARTS_S:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.place import check_folder
+from ebbtide_machine.place import check_folder
 
 MOST_BYTES: Final = 107
 """Bytes that the path of a socket may have."""

@@ -10,7 +10,7 @@ import grpc
 from ebbtide_core.cluster import RefusalKind
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
-from ebbtide_protos.later import RETRY_KEY
+from ebbtide_protos import RETRY_KEY
 from ebbtide_protos.v1 import client_pb2
 from google.protobuf.message import DecodeError
 

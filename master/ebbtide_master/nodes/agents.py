@@ -74,7 +74,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self._snapshots = snapshots
         self._silent = silent
         self._enrolment = enrolment
-        self._heartbeats = Heartbeats(clock, loop, supplies)
+        self._heartbeats = Heartbeats(clock, loop, supplies, self._interval_s)
         self._cluster_id = cluster_id
         self._epoch = epoch
         self._silences: dict[NodeId, asyncio.Task[None]] = {}
@@ -171,16 +171,23 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             self._end(old)
         if silence := self._silences.pop(node, None):
             silence.cancel()
+        session.heartbeat_s = self._interval_s()
         welcome = agent_pb2.Welcome(
             cluster_id=self._cluster_id,
             epoch=self._epoch,
-            # After a restart of the master, all nodes come back at once: those that are awaited count, too.
-            heartbeat_s=interval_s(self._sessions.count + len(self._silences)),
+            heartbeat_s=session.heartbeat_s,
             protocol=protocol.PROTOCOL,
             deltas=True,
         )
         session.send(agent_pb2.MasterMessage(welcome=welcome))
         return session
+
+    def _interval_s(self) -> float:
+        """Return how often agents are to send heartbeats, in seconds.
+
+        After a restart of the master, all nodes come back at once, so those that are awaited count, too.
+        """
+        return interval_s(self._sessions.count + len(self._silences))
 
     def _closed(self, node: NodeId, session: AgentSession) -> None:
         self._end(session)

@@ -3,7 +3,7 @@
 Most heartbeats change nothing, and thousands may come in a second. So one is taken to the loop only if there is a fact.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ebbtide_core import events as e
@@ -29,7 +29,7 @@ HEARTBEAT_S: Final = 2.0
 LONGEST_S: Final = 5.0
 """The longest time between two heartbeats, a quarter of the silence after which a node is lost."""
 BEATS_A_SECOND: Final = 600
-"""The heartbeats in a second from which on agents that connect send them less often; they take a fifth of a core."""
+"""The heartbeats in a second from which on agents send them less often; they take a fifth of a core."""
 
 
 def interval_s(connected: int) -> float:
@@ -38,12 +38,13 @@ def interval_s(connected: int) -> float:
 
 
 class Heartbeats:
-    """Takes in the heartbeats of all agents."""
+    """Takes in the heartbeats of all agents; ``every_s`` returns how often they are to send them, in seconds."""
 
-    def __init__(self, clock: Clock, loop: MasterLoop, supplies: HeardSupplies) -> None:
+    def __init__(self, clock: Clock, loop: MasterLoop, supplies: HeardSupplies, every_s: Callable[[], float]) -> None:
         self._clock = clock
         self._loop = loop
         self._supplies = supplies
+        self._every_s = every_s
         self._idleness = Idleness(clock)
 
     async def take(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
@@ -56,7 +57,7 @@ class Heartbeats:
         if heartbeat.beat:
             now = self._clock.now()
             wanted = session.lent and self._supplies.needs_all(session.hello.labels.get(SUPPLY_LABEL, ""), now)
-            session.acknowledge(heartbeat.beat, now, wanted)
+            session.acknowledge(heartbeat.beat, now, wanted, self._every_s())
 
     def _facts(
         self, cluster: Cluster, id: NodeId, readings: NodeReadings, loan: Loan | None, leaving: bool

@@ -45,6 +45,7 @@ class AgentSession:
         self.readings = NodeReadings(hello)
         self.sources: dict[tuple[JobId, int], NodeId] = {}
         self.acknowledged = now  # when the agent's heartbeat was last acknowledged, in Unix seconds
+        self.heartbeat_s = 0.0  # how often the agent was asked to send heartbeats
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
         self.waits = Counter[str]()  # number of these reads that wait until the job prints more, by user
         self.lent = hello.HasField("loan")  # whether the node goes some day, and its logs with it
@@ -59,10 +60,13 @@ class AgentSession:
         """Let orders be sent from now on, because the core takes in ``registration``."""
         self.registration = registration
 
-    def acknowledge(self, beat: int, now: float, wanted: bool) -> None:
+    def acknowledge(self, beat: int, now: float, wanted: bool, heartbeat_s: float) -> None:
         """Acknowledge the agent's heartbeat. The master counts leases from now, the agent from an earlier time."""
         self.acknowledged = now
-        self.send(agent_pb2.MasterMessage(heard=agent_pb2.Heard(beat=beat, wanted=wanted)))
+        heard = agent_pb2.Heard(beat=beat, wanted=wanted)
+        if heartbeat_s != self.heartbeat_s:
+            self.heartbeat_s = heard.heartbeat_s = heartbeat_s
+        self.send(agent_pb2.MasterMessage(heard=heard))
 
     def send(self, message: agent_pb2.MasterMessage) -> None:
         """Send ``message`` after the messages before it."""

@@ -17,7 +17,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.model.notice_rules import Moment, shown
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.notices import moment_of
-from ebbtide_protos.threads import on_daemon_thread
+from ebbtide_machine.threads import on_daemon_thread
 
 from ebbtide_master.config.notify import NotifySettings
 from ebbtide_master.notify.delivery import UndeliveredError, deliver

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ebbtide_protos.place import NotTrusted, check_folder
+from ebbtide_machine.place import NotTrusted, check_folder
 
 from ebbtide_master.store.journal import StoreError
 

@@ -381,18 +381,22 @@ class Heard(_message.Message):
 
     BEAT_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     beat: _builtins.int
     wanted: _builtins.bool
     """of a lent node without a job: jobs wait that need it together with others, which are to come"""
+    heartbeat_s: _builtins.float
+    """how often to send heartbeats from now on; zero: as before"""
     def __init__(
         self,
         *,
         beat: _builtins.int = ...,
         wanted: _builtins.bool = ...,
+        heartbeat_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "heartbeat_s", b"heartbeat_s", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ import signal
 
 from ebbtide_agent.processes import procfs
 from ebbtide_core.model import limits
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import channel_pb2
 
 from tests.agent.channels.end import End

@@ -16,7 +16,7 @@ from ebbtide_agent.doctor.probes import GROUPS, Probe, devices, holder
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.processes.procfs import read_stat
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 BY_NAME = {probe.name: probe for group in GROUPS.values() for probe in group}
 

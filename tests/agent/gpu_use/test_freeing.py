@@ -27,7 +27,7 @@ GONE = 2**22 + 1  # above every pid the kernel gives
 @pytest.fixture
 def immortal(monkeypatch):
     """Processes that no signal reaches, as if they hung in the driver."""
-    monkeypatch.setattr("ebbtide_protos.process.Identity.signal", lambda *_: False)
+    monkeypatch.setattr("ebbtide_machine.process.Identity.signal", lambda *_: False)
 
 
 class Attempts:

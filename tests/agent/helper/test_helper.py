@@ -18,7 +18,7 @@ from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask, ask_and_wait
 from ebbtide_agent.helper.task import HelperTask
 from ebbtide_agent.helper.worker import LARGEST, Worker
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 LONG_S = 60.0
 

@@ -56,6 +56,19 @@ async def test_heartbeats_come_as_often_as_the_master_wants(world):
         assert 0.1 < time.monotonic() - started < 5
 
 
+async def test_a_master_that_acknowledges_a_heartbeat_may_change_how_often_they_come(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(heartbeat_s=0.05)
+        beat = (await conversation.receive("heartbeat")).beat
+        await conversation.send(heard=agent_pb2.Heard(beat=beat, heartbeat_s=60.0))
+        with suppress(TimeoutError):  # some are on the way
+            for _ in range(200):
+                async with asyncio.timeout(1.0):
+                    await conversation.receive("heartbeat")
+            raise AssertionError("heartbeats come as often as before")
+
+
 async def test_gpus_that_are_found_later_are_told_by_another_hello(world):
     async with world() as here:
         hello = await (await here.master.attached()).welcome(heartbeat_s=0.05)

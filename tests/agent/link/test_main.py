@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from ebbtide_agent.main import _only_agent
 from ebbtide_agent.processes import procfs
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 from ebbtide_protos.v1.job_pb2 import GpuAllocation, JobSpec, Share
 

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_agent.mps import daemon
 from ebbtide_agent.mps.control import ControlFailed, MpsControl
 from ebbtide_agent.mps.daemon import MpsDaemon
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 UUID = "GPU-8a4f"
 

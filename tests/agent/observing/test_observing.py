@@ -16,7 +16,7 @@ from ebbtide_agent.observing import recording as recordings
 from ebbtide_agent.observing.observe import ObservationPlan, observe
 from ebbtide_agent.observing.recording import CannotRecord, Summary, opened, replay_command, state_path
 from ebbtide_cli.main import main
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 GIB = 2**30
 BEGAN = 1_800_000_000.0

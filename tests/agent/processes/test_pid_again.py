@@ -12,7 +12,7 @@ NEW = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"
 PROGRAM = """
 import signal, subprocess, time
 from pathlib import Path
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 first = subprocess.Popen(["sleep", "60"])
 known = Identity.of(first.pid)

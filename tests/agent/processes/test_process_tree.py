@@ -10,7 +10,7 @@ import pytest
 from ebbtide_agent.processes import process_tree
 from ebbtide_agent.processes.launchers import ProcessKind
 from ebbtide_agent.processes.stop_propagation import Reaction
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_agent.processes import procfs
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 DEADLINE_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ebbtide import checkpoints
 from ebbtide_agent.contract.attempt_dir import AttemptDir
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervisor.node import EXITED, FREED, REFUSED, RUNNING, order, python

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.processes.cgroup import SUPERVISORS, ControlGroup, delegated, own_group
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.agent.supervisor.node import EXITED, python
 

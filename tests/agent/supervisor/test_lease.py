@@ -9,7 +9,7 @@ import pytest
 from ebbtide_agent.attempts import backstop
 from ebbtide_agent.supervisor import lease
 from ebbtide_agent.supervisor.lease import Lease, boottime
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, order, python
 from tests.agent.supervisor.test_adoption import other_agent, reported

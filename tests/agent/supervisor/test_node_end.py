@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from ebbtide_agent.node_end import MARGIN_S, NodeEnd
-from ebbtide_protos.process import boot_id
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervisor.node import EXITED, RUNNING, Node, python

@@ -10,7 +10,7 @@ import time
 import pytest
 from ebbtide import checkpoints
 from ebbtide_agent.attempts import backstop
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import job_pb2
 
 from tests.agent.supervisor.node import EXITED, python

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.agent.supervisor.conftest import MakeNode
 from tests.agent.supervisor.node import EXITED, REFUSED, RUNNING, python

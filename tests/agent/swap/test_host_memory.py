@@ -7,7 +7,7 @@ import pytest
 from ebbtide_agent.swap import host_memory
 from ebbtide_agent.swap.host_memory import SPARE_BYTES, NoHostMemory, reserved
 from ebbtide_agent.swap.sequence import SwapOutcome
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from tests.agent.swap.worlds import GIB
 

@@ -259,6 +259,14 @@ def test_jobs_on_several_nodes_leave_before_the_first_of_them_ends() -> None:
     assert job.id in stopped(made.last)
 
 
+def test_a_job_leaves_in_time_a_node_that_was_announced_to_end_before_its_part_was_launched_there() -> None:
+    made = lab_on_loan(until_s=1e6, nodes="ab")
+    job = made.submit(8, nodes=2, grace_s=30.0)
+    leave(made, 5.0, node="b")
+    assert job.id in stopped(made.last)
+    assert stops(made, job) == [3.0]
+
+
 def test_of_very_many_some_are_asked_at_a_time() -> None:
     made = lab_on_loan(until_s=1e6)
     jobs = [made.running(0) for _ in range(LEAVE_AT_ONCE + 1)]

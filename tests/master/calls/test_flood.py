@@ -15,7 +15,7 @@ from ebbtide_master.config.file import Config
 from ebbtide_master.config.limits import UserBounds
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.rates import RateLimit, UserLimits
-from ebbtide_protos.later import RETRY_KEY
+from ebbtide_protos import RETRY_KEY
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from tests.master import world

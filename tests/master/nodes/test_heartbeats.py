@@ -175,6 +175,29 @@ async def test_after_a_restart_the_first_agent_beats_as_seldom_as_all_that_are_a
         assert (await master.connect(make_hello("n0")).register()).heartbeat_s == 2.0
 
 
+async def test_an_agent_hears_how_often_to_send_heartbeats_when_more_or_fewer_are_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "BEATS_A_SECOND", 1)
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.01)
+    async with a_master(tmp_path) as master:
+        first = await master.agent("n1")
+
+        async def hears() -> float:
+            await beat(first, number=1)
+            return (await first.receive("heard")).heartbeat_s
+
+        assert await hears() == 0.0, "it is what it was asked for at first"
+        others = [await master.agent(name) for name in ("n2", "n3", "n4")]
+        assert await hears() == 4.0
+        assert await hears() == 0.0
+        for other in others:
+            await other.hang_up()
+        async with asyncio.timeout(DEADLINE_S):
+            while await hears() != 2.0:
+                await asyncio.sleep(0.01)
+
+
 async def test_nodes_that_are_lost_do_not_make_the_others_beat_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ebbtide_protos.process import Identity, boot_id
+from ebbtide_machine.process import Identity, boot_id
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.processes import procfs

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from ebbtide_protos.process import Identity
+from ebbtide_machine.process import Identity
 
 from ebbtide_agent.contract.intent import StopSignalTarget
 from ebbtide_agent.processes import process_tree, procfs

@@ -5,7 +5,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from ebbtide_protos.place import NotTrusted, check_file, check_folder
+from ebbtide_machine.place import NotTrusted, check_file, check_folder
 
 
 @pytest.fixture

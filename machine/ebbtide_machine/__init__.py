@@ -1,0 +1,1 @@
+"""What every program of Ebbtide asks of its machine: processes, threads, locks, and whose files it may trust."""
