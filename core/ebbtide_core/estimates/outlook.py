@@ -9,7 +9,7 @@ declaration helps only until it has shown to be wrong. A job that has outlived i
 that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source says.
 
 A source of runs counts once at least as many of its runs have ended as go on, because the first ones that end are the
-short ones.
+short ones. A group, whose runs are alike, counts once two have ended.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,10 @@ class Outlooks:
             if job.end is None and job.live is not None:
                 kinds = self._going[job.id] = kinds_of(job)
                 for kind in kinds:
-                    self._runs.setdefault(kind, RunLengths()).going += 1
+                    runs = self._runs.get(kind)
+                    if runs is None:
+                        runs = self._runs[kind] = RunLengths(alike=kind[0] is OutlookSource.GROUP)
+                    runs.going += 1
             return []
         if job.end is None:
             return []
