@@ -27,12 +27,12 @@ import math
 from bisect import insort
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size
+from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
@@ -46,7 +46,6 @@ from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.kept_room import KeptRoom
 from ebbtide_core.planning.tide.queue import TideQueue
-from ebbtide_core.planning.tide.sharing import working_size
 from ebbtide_core.planning.tide.victims import Victims
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
@@ -98,7 +97,7 @@ class Tide(Policy):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Offer each job its turn, then grow."""
-        draft = Draft(snapshot, partial(working_size, snapshot))
+        draft = Draft(snapshot, lambda job: working_size(job, snapshot.speedup_of(job)))
         fit_ranges(draft)
         turns = _Turns(self, draft)
         for priority in sorted(turns.queue.by_priority):
