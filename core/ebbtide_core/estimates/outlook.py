@@ -1,12 +1,13 @@
 """Estimates how soon a job is expected to be done, from what a live cluster can know.
 
-An `Outlook` is in seconds at the `working_size` of the job: how long it has run, and its time per completion from now on
-(see `ebbtide_core.estimates.gittins`), which is the time that is left if that is known. It comes from the first of these
-sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group, of its
-script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The class is
-that of the job together with its priority. A job that has outlived one source is judged by the next, so a wrong
-declaration helps only until it has shown to be wrong. A job that has outlived its class is judged by all jobs, and one
-that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source says.
+An `Outlook` is in seconds at the job's `working_size`: how long it has run, and its time per completion from now on
+(see `ebbtide_core.estimates.gittins`), which is the time that is left if that is known. It comes from the first of
+these sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group,
+of its script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The
+class is that of the job together with its priority. A job that has outlived one source is judged by the next, so a
+wrong declaration helps only until it has shown to be wrong. A job that has outlived its class is judged by all jobs,
+and one that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source
+says.
 
 A source of runs counts once at least as many of its runs have ended as go on, because the first ones that end are the
 short ones. A group, whose runs are alike, counts once two have ended.
