@@ -26,6 +26,8 @@ INTERRUPTED = 130
 ENDED_S = 2.0
 BUSY_S = 10.0
 """The same where other processes want the cores, too: what is measured then is whether it ends at all."""
+_OF_PYTHON = ("KeyboardInterrupt", "Python runtime state: core initialized")
+"""What a Python says that is interrupted before it runs a line of ours."""
 LONGEST_S = 1.5
 """Of a verb that goes on for ever, or for long: how long after its start it is interrupted at the latest."""
 
@@ -119,7 +121,7 @@ class Stress:
     def _judge(self, verb: Verb, moment_s: float, process: "subprocess.Popen[str]", own: int | None, err: str) -> None:
         code = process.returncode
         self.codes[verb.name, code] += 1
-        if "KeyboardInterrupt" in err and "ebbtide_cli" not in err:  # Python had not come to us
+        if any(words in err for words in _OF_PYTHON) and "ebbtide_cli" not in err:  # Python had not come to us
             return
         done = () if verb.lasts else (0, own)  # it was over before
         if code not in (INTERRUPTED, -signal.SIGINT, *done, *verb.codes):
