@@ -48,11 +48,12 @@ class Lab:
         self,
         up: tuple[str, ...] | None = (),
         after_s: float = 1.0,
-        left: tuple[str, ...] = (),
+        left: bool = False,
         **facts: LenderFacts,
     ) -> None:
         self.now += after_s
-        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, left)
+        silent = () if left else [loan.id for loan in self.supply.loans.values() if loan.id not in (up or ())]
+        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, silent)
 
     def phase(self, number: int = 1) -> LoanPhase:
         return self.supply.loans[f"hpc-{number}"].phase
@@ -203,10 +204,10 @@ def test_a_loan_whose_node_has_left_is_given_back_soon() -> None:
     lab = Lab()
     lab.asks(1)
     lab.hears(_1=RUNS, up=("hpc-1",))
-    lab.hears(_1=RUNS, left=("hpc-1",))
-    lab.hears(_1=RUNS, left=("hpc-1",), after_s=LEFT_S - 1)
+    lab.hears(_1=RUNS, left=True)
+    lab.hears(_1=RUNS, left=True, after_s=LEFT_S - 1)
     assert lab.calls_off() == []
-    lab.hears(_1=RUNS, left=("hpc-1",), after_s=2.0)
+    lab.hears(_1=RUNS, left=True, after_s=2.0)
     assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == ("its node has left", ["hpc-1"])
 
 
@@ -215,14 +216,14 @@ def test_a_loan_that_had_ended_and_that_a_restored_lender_lists_again_is_called_
     lab.asks(1)
     lab.hears(_1=RUNS, up=("hpc-1",))
     lab.hears(_1=OVER)
-    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, left=True)
     assert (lab.supply.loans["hpc-1"].called_off, lab.calls_off()) == (
         "it had ended, and the lender has it again",
         ["hpc-1"],
     )
 
 
-@pytest.mark.parametrize("up", [("hpc-1",), None])
+@pytest.mark.parametrize("up", [("hpc-1",), (), None])
 def test_a_loan_that_was_taken_for_ended_and_may_have_a_node_is_not_called_off(up: tuple[str, ...] | None) -> None:
     lab = Lab()
     lab.asks(1)

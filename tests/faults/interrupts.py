@@ -121,12 +121,12 @@ class Stress:
     def _judge(self, verb: Verb, moment_s: float, process: "subprocess.Popen[str]", own: int | None, err: str) -> None:
         code = process.returncode
         self.codes[verb.name, code] += 1
-        if any(words in err for words in _OF_PYTHON) and "ebbtide_cli" not in err:  # Python had not come to us
-            return
+        came_to_us = "ebbtide_cli" in err or not any(words in err for words in _OF_PYTHON)
         done = () if verb.lasts else (0, own)  # it was over before
-        if code not in (INTERRUPTED, -signal.SIGINT, *done, *verb.codes):
+        if came_to_us and code not in (INTERRUPTED, -signal.SIGINT, *done, *verb.codes):
             self._fail(verb, moment_s, f"ended with {code}: {err}")
-        if code != -signal.SIGINT and any(word in err for word in ("Traceback", "Exception ignored", "internal error")):
+        said = any(word in err for word in ("Traceback", "Exception ignored", "internal error"))
+        if came_to_us and code != -signal.SIGINT and said:
             self._fail(verb, moment_s, f"({code}) said {err}")
         deadline = time.monotonic() + 10
         while _has_group(process.pid) and time.monotonic() < deadline:

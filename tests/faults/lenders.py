@@ -161,13 +161,14 @@ class FaultySlurm:
         jobs, now = self._jobs(), time.monotonic()
         known = {loan["id"] for loan in self._loans() if loan["phase"] != "ended"}
         ghosts = {job.loan for job in jobs if self._is_ghost(job)}
-        lent = [job.loan for job in jobs if job.loan not in ghosts]
+        lent = [job.loan for job in jobs]
         self._highest = max(self._highest, len(lent))
         if len(lent) > self._most:
-            self.wrong.append(f"{len(lent)} loans, and {self._most} may be: {lent}")
+            without = f", of which {sorted(ghosts)} have no process any more" if ghosts else ""
+            self.wrong.append(f"{len(lent)} loans, and {self._most} may be: {lent}{without}")
         self._ghosts_since = {id: self._ghosts_since.get(id, now) for id in ghosts}
         self._longest_ghost_s = max([self._longest_ghost_s, *(now - since for since in self._ghosts_since.values())])
-        unknown = {job.loan for job in jobs} - known
+        unknown = set(lent) - known
         self._unknown_since = {id: self._unknown_since.get(id, now) for id in unknown}
         for id, since in self._unknown_since.items():
             if now - since > ORPHANED_S:

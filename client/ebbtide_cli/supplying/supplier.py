@@ -117,8 +117,8 @@ class Supplier:
             self.supply.looked_at = now
             self._save()  # a supplier that is killed, and started again and again, asks no more often
             with self._lender_may_be_away():
-                left = {name for name, node in (nodes or {}).items() if node.state == "ended"}
-                self.supply.hear(self.lender.look(), up, now, left)
+                silent = {name for name, node in (nodes or {}).items() if node.state == "down" and not node.dead}
+                self.supply.hear(self.lender.look(), up, now, silent)
                 self._note("lender", "")
                 self._pass_on_ends(nodes or {}, now)
         if nodes and now - self._left_at >= DEMAND_S:

@@ -182,19 +182,21 @@ class NodeSupply:
     # --- what was heard ---
 
     def hear(
-        self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float, left: Collection[str] = ()
+        self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float, silent: Collection[str] = ()
     ) -> None:
         """Take in what the lender says of its loans, and the master of their nodes.
 
-        ``up`` are the nodes that are attached to the master, None if it is away; ``left`` those that said goodbye.
+        ``up`` are the nodes that are attached to the master, None if it is away; ``silent`` those that it waits for.
+        One that was up and is neither has left.
         """
+        there = None if up is None else {*up, *silent}
         for id, facts in lender.items():
             if facts.state is not LenderState.OVER:
-                self._find(id, up, now)
+                self._find(id, there is not None and id not in there, now)
         if up is None:
             self._wait_for_master(now)
         for loan in self.unfinished():
-            self._hear_of(loan, lender.get(loan.id), loan.id in left, now)
+            self._hear_of(loan, lender.get(loan.id), there is not None and loan.id not in there, now)
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
@@ -202,7 +204,7 @@ class NodeSupply:
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
 
-    def _find(self, id: str, up: Collection[str] | None, now: float) -> None:
+    def _find(self, id: str, is_gone: bool, now: float) -> None:
         """Take a loan back that the lender has, and that was taken for ended.
 
         A lender that was restored from what it had saved before lists loans that have ended; no node comes of those.
@@ -211,7 +213,7 @@ class NodeSupply:
         if loan is None or not loan.is_over:
             return
         if not loan.called_off:
-            if loan.was_up and up is not None and id not in up:
+            if loan.was_up and is_gone:
                 loan.called_off = "it had ended, and the lender has it again"
             elif len(self.unfinished()) >= self.settings.max_nodes:
                 loan.called_off = f"there are {self.settings.max_nodes} others"
