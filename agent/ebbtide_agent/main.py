@@ -195,7 +195,7 @@ async def _serve_for_ever(
     fake_dir = node_dir / "gpus"
     fake = gpu.is_fake(options.gpus)
     sharing = GpuSharing(node_dir, mps.find_binary(options.mps, fake=fake))
-    gpus = _Gpus()
+    gpus = _GpuAnswers()
     exchange = Exchange()
     places = NodeDirectories(node_dir, checkpoint_root, membership.load(cluster_file).cluster_id)
     attempts = Attempts(
@@ -311,7 +311,7 @@ def _describe(options: AgentOptions, name: str, checkpoint_root: Path, network: 
     )
 
 
-class _Gpus:
+class _GpuAnswers:
     """Answers attempts about the node's GPUs, once their reader exists; attempts may ask before and wait."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ def _group(subject: Subject, probes: Sequence[Probe], begins: Callable[[str], No
     """Run one check after the other; after one that hung or crashed, go on with the next in a new process."""
     found, rest = list[Finding](), list(probes)
     while rest:
-        child = _Child(subject, rest)
+        child = _ProbeProcess(subject, rest)
         try:
             for message in child.messages():
                 if name := message.get("begins"):
@@ -60,7 +60,7 @@ class _Lost(Exception):
         self.finding = problem(check, what, advice)
 
 
-class _Child:
+class _ProbeProcess:
     """A process that runs some checks; `left` are those that it has not begun."""
 
     def __init__(self, subject: Subject, probes: Sequence[Probe]) -> None:

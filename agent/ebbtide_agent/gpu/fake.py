@@ -145,7 +145,7 @@ class _EventSet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _CpuReading:
     """CPU seconds of a GPU's processes up to one moment, and the utilisation that they made until then."""
 
     at: float
@@ -183,7 +183,7 @@ class FakeNvml:
         self._registered = Cached(state_dir / "processes", lambda path: tuple(read_holders(path)))
         self._living: set[FakeProcess] = set()
         self._missed_at: dict[FakeProcess, float] = {}
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, _CpuReading] = {}
 
     def numa_node(self, pci_bus_id: str) -> int | None:
         """Return the NUMA node that the kernel would report for the GPU with this bus id; None if it has none."""
@@ -403,7 +403,7 @@ class FakeNvml:
         last = self._windows.get(device.uuid)
         if last is None or now - last.at >= _WINDOW_S:
             cpu_s = {holder.pid: _cpu_s(holder.pid) / len(holder.gpus) for holder in self._holding(device)}
-            last = self._windows[device.uuid] = _Window(now, cpu_s, _percent(last, now, cpu_s))
+            last = self._windows[device.uuid] = _CpuReading(now, cpu_s, _percent(last, now, cpu_s))
         return last.percent
 
     def _last_percent(self, device: Device) -> int:
@@ -436,7 +436,7 @@ def _cpu_s(pid: int) -> float:
     return own + sum(_cpu_s(child) for child in procfs.children(pid))
 
 
-def _percent(last: _Window | None, now: float, cpu_s: dict[int, float]) -> int:
+def _percent(last: _CpuReading | None, now: float, cpu_s: dict[int, float]) -> int:
     if last is None:
         return 0
     # A new process starts from zero; one that has lost a child may seem to have used less than before.

@@ -68,7 +68,7 @@ class NvmlProcess:
         self._first_pause_s = first_pause_s
         self._again_s = again_s
         self._turn = threading.Lock()
-        self._child: _Child | None = None
+        self._child: _NvmlProcess | None = None
         self._opened_at = self._next_at = 0.0
         self._pause_s = first_pause_s
         self._trouble = ""
@@ -147,7 +147,7 @@ class NvmlProcess:
             self._give_up(error)
             return None
 
-    def _ready(self) -> "_Child | None":
+    def _ready(self) -> "_NvmlProcess | None":
         """Return the process to ask; start one if there is none and the pause is over, or if a new look is due."""
         now = time.monotonic()
         # A new process costs seconds with eight GPUs, so it is not started for a fault that the next reading clears.
@@ -161,7 +161,7 @@ class NvmlProcess:
     def _open(self) -> None:
         self._opened_at = time.monotonic()
         try:
-            self._child = _Child()
+            self._child = _NvmlProcess()
             found = self._child.ask({**self._order, "xids": self._xids}, OPEN_S)
             if "unavailable" not in found:
                 self._take(found)
@@ -217,7 +217,7 @@ class NvmlProcess:
         self._trouble = reason
 
 
-class _Child:
+class _NvmlProcess:
     """One process that asks NVML. Raises NoNvmlAnswer."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _ENVIRONMENT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _OwnedProcess:
     starttime: int
     owner: AttemptKey
 
@@ -62,7 +62,7 @@ class Attribution:
         self._groups = groups
         self._group_of = group_of
         self._environments = environments
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _OwnedProcess] = {}
         self._foreign: dict[int, tuple[int, str]] = {}  # start time and program, if the environment names no attempt
         self._turn = asyncio.Lock()
         self._looking: asyncio.Future[Mapping[int, AttemptKey]] | None = None
@@ -124,7 +124,7 @@ class Attribution:
         for pid, stat in unknown.items():
             owner = self._by_group(pid, groups) or self._by_descent(stat, roots)
             if owner is not None:
-                self._known[pid] = _Known(stat.starttime, owner)
+                self._known[pid] = _OwnedProcess(stat.starttime, owner)
                 found[pid] = owner
         return found
 
@@ -163,7 +163,7 @@ class Attribution:
             if now is None or now.starttime != stat.starttime:
                 continue  # another process has this pid now
             if pid in found:
-                self._known[pid] = _Known(stat.starttime, found[pid])
+                self._known[pid] = _OwnedProcess(stat.starttime, found[pid])
             elif not (stat.in_kernel or now.in_kernel) or procfs.owner_uid(pid) not in (None, os.geteuid()):
                 # A process of the agent's account that sleeps in the kernel was not read, so nothing is known of it.
                 self._foreign[pid] = _look_of(stat)

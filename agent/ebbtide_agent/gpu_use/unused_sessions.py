@@ -38,7 +38,7 @@ class Traffic(Protocol):
 
 
 @dataclass(slots=True)
-class _Record:
+class _SessionUse:
     """What was seen of one session; times are on the monotonic clock."""
 
     used_at: float
@@ -57,7 +57,7 @@ class UnusedSessions:
         self._sessions = sessions
         self._traffic = traffic
         self._clock = clock
-        self._records: dict[AttemptKey, _Record] = {}
+        self._records: dict[AttemptKey, _SessionUse] = {}
 
     def look(self, readings: Readings, owners: Owners) -> None:
         """Look at what the sessions do; `readings` say how busy the GPUs are."""
@@ -68,7 +68,7 @@ class UnusedSessions:
 
     def _look_at(self, key: AttemptKey, limit_s: float, readings: Readings) -> None:
         now, moved, cpu_s = self._clock(), self._traffic.bytes_of(*key), self._cpu_s(key)
-        record = self._records.setdefault(key, _Record(now, now, moved, cpu_s))
+        record = self._records.setdefault(key, _SessionUse(now, now, moved, cpu_s))
         busy_cpu = cpu_s - record.cpu_s > BUSY_CPU * (now - record.looked_at)
         busy_gpu = any(
             (reading.utilisation or 0.0) >= BUSY_GPU
@@ -84,7 +84,7 @@ class UnusedSessions:
         stats = [procfs.read_stat(pid) for pid in self._sessions.pids_of(*key)]
         return sum(stat.cpu_s for stat in stats if stat is not None)
 
-    def _tell(self, key: AttemptKey, record: _Record, limit_s: float, unused_s: float) -> None:
+    def _tell(self, key: AttemptKey, record: _SessionUse, limit_s: float, unused_s: float) -> None:
         left_s = limit_s - unused_s
         news = "over" if left_s <= 0 else "warned" if left_s <= min(WARNING_S, limit_s / 4) else ""
         if news == record.notice:

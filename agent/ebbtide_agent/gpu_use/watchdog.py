@@ -50,7 +50,7 @@ class GpuMemoryUse:
 
 
 @dataclass(slots=True)
-class _Record:
+class _AttemptUse:
     """What was seen of one attempt; `over` counts by GPU the readings in a row in which it used too much."""
 
     over: dict[str, int]
@@ -70,13 +70,13 @@ class Watchdog:
         self._reader = reader
         self._attribution = attribution
         self._idle = idle
-        self._records: dict[AttemptKey, _Record] = {}
+        self._records: dict[AttemptKey, _AttemptUse] = {}
         self._hurrying: asyncio.Task[None] | None = None
 
     def look(self, readings: Readings, owners: Owners) -> None:
         """Take in readings, and the owners of the processes on those GPUs."""
         running = self._running()
-        self._records = {key: self._records.get(key) or _Record({}) for key in running}
+        self._records = {key: self._records.get(key) or _AttemptUse({}) for key in running}
         for uuid, reading in readings.items():
             here = {key: given[uuid] for key, given in running.items() if uuid in given}
             if here:
@@ -133,7 +133,7 @@ class Watchdog:
         if record.overrun[0] == uuid:
             record.overrun = _NO_OVERRUN
 
-    def _note(self, key: AttemptKey, record: _Record) -> None:
+    def _note(self, key: AttemptKey, record: _AttemptUse) -> None:
         """Note what is new in the attempt's status. A peak that grew by little is sent only when something else is."""
         noted = (record.peak_bytes, record.overrun)
         if noted == record.noted:

@@ -100,7 +100,7 @@ def _exchange(channel: socket.socket, arguments: bytes, within_s: float) -> byte
     return found
 
 
-class _Server:
+class _HelperProcess:
     """The process that forks for the agent. It is started at the first question, and again if it has died."""
 
     def __init__(self) -> None:
@@ -152,5 +152,5 @@ class _Server:
         self._process = self._socket = None
 
 
-_server = _Server()
+_server = _HelperProcess()
 atexit.register(_server.close)

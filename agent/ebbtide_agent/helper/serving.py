@@ -37,7 +37,7 @@ class _Process:
     late: bool = False
 
 
-class _Server:
+class _HelperServer:
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent
         self._processes: dict[int, _Process] = {}
@@ -105,7 +105,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the agent
     os.umask(0o077)
     gc.freeze()
-    _Server(socket.socket(fileno=descriptor)).run()
+    _HelperServer(socket.socket(fileno=descriptor)).run()
 
 
 def _refuse(descriptors: list[int], reason: str) -> None:

@@ -73,7 +73,7 @@ class StopStep:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _AskedProcess:
     """A process that was asked to leave."""
 
     starttime: int
@@ -104,7 +104,7 @@ class _Seen:
 class StopPropagation:
     """One request to leave, until no process is left that could answer it."""
 
-    _asked: dict[int, _Asked] = field(default_factory=dict)
+    _asked: dict[int, _AskedProcess] = field(default_factory=dict)
     _followed: set[int] = field(default_factory=set)  # asked processes that ended, whose descendants were then asked
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _first: frozenset[int] = frozenset()  # processes that lived when the request began
@@ -185,7 +185,9 @@ class StopPropagation:
         for pid in (*tell, *signal):
             blocked = pid not in tell and tree[pid].reaction is Reaction.WAITS
             image = _of_a_copy(tree[pid], tree)
-            self._asked[pid] = _Asked(tree[pid].starttime, now, takes_part=pid in tell, blocked=blocked, image=image)
+            self._asked[pid] = _AskedProcess(
+                tree[pid].starttime, now, takes_part=pid in tell, blocked=blocked, image=image
+            )
             self._alive.add(pid)
         self.mistaken -= {*signal}
         self._alone_since = math.inf
@@ -288,7 +290,7 @@ class StopPropagation:
         launchers = tree.keys() & self._above(self._asked)
         others = tree.keys() - launchers - self._below(launchers, tree) - self._asked.keys()
         for pid in others:
-            self._asked[pid] = _Asked(tree[pid].starttime, now, looked_below=True)
+            self._asked[pid] = _AskedProcess(tree[pid].starttime, now, looked_below=True)
             self._alive.add(pid)
         return _end(tree, others)
 

@@ -103,22 +103,22 @@ class ProvenChannel:
         self._channel = channel
         self._metadata = bearer(token)
 
-    def _method(self, kind: str, *described: Any, **more: Any) -> "_Method":
-        return _Method(getattr(self._channel, kind)(*described, **more), self._metadata)
+    def _method(self, kind: str, *described: Any, **more: Any) -> "_MethodWithToken":
+        return _MethodWithToken(getattr(self._channel, kind)(*described, **more), self._metadata)
 
-    def unary_unary(self, *described: Any, **more: Any) -> "_Method":
+    def unary_unary(self, *described: Any, **more: Any) -> "_MethodWithToken":
         """Return a method that takes one message and returns one."""
         return self._method("unary_unary", *described, **more)
 
-    def unary_stream(self, *described: Any, **more: Any) -> "_Method":
+    def unary_stream(self, *described: Any, **more: Any) -> "_MethodWithToken":
         """Return a method that takes one message and returns a stream."""
         return self._method("unary_stream", *described, **more)
 
-    def stream_unary(self, *described: Any, **more: Any) -> "_Method":
+    def stream_unary(self, *described: Any, **more: Any) -> "_MethodWithToken":
         """Return a method that takes a stream and returns one message."""
         return self._method("stream_unary", *described, **more)
 
-    def stream_stream(self, *described: Any, **more: Any) -> "_Method":
+    def stream_stream(self, *described: Any, **more: Any) -> "_MethodWithToken":
         """Return a method that takes a stream and returns one."""
         return self._method("stream_stream", *described, **more)
 
@@ -126,7 +126,7 @@ class ProvenChannel:
         return getattr(self._channel, name)
 
 
-class _Method:
+class _MethodWithToken:
     """A method of a channel."""
 
     def __init__(self, method: Any, metadata: Metadata) -> None:

@@ -57,11 +57,11 @@ class _Channel:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
 
-    def unary_unary(self, *described: Any, **more: Any) -> "_Question":
-        return _Question(self._channel.unary_unary(*described, **more))
+    def unary_unary(self, *described: Any, **more: Any) -> "_UnaryCall":
+        return _UnaryCall(self._channel.unary_unary(*described, **more))
 
-    def stream_unary(self, *described: Any, **more: Any) -> "_Question":
-        return _Question(self._channel.stream_unary(*described, **more))
+    def stream_unary(self, *described: Any, **more: Any) -> "_UnaryCall":
+        return _UnaryCall(self._channel.stream_unary(*described, **more))
 
     def unary_stream(self, *described: Any, **more: Any) -> "_Conversation":
         return _Conversation(self._channel.unary_stream(*described, **more))
@@ -70,7 +70,7 @@ class _Channel:
         return _Conversation(self._channel.stream_stream(*described, **more))
 
 
-class _Question:
+class _UnaryCall:
     """A method whose call returns one reply."""
 
     def __init__(self, method: Any) -> None:

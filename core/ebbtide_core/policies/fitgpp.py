@@ -164,7 +164,7 @@ def _grace_s(job: Job) -> float:
     return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
 
 
-class _Known(NamedTuple):
+class _ScoreInputs(NamedTuple):
     """The inputs of a job's score, and whether the job has proved that it can suspend."""
 
     job: Job
@@ -185,7 +185,7 @@ class Scores:
         self._s = s
         self._counts = counts
         self._books = books
-        self._known: dict[JobId, _Known] = {}
+        self._known: dict[JobId, _ScoreInputs] = {}
         self._sizes: list[float] = []
         self._graces: list[float] = []
         self._sorted: list[_Entry] = []
@@ -214,19 +214,19 @@ class Scores:
                 return
             self._remove(known)
         if room is not None:
-            self._add(_Known(job, room, size(room, self._books), grace_s, job.suspending.proved))
+            self._add(_ScoreInputs(job, room, size(room, self._books), grace_s, job.suspending.proved))
 
-    def _entry(self, known: _Known) -> _Entry:
+    def _entry(self, known: _ScoreInputs) -> _Entry:
         cost = score(known.size, known.grace_s, self._largest, self._longest, self._s)
         return cost, not known.proved, known.job.sequence, known.job
 
-    def _add(self, known: _Known) -> None:
+    def _add(self, known: _ScoreInputs) -> None:
         self._known[known.job.id] = known
         insort(self._sizes, known.size)
         insort(self._graces, known.grace_s)
         insort(self._sorted, self._entry(known))
 
-    def _remove(self, known: _Known) -> None:
+    def _remove(self, known: _ScoreInputs) -> None:
         del self._known[known.job.id]
         del self._sizes[bisect_left(self._sizes, known.size)]
         del self._graces[bisect_left(self._graces, known.grace_s)]

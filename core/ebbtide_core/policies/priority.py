@@ -109,7 +109,7 @@ class Priority(Policy):
         fit_ranges(draft)
         queue = snapshot.queue
         assert isinstance(queue, DemandQueue)
-        turns = _Turns(self, draft)
+        turns = _Pass(self, draft)
         turns.hand_out_sticky_slots()
         queue.first_fit(turns.offer, lambda: ALL)
         if turns.backfill is None:
@@ -137,7 +137,7 @@ def _anybody(job: Job) -> bool:
     return True
 
 
-class _Turns:
+class _Pass:
     """One pass of the policy: it offers each waiting job its turn, and keeps which of them have to wait."""
 
     def __init__(self, policy: Priority, draft: Draft) -> None:

@@ -98,7 +98,7 @@ class Tide(Policy):
         """Offer each job its turn, then grow."""
         draft = Draft(snapshot)
         fit_ranges(draft)
-        turns = _Turns(self, draft)
+        turns = _Pass(self, draft)
         for priority in sorted(turns.queue.by_priority):
             turns.offer_to_due(priority)
             turns.offer_to_soonest(priority)
@@ -106,7 +106,7 @@ class Tide(Policy):
         return draft.plan()
 
 
-class _Turns:
+class _Pass:
     """One pass of the policy: it offers each waiting job its turn."""
 
     def __init__(self, policy: Tide, draft: Draft) -> None:

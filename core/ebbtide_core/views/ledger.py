@@ -92,7 +92,7 @@ class _GpuEntry:
     left: float | None = None
 
 
-class _Gpus:
+class _GpuSums:
     """The sums of all GPUs together."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         self._users: dict[str, Presence] = {}
         self._accounts: dict[tuple[str, str], PoolAccount] = {}
         self._nodes: dict[NodeId, dict[GpuId, _GpuEntry]] = {}
-        self._gpus = _Gpus()
+        self._gpus = _GpuSums()
         self._last = 0.0
         cluster.follow(self._look)
 

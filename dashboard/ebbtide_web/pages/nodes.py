@@ -120,7 +120,7 @@ class WantedNodes:
 
 
 @dataclass(slots=True)
-class _Line:
+class _NodeRow:
     """A node, what is on it, and how many of its GPUs are in which state."""
 
     node: client_pb2.BoardNode
@@ -128,12 +128,12 @@ class _Line:
     counts: Counter[str]
 
 
-def _line(picture: ClusterPicture, node: client_pb2.BoardNode) -> _Line:
+def _line(picture: ClusterPicture, node: client_pb2.BoardNode) -> _NodeRow:
     load = picture.loads.get(node.name, client_pb2.BoardLoad())
-    return _Line(node, load, Counter(map(gpu_state, load.gpus)))
+    return _NodeRow(node, load, Counter(map(gpu_state, load.gpus)))
 
 
-def _is_of(line: _Line, tab: str) -> bool:
+def _is_of(line: _NodeRow, tab: str) -> bool:
     match tab:
         case "idle":
             return line.load.state == "up" and line.counts["idle"] > 0
@@ -145,7 +145,7 @@ def _is_of(line: _Line, tab: str) -> bool:
             return True
 
 
-def _matches(line: _Line, wanted: WantedNodes) -> bool:
+def _matches(line: _NodeRow, wanted: WantedNodes) -> bool:
     if wanted.state and line.load.state != wanted.state:
         return False
     if wanted.pool and line.node.pool != wanted.pool:
@@ -154,7 +154,7 @@ def _matches(line: _Line, wanted: WantedNodes) -> bool:
     return not text or text in line.node.name.casefold() or any(text in gpu.model.casefold() for gpu in line.node.gpus)
 
 
-def _facets(lines: Iterable[_Line]) -> dict[str, dict[str, int]]:
+def _facets(lines: Iterable[_NodeRow]) -> dict[str, dict[str, int]]:
     """Return how many nodes have each value, for the filters."""
     counts = {name: Counter[str]() for name in FACETS}
     for line in lines:
@@ -163,9 +163,9 @@ def _facets(lines: Iterable[_Line]) -> dict[str, dict[str, int]]:
     return {name: dict(counter.most_common(20)) for name, counter in counts.items()}
 
 
-def _ordered(lines: list[_Line], wanted: WantedNodes) -> list[_Line]:
+def _ordered(lines: list[_NodeRow], wanted: WantedNodes) -> list[_NodeRow]:
     by_name = sorted(lines, key=lambda line: natural(line.node.name))
-    keys: dict[str, Callable[[_Line], Any]] = {
+    keys: dict[str, Callable[[_NodeRow], Any]] = {
         "pool": lambda line: line.node.pool,
         "state": lambda line: line.load.state,
         "idle": lambda line: line.counts["idle"] if line.load.state == "up" else -1,

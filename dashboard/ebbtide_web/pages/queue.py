@@ -116,7 +116,7 @@ class WantedJobs:
 
 
 @dataclass(slots=True)
-class _Line:
+class _QueueRow:
     """One row: a job, or the tasks of an array that are wanted."""
 
     first: client_pb2.BoardJob
@@ -158,14 +158,14 @@ def _facets(jobs: Iterable[client_pb2.BoardJob]) -> dict[str, dict[str, int]]:
     return {name: dict(counter.most_common(20)) for name, counter in counts.items()}
 
 
-def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> list[_Line]:
+def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> list[_QueueRow]:
     """Return a line for each job, and one for all tasks of an array."""
-    lines: dict[str, _Line] = {}
+    lines: dict[str, _QueueRow] = {}
     for job in jobs:
         place, key = places.get(job.job_id), job.array or job.job_id
         line = lines.get(key)
         if line is None:
-            lines[key] = _Line(job, [job], place)
+            lines[key] = _QueueRow(job, [job], place)
             continue
         line.jobs.append(job)
         if place is not None and (line.place is None or place < line.place):
@@ -173,7 +173,7 @@ def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> l
     return list(lines.values())
 
 
-def _ordered(lines: list[_Line], wanted: WantedJobs) -> list[_Line]:
+def _ordered(lines: list[_QueueRow], wanted: WantedJobs) -> list[_QueueRow]:
     keys = {
         "queue": _in_queue,
         "id": lambda line: _number(line.first),
@@ -187,7 +187,7 @@ def _ordered(lines: list[_Line], wanted: WantedJobs) -> list[_Line]:
     return sorted(lines, key=keys[wanted.sort], reverse=wanted.down)
 
 
-def _in_queue(line: _Line) -> tuple[int, float, float]:
+def _in_queue(line: _QueueRow) -> tuple[int, float, float]:
     """Order by place in the queue; then those that wait for something else, those that run, and those that are over."""
     job, tab = line.first, _tab(line.first)
     if tab == "finished":
@@ -202,11 +202,11 @@ def _number(job: client_pb2.BoardJob) -> float:
     return float(number) + job.index / 1e7 if number.isascii() and number.isdigit() else 0.0
 
 
-def _id(line: _Line) -> str:
+def _id(line: _QueueRow) -> str:
     return line.first.array or line.first.job_id
 
 
-def _row(line: _Line) -> dict[str, Any]:
+def _row(line: _QueueRow) -> dict[str, Any]:
     job, many = line.first, len(line.jobs)
     return {
         "id": _id(line),

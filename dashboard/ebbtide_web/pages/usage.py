@@ -211,7 +211,7 @@ class UsageSums:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _UsageQuestion:
     """A question that is being answered, or was; ``done`` is how much of it is, from 0 to 1."""
 
     task: asyncio.Task[UsageSums]
@@ -227,7 +227,7 @@ class UsageLedger:
         self._master = master
         self._token = token
         self._now = now
-        self._asked: dict[WantedUsage, _Asked] = {}
+        self._asked: dict[WantedUsage, _UsageQuestion] = {}
 
     async def replies(self, wanted: WantedUsage) -> AsyncGenerator[float | UsageSums, None]:
         """Yield how much is done, from 0 to 1, and at last the answer. Raises `AwayError` and `MasterRefusedError`."""
@@ -264,13 +264,13 @@ class UsageLedger:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _is_over(self, asked: _Asked) -> bool:
+    def _is_over(self, asked: _UsageQuestion) -> bool:
         if not asked.task.done():
             return False
         failed = asked.task.cancelled() or asked.task.exception() is not None
         return failed or time.monotonic() >= asked.until
 
-    def _ask(self, wanted: WantedUsage) -> _Asked:
+    def _ask(self, wanted: WantedUsage) -> _UsageQuestion:
         async def ask() -> UsageSums:
             began = time.monotonic()
             now = self._now()
@@ -281,11 +281,13 @@ class UsageLedger:
             asked.until = time.monotonic() + max(KEPT_S, REST * (time.monotonic() - began))
             return found
 
-        asked = _Asked(asyncio.create_task(ask(), name="usage"))
+        asked = _UsageQuestion(asyncio.create_task(ask(), name="usage"))
         asked.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits any more
         return asked
 
-    async def _read(self, request: usage_pb2.UsageRequest, asked: _Asked, before: float) -> usage_pb2.UsageReply:
+    async def _read(
+        self, request: usage_pb2.UsageRequest, asked: _UsageQuestion, before: float
+    ) -> usage_pb2.UsageReply:
         last: usage_pb2.UsageReply | None = None
         async with aclosing(self._master.stream("Usage", request, self._token())) as replies:
             async for last in replies:

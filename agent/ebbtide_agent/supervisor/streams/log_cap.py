@@ -17,7 +17,7 @@ _LEAST_BYTES = 8 * _BLOCK
 
 
 @dataclass(slots=True, eq=False)
-class _File:
+class _CappedLog:
     path: Path
     size: int = 0
     begin: int = -1  # of the hole; -1: no hole yet
@@ -34,7 +34,7 @@ class LogCap:
     """Keeps the files of one attempt within a number of bytes on disk together, except for short bursts."""
 
     def __init__(self, files: Sequence[Path], limit_bytes: int, room: Callable[[int], int] = _room) -> None:
-        self._files = [_File(path) for path in files]
+        self._files = [_CappedLog(path) for path in files]
         self._each = max(_LEAST_BYTES, limit_bytes // len(files))
         self._room = room
 
@@ -43,7 +43,7 @@ class LogCap:
         grown = [self._look_at(file) for file in self._files]
         return any(grown)
 
-    def _look_at(self, file: _File) -> bool:
+    def _look_at(self, file: _CappedLog) -> bool:
         try:
             descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -55,7 +55,7 @@ class LogCap:
         finally:
             os.close(descriptor)
 
-    def _shorten(self, file: _File, descriptor: int) -> bool:
+    def _shorten(self, file: _CappedLog, descriptor: int) -> bool:
         found = os.fstat(descriptor)
         taken, before, file.size = found.st_blocks * 512, file.size, found.st_size
         # With little room left a log may take half of what it could have: other logs grow, too.

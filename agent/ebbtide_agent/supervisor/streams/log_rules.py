@@ -39,7 +39,7 @@ class _TooSlow(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _File:
+class _SearchedLog:
     path: Path
     gpus: tuple[str, ...]  # of the processes that print into it
     offset: int = 0  # where the next line to be searched begins
@@ -51,7 +51,9 @@ class _File:
 class _Rule:
     regex: "re.Pattern[str]"
     rule: LogPattern
-    last: tuple[_File, int, MatchedLine] | None = None  # the last match, for a rule that counts only near the end
+    last: tuple[_SearchedLog, int, MatchedLine] | None = (
+        None  # the last match, for a rule that counts only near the end
+    )
 
 
 class LogRules:
@@ -62,7 +64,7 @@ class LogRules:
         self._given = rules
         self._rules: list[_Rule] = []
         self._ignored: list[_Rule] = []
-        self._files = [_File(path, gpus) for path, gpus in files]
+        self._files = [_SearchedLog(path, gpus) for path, gpus in files]
         self.matches: list[MatchedLine] = []
 
     def look(self, *, final: bool = False) -> bool:
@@ -84,7 +86,7 @@ class LogRules:
         self._rules = [rule for rule in compiled if rule.rule.action != _IGNORE]
         self._ignored = [rule for rule in compiled if rule.rule.action == _IGNORE]
 
-    def _look_at(self, file: _File, final: bool) -> bool:
+    def _look_at(self, file: _SearchedLog, final: bool) -> bool:
         before = file.offset
         while text := _read(file, final):
             start = file.offset
@@ -102,7 +104,7 @@ class LogRules:
                 break
         return file.offset > before
 
-    def _search(self, file: _File, lines: list[_Line]) -> None:
+    def _search(self, file: _SearchedLog, lines: list[_Line]) -> None:
         if not lines:
             return
         for rule in list(self._rules):
@@ -134,7 +136,7 @@ class LogRules:
         return None
 
 
-def _read(file: _File, final: bool) -> bytes:
+def _read(file: _SearchedLog, final: bool) -> bytes:
     """Return the next window of the file; empty if there is nothing new, or the file cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

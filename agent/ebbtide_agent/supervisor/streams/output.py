@@ -21,7 +21,7 @@ from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
+class _PollPause:
     """The pause between two looks at a log, in seconds: `first_s` after new output, growing while it is quiet."""
 
     first_s: float
@@ -32,9 +32,9 @@ class _Pace:
         return self.first_s if busy else min(self.growth * pause_s, self.longest_s)
 
 
-_FOR_RULES = _Pace(0.25, 2.0)
-_FOR_READERS = _Pace(0.05, 0.5)  # users watch the copies
-_FOR_DISK = _Pace(0.25, 5.0)  # a disk does not fill in a moment
+_FOR_RULES = _PollPause(0.25, 2.0)
+_FOR_READERS = _PollPause(0.05, 0.5)  # users watch the copies
+_FOR_DISK = _PollPause(0.25, 5.0)  # a disk does not fill in a moment
 
 
 class Output:
