@@ -28,8 +28,8 @@ HEARTBEAT_S: Final = 2.0
 """How often an agent sends a heartbeat, in seconds, unless there are very many."""
 LONGEST_S: Final = 5.0
 """The longest time between two heartbeats, a quarter of the silence after which a node is lost."""
-BEATS_A_SECOND: Final = 600
-"""The heartbeats in a second from which on agents send them less often; they take a fifth of a core."""
+BEATS_A_SECOND: Final = 400
+"""The heartbeats in a second from which on agents send them less often; they take a seventh of a core."""
 
 
 def interval_s(connected: int) -> float:
