@@ -7,6 +7,7 @@ from typing import Any
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.commands import Command, Launch, Record, Stop, WakeAt
+from ebbtide_core.estimates.work import NOTHING_PROVED, Assumptions
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
@@ -46,8 +47,15 @@ def stepped_aside(**changes: Any) -> ExitFacts:
 class Lab:
     """Drives a cluster by hand. Every step takes a second, and a scheduling pass follows it."""
 
-    def __init__(self, policy: str = "fitgpp", nodes: str = "a", gpus: int = 4, **options: str) -> None:
-        self.cluster = Cluster(create_policy(policy, options))
+    def __init__(
+        self,
+        policy: str = "fitgpp",
+        nodes: str = "a",
+        gpus: int = 4,
+        assumed: Assumptions = NOTHING_PROVED,
+        **options: str,
+    ) -> None:
+        self.cluster = Cluster(create_policy(policy, options), assumed)
         self.now = 1000.0
         self.journal: list[tuple[float, e.Event]] = []
         self.last: list[Command] = []

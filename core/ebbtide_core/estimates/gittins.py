@@ -16,15 +16,21 @@ LENGTHS_REMEMBERED: Final = 128
 """The last runs of one kind that count."""
 LEAST_RUNS: Final = 5
 """The runs that have to have ended before they tell anything."""
+LEAST_ALIKE: Final = 2
+"""The same for runs that their user has declared to be alike, however many of them go on."""
 
 
 class RunLengths:
-    """The lengths of the last runs of one kind, in seconds; ``going`` counts the jobs of the kind that have started."""
+    """The lengths of the last runs of one kind, in seconds; ``going`` counts the jobs of the kind that have started.
 
-    __slots__ = ("_recent", "_served", "_sorted", "_until", "ended", "going")
+    ``alike``: their user has declared them to be a group.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_alike", "_recent", "_served", "_sorted", "_until", "ended", "going")
+
+    def __init__(self, alike: bool = False) -> None:
         self.ended = 0
+        self._alike = alike
         self.going = 0
         self._recent = deque[float]()
         self._sorted: list[float] = []
@@ -45,7 +51,7 @@ class RunLengths:
     @property
     def tells(self) -> bool:
         """Whether enough runs have ended: the first ones that end are the short ones, until as many ended as go on."""
-        return self.ended >= LEAST_RUNS and self.ended >= self.going
+        return self.ended >= LEAST_ALIKE if self._alike else self.ended >= max(LEAST_RUNS, self.going)
 
     def time_per_completion(self, age_s: float) -> float | None:
         """Return the time per completion of a job that has run ``age_s``; None if it has outlived all runs."""

@@ -1,15 +1,16 @@
 """Estimates how soon a job is expected to be done, from what a live cluster can know.
 
-An `Outlook` is in seconds at the job's smallest size: how long it has run, and its time per completion from now on (see
-`ebbtide_core.estimates.gittins`), which is the time that is left if that is known. It comes from the first of these
-sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group, of its
-script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The class is
-that of the job together with its priority. A job that has outlived one source is judged by the next, so a wrong
-declaration helps only until it has shown to be wrong. A job that has outlived its class is judged by all jobs, and one
-that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source says.
+An `Outlook` is in seconds at the job's `working_size`: how long it has run, and its time per completion from now on
+(see `ebbtide_core.estimates.gittins`), which is the time that is left if that is known. It comes from the first of
+these sources that knows something: the declared work; the reported progress; the lengths of earlier runs of its group,
+of its script, of its user's jobs of that class, and of all jobs of that class; the class itself (`UNKNOWN_S`). The
+class is that of the job together with its priority. A job that has outlived one source is judged by the next, so a
+wrong declaration helps only until it has shown to be wrong. A job that has outlived its class is judged by all jobs,
+and one that has outlived these, too, is expected to run as long again as it has. A time limit bounds what any source
+says.
 
 A source of runs counts once at least as many of its runs have ended as go on, because the first ones that end are the
-short ones.
+short ones. A group, whose runs are alike, counts once two have ended.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from enum import Enum
 from typing import Final
 
 from ebbtide_core.estimates.gittins import RunLengths
+from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.estimates.work import Speedup, script_of, work_done
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
@@ -45,7 +47,7 @@ class OutlookSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How long a job has run, and its time per completion from now on, both in seconds at its smallest size."""
+    """How long a job has run, and its time per completion from now on, both in seconds at its `working_size`."""
 
     done_s: float
     left_s: float
@@ -86,7 +88,10 @@ class Outlooks:
             if job.end is None and job.live is not None:
                 kinds = self._going[job.id] = kinds_of(job)
                 for kind in kinds:
-                    self._runs.setdefault(kind, RunLengths()).going += 1
+                    runs = self._runs.get(kind)
+                    if runs is None:
+                        runs = self._runs[kind] = RunLengths(alike=kind[0] is OutlookSource.GROUP)
+                    runs.going += 1
             return []
         if job.end is None:
             return []
@@ -139,7 +144,8 @@ class Outlooks:
         return work_done(job, now, self._speedup) / self._speed(job)
 
     def _speed(self, job: Job) -> float:
-        return (self._curve(job) or self._speedup)(job.gpus_min)
+        speed = self._curve(job) or self._speedup
+        return speed(working_size(job, speed))
 
 
 def kinds_of(job: Job) -> tuple[Kind, ...]:

@@ -53,7 +53,7 @@ def defragment(draft: Draft, job: Job, resize_after_s: float) -> bool:
     trial = draft.trial
     if not draft.snapshot.came_back or not job.gpus_min or job.pinned_allocation is not None or trial.is_gang(job):
         return False
-    if trial.idle * WHOLE < job.gpus_min and not trial.room.shared:
+    if trial.idle * WHOLE < draft.least(job) and not trial.room.shared:
         return False
     found = [
         moves
@@ -72,16 +72,16 @@ def _carry_out(draft: Draft, job: Job, moves: _Moves) -> None:
         draft.lift(mover)
     for mover, room in moves.rooms:
         draft.place(mover, room, f"moved to make room for job {job.id}", claim=True)
-    own = draft.trial.find(job, job.gpus_min, [moves.node])
+    own = draft.trial.find(job, draft.least(job), [moves.node])
     assert own is not None, f"moving made no room for job {job.id}"
     names = ", ".join(mover.id for mover, _ in moves.rooms)
-    draft.place(job, own, f"waiting for {count_text(job.gpus_min)} that job {names} is moved from", claim=True)
+    draft.place(job, own, f"waiting for {count_text(draft.least(job))} that job {names} is moved from", claim=True)
 
 
 def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[NodeId, list[Job]]]:
     """Yield the nodes that might have room without the jobs that can be moved, and these jobs, the cheapest first."""
     nodes, came_back = draft.snapshot.nodes, draft.snapshot.came_back
-    needed, idle = job.gpus_min // WHOLE, idle_gpus(draft)
+    needed, idle = draft.least(job) // WHOLE, idle_gpus(draft)
     for node in _nodes(draft, job):
         here = [came_back[id] for id in nodes[node].planned if id in came_back]
         if idle.get(node, 0) + sum([_gpus(mover) for mover in here]) < needed:
@@ -95,7 +95,7 @@ def _nodes(draft: Draft, job: Job) -> Iterator[NodeId]:
     """Return nodes with free pieces, most idle GPUs first; for one GPU or less, nodes with shared GPUs come first."""
     room = draft.trial.room
     emptiest = [node for count in sorted(room.idle, reverse=True) if count for node in room.idle[count]]
-    pieces = (room.shared, emptiest) if job.gpus_min <= WHOLE else (emptiest, room.shared)
+    pieces = (room.shared, emptiest) if draft.least(job) <= WHOLE else (emptiest, room.shared)
     return iter(dict.fromkeys(chain(*pieces)))
 
 
@@ -126,7 +126,7 @@ def _elsewhere(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Move
     for allocation in before:
         trial.give(allocation)
     taken, rooms = [], []
-    if (own := trial.find(job, job.gpus_min, [node])) is not None:
+    if (own := trial.find(job, draft.least(job), [node])) is not None:
         trial.take(own)
         taken.append(own)
     for mover, had in sorted(zip(movers, before, strict=True), key=lambda pair: -pair[1].share):

@@ -21,11 +21,20 @@ CROWDED_OUT = "no room is left beside the jobs that came earlier"
 """Why a job is suspended that no single other job replaces."""
 
 
-class Draft:
-    """A trial allocation over the snapshot, and the placements and evictions that lead to it."""
+def smallest_size(job: Job) -> int:
+    """Return the smallest size of ``job``, in parts of GPUs."""
+    return job.gpus_min
 
-    def __init__(self, snapshot: Snapshot) -> None:
+
+class Draft:
+    """A trial allocation over the snapshot, and the placements and evictions that lead to it.
+
+    ``least`` returns the size at which a job starts, and below which it does not shrink for another.
+    """
+
+    def __init__(self, snapshot: Snapshot, least: Callable[[Job], int] = smallest_size) -> None:
         self.snapshot = snapshot
+        self.least = least
         self.trial = Trial(snapshot.books)
         self.placements: dict[JobId, Placement] = {}
         self.evictions: dict[JobId, Eviction] = {}
@@ -109,8 +118,8 @@ class Draft:
         return True
 
     def admit(self, job: Job) -> bool:
-        """Place ``job`` at its smallest size; return False if there is no room."""
-        allocation = self.trial.find(job, job.gpus_min)
+        """Place ``job`` at its `least` size; return False if there is no room."""
+        allocation = self.trial.find(job, self.least(job))
         if allocation is None:
             return False
         self.place(job, allocation, "starting")
@@ -138,8 +147,10 @@ class Draft:
         return any(id not in self.evictions for id in self.snapshot.elastic_jobs.jobs) or bool(self.placed_elastic())
 
     def wait(self, job: Job, share: int | None = None) -> None:
-        """Record why ``job`` waits for ``share`` parts of GPUs; the default is its smallest size."""
-        need = "GPU" if job.pinned_allocation is not None else need_text(job, job.gpus_min if share is None else share)
+        """Record why ``job`` waits for ``share`` parts of GPUs; the default is its `least` size."""
+        need = (
+            "GPU" if job.pinned_allocation is not None else need_text(job, self.least(job) if share is None else share)
+        )
         if job.gpu_memory.requested_bytes and job.pinned_allocation is None:
             need += f" with {job.gpu_memory.requested_bytes / 2**30:.3g} GiB"
         self.waits[job.id] = f"waiting for {need}{self.snapshot.where}{self._obstacle(job) or self._spared_for(job)}"
@@ -180,7 +191,7 @@ class Draft:
         given = [room for other in self.sparing.values() if (room := self.allocation(other)) is not None]
         for room in given:
             self.trial.give(room)
-        found = self.trial.find(job, job.gpus_min)
+        found = self.trial.find(job, self.least(job))
         for room in given:
             self.trial.take(room)
         if found is None:

@@ -61,17 +61,19 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
         return False
     victims, node = best
     for victim in victims:
-        _resize(draft, victim, victim.gpus_min, f"making room for job {job.id}", avoid=node)
-    room = draft.trial.find(job, job.gpus_min)
+        _resize(draft, victim, draft.least(victim), f"making room for job {job.id}", avoid=node)
+    room = draft.trial.find(job, draft.least(job))
     assert room is not None, f"shrinking made no room for job {job.id}"
-    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that smaller elastic jobs give back", claim=True)
+    draft.place(
+        job, room, f"waiting for {count_text(draft.least(job))} that smaller elastic jobs give back", claim=True
+    )
     return True
 
 
 def _recheck_surplus(draft: Draft, resize_after_s: float) -> None:
     """Schedule another pass for when the first job that has run too short a time to shrink now has run long enough."""
     for due, job in draft.snapshot.elastic_jobs.surplus.later(resize_after_s, draft.snapshot.now):
-        if job.running and job.preemptible and _share(draft, job) > job.gpus_min:
+        if job.running and job.preemptible and _share(draft, job) > draft.least(job):
             draft.recheck(due)
             return
 
@@ -102,7 +104,7 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
     _recheck_surplus(draft, resize_after_s)
     index, placed, seen = draft.snapshot.elastic_jobs, draft.placed_elastic(), set[NodeId]()
     changed = {node for id in placed for node in draft.placements[id].allocation.node_ids}
-    nodes = (draft.trial.nodes_with_spare(index, job.gpus_min) | changed) & draft.trial.nodes.keys()
+    nodes = (draft.trial.nodes_with_spare(index, draft.least(job)) | changed) & draft.trial.nodes.keys()
     for other in _greatest_surplus_first(draft, placed, nodes):
         if _may_shrink(draft, other, resize_after_s):
             for node in _may_give_back_on(draft, other):
@@ -131,7 +133,7 @@ def _may_do_with_fewer(draft: Draft, job: Job, best: list[Job], greatest: Job) -
     if draft.snapshot.elastic_jobs.leaving or any(draft.snapshot.job(id).spec.spread for id in draft.placements):
         return len(best) > 1
     surplus = _share(draft, greatest) - greatest.gpus_min
-    return len(best) > 1 and (len(best) - 1) * surplus + draft.trial.most >= job.gpus_min
+    return len(best) > 1 and (len(best) - 1) * surplus + draft.trial.most >= draft.least(job)
 
 
 def _rank(draft: Draft, job: Job) -> tuple[int, int]:
@@ -141,7 +143,7 @@ def _rank(draft: Draft, job: Job) -> tuple[int, int]:
 
 def _may_shrink(draft: Draft, job: Job, resize_after_s: float) -> bool:
     current = draft.allocation(job)
-    if current is None or not job.preemptible or current.share <= job.gpus_min:
+    if current is None or not job.preemptible or current.share <= draft.least(job):
         return False
     return not job.running or may_resize(draft, job, resize_after_s)
 
@@ -167,7 +169,7 @@ def _shrinks_for(draft: Draft, job: Job, node: NodeId | None, victims: list[Job]
             continue
         draft.trial.take(smaller)
         done.append((victim, before, smaller))
-        room = draft.trial.find(job, job.gpus_min, None if node is None else [node])
+        room = draft.trial.find(job, draft.least(job), None if node is None else [node])
         if room is not None:
             break
     if room is not None and node is None:
@@ -185,7 +187,7 @@ def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
         _, before, smaller = shrink
         draft.trial.give(smaller)
         draft.trial.take(before)
-        if draft.trial.find(job, job.gpus_min) is None:
+        if draft.trial.find(job, draft.least(job)) is None:
             draft.trial.give(before)
             draft.trial.take(smaller)
             needed.append(shrink)
@@ -251,7 +253,7 @@ def _smaller(draft: Draft, job: Job, before: Allocation, node: NodeId | None) ->
 
     None as ``node`` means any of the job's nodes. A job that may be spread leaves that node entirely if it can.
     """
-    find, size, own = draft.trial.find, job.gpus_min, before.node_ids
+    find, size, own = draft.trial.find, draft.least(job), before.node_ids
     if not job.spec.spread:
         return find(job, size, own if node is None else [node])
     return find(job, size, [id for id in own if id != node]) or find(job, size, own)
@@ -265,7 +267,7 @@ def _resize(draft: Draft, job: Job, size: int, why: str, avoid: NodeId | None = 
     before = draft.allocation(job)
     assert before is not None
     draft.trial.give(before)
-    if job.spec.spread and size == job.gpus_min:
+    if job.spec.spread and size == draft.least(job):
         after = _smaller(draft, job, before, avoid)
     else:
         nodes = None if job.spec.spread else before.node_ids

@@ -105,7 +105,7 @@ def makes_room(draft: Draft, job: Job, victims: list[Job], nodes: Nodes) -> bool
     given = _rooms(draft, victims)
     for room in given:
         draft.trial.give(room)
-    found = draft.trial.find(job, job.gpus_min, nodes)
+    found = draft.trial.find(job, draft.least(job), nodes)
     for room in given:
         draft.trial.take(room)
     return found is not None
@@ -134,7 +134,7 @@ def reaches(draft: Draft, job: Job) -> Callable[[Job], bool]:
 def _counted(draft: Draft, job: Job) -> int:
     """Return how many whole GPUs of one node ``job`` needs; 0 if it has other needs, which counting does not tell."""
     others = job.pinned_allocation is not None or draft.trial.is_gang(job)
-    return 0 if others else job.gpus_min // WHOLE
+    return 0 if others else draft.least(job) // WHOLE
 
 
 def idle_gpus(draft: Draft) -> dict[NodeId, int]:
@@ -176,7 +176,7 @@ def could_make_room(draft: Draft, job: Job, given: Sequence[Allocation], id: Nod
         return False
     if spec.mem_bytes and use.mem_bytes - sum([p.mem_bytes for p in pieces]) + spec.mem_bytes > node.facts.mem_bytes:
         return False
-    return node.idle(use) + sum([len(piece.gpus) for piece in pieces]) >= job.gpus_min // WHOLE
+    return node.idle(use) + sum([len(piece.gpus) for piece in pieces]) >= draft.least(job) // WHOLE
 
 
 def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Nodes) -> list[Job]:
@@ -221,7 +221,7 @@ def claim(draft: Draft, job: Job, choice: Choice, reason: str, *, named: int = 0
     victims, nodes = choice
     for victim in victims:
         draft.evict(victim, reason, job.id)
-    room = draft.trial.find(job, job.gpus_min, nodes)
+    room = draft.trial.find(job, draft.least(job), nodes)
     assert room is not None, f"preemption made no room for job {job.id}"
     names = ", ".join(victim.id for victim in victims[-named:])
-    draft.place(job, room, f"waiting for {count_text(job.gpus_min)} that job {names} is asked to free", claim=True)
+    draft.place(job, room, f"waiting for {count_text(draft.least(job))} that job {names} is asked to free", claim=True)

@@ -32,6 +32,7 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size
+from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, NodeId
@@ -96,7 +97,7 @@ class Tide(Policy):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Offer each job its turn, then grow."""
-        draft = Draft(snapshot)
+        draft = Draft(snapshot, lambda job: working_size(job, snapshot.speedup_of(job)))
         fit_ranges(draft)
         turns = _Pass(self, draft)
         for priority in sorted(turns.queue.by_priority):
@@ -231,18 +232,18 @@ class _Pass:
 
     def _fits(self, job: Job) -> bool:
         """Start ``job`` if there is room, or if elastic jobs give some back."""
-        spec = job.spec
+        spec, least = job.spec, self.draft.least(job)
         known = self._too_large.setdefault(demand_besides_size(job), [])
-        if any(job.gpus_min >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
+        if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
-        if job.gpus_min <= self.draft.trial.most and self.draft.admit(job):
+        if least <= self.draft.trial.most and self.draft.admit(job):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
             return True
         if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):
             self._too_large.clear()
             self.kept_room.note_changes(self.snapshot.nodes)
             return True
-        known.append((job.gpus_min, spec.cpus, spec.mem_bytes))
+        known.append((least, spec.cpus, spec.mem_bytes))
         return False
 
 

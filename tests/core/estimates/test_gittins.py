@@ -37,6 +37,15 @@ def test_of_a_job_that_outlived_all_runs_they_tell_nothing() -> None:
     assert runs().time_per_completion(0.0) is None
 
 
+def test_runs_of_a_group_tell_something_once_two_have_ended_however_many_go_on() -> None:
+    known = RunLengths(alike=True)
+    known.going = 60
+    known.add(10.0)
+    assert [known.tells] == [False]
+    known.add(10.0)
+    assert known.tells
+
+
 def test_runs_tell_something_once_enough_ended_and_no_more_go_on() -> None:
     assert not runs(*[1.0] * (LEAST_RUNS - 1)).tells
     known = runs(*[1.0] * LEAST_RUNS)

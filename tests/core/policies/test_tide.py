@@ -2,13 +2,15 @@
 
 import math
 import string
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
+from ebbtide_core.estimates.work import Assumptions, Speedup
 from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import JobState, NodeId, SuspendMode
+from ebbtide_core.model.types import WHOLE, JobState, NodeId, SuspendMode
 from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
@@ -327,6 +329,36 @@ def test_a_job_with_room_to_spare_shrinks_before_any_other_steps_aside() -> None
     lab.settle()
     assert (len(gpus_of(elastic)), len(gpus_of(trial))) == (2, 2)
     assert elastic.suspending.preemptions == 0
+
+
+@pytest.mark.parametrize(
+    ("speeds", "share"),
+    [
+        ({}, Fraction(1, 4)),  # nothing is known of how jobs share a GPU
+        ({Fraction(1, 2): 0.75, 1: 1.0}, Fraction(1, 2)),  # two do more than one, and four no more than two
+        ({Fraction(1, 4): 0.4, 1: 1.0}, Fraction(1, 4)),  # four do the most
+        ({Fraction(1, 2): 0.4, 1: 1.0}, 1),  # they only disturb each other
+    ],
+)
+def test_a_gpu_is_shared_as_far_as_it_does_more_work_for_it(speeds: dict[Any, float], share: Any) -> None:
+    curve = Speedup(tuple((int(size * WHOLE), speed) for size, speed in speeds.items()))
+    lab = Lab("tide", gpus=2, assumed=Assumptions(curve))
+    before = lab.running(2)
+    jobs = [lab.submit("1/4", 2) for _ in range(8)]
+    lab.end(before, DONE)
+    has = [job.planned.share for job in jobs if job.planned is not None]
+    assert len(has) == 2 / share
+    assert set(has) == {share * WHOLE}
+    assert all("waiting" in job.reason for job in jobs if job.planned is None)
+
+
+def test_a_job_shrinks_no_further_than_a_gpu_does_more_work_for_it() -> None:
+    lab = Lab("tide", gpus=1, assumed=Assumptions(Speedup(((WHOLE // 2, 0.75), (WHOLE, 1.0)))))
+    first = lab.running("1/4", 1)
+    lab.wait(100)
+    second, third = lab.submit("1/4", 1), lab.submit("1/4", 1)
+    lab.settle()
+    assert [job.planned and job.planned.share for job in (first, second, third)] == [WHOLE // 2, WHOLE // 2, None]
 
 
 def test_a_more_urgent_job_preempts_a_less_urgent_one_though_it_takes_longer() -> None:
