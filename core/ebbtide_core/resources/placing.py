@@ -418,7 +418,14 @@ class Trial:
                     return Allocation(tuple(pieces))
         return None
 
-    def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
+    def _emptiest_first(self, wanted: set[NodeId] | None) -> Iterable[tuple[Node, int]]:
+        """Return the nodes with idle GPUs that the job may have, and how many, the most first."""
+        found = self._with_idle(wanted)
+        some_barred = self._barred or self._books.sliced or (self._domain is not None and self._domain.barred)
+        return sorted(found, key=lambda each: -each[1]) if some_barred else found
+
+    def _with_idle(self, wanted: set[NodeId] | None) -> Iterator[tuple[Node, int]]:
+        """Yield the nodes with idle GPUs that the job may have, and how many, in the order of all their idle GPUs."""
         idle, known, sliced = self._room.idle, self.nodes, self._books.sliced
         for count in sorted(idle, reverse=True):
             if count == 0:

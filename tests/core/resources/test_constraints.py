@@ -144,6 +144,12 @@ def test_a_gang_is_on_nodes_of_one_model(spec):
     assert job.state.name == "PENDING"
 
 
+@pytest.mark.parametrize("policy", ["fifo", "tide"])
+def test_a_gang_is_where_most_gpus_are_of_its_model_not_where_most_are_idle(policy):
+    made = lab(policy, node("a", A100), node("b", A100, A100), node("c", A100, A100), node("d", A100, H100, H100))
+    assert set(where(made.submit(4, max_nodes=2))) == {"b", "c"}
+
+
 def test_shares_of_a_gpu_are_packed_where_they_are_allowed():
     made = lab("fifo", node("a", A100, H100))
     first, other = made.submit("1/2", needs=Needs(gpu_types=("h100",))), made.submit("1/2")

@@ -20,7 +20,7 @@ from tests.core.lab import GIB, Lab, registration
 
 POLICIES = (
     "fifo", "fitgpp", "priority", "fair-share", "hybrid", "rigid-fcfs", "reservation",
-    "moldable-equipartition", "malleable-equipartition", "malleable-proportional",
+    "moldable-equipartition", "malleable-equipartition", "malleable-proportional", "tide",
 )  # fmt: skip
 MODELS = {"A100": (40, "8.0"), "H100": (80, "9.0"), "V100": (32, "7.0")}
 NAMES = "abcd"
