@@ -4,6 +4,7 @@ import { base, byId, h, put, stream } from "./app.js";
 const MOST = 3000; // lines that are kept on the page; the file has all
 const OF_A_BLOCK = 200; // lines of a block; the browser lays out and draws only those blocks that can be seen
 const STYLES = /^[a-z0-9 ]*$/;
+const STACKED = /\p{M}{3}/u; // marks on one letter that could reach other lines; to clip every line costs a page's memory
 
 export function followLog(path, job) {
   const box = byId("log"), tools = byId("log-tools");
@@ -25,7 +26,8 @@ export function followLog(path, job) {
     previous = box.scrollTop;
   });
 
-  const lineOf = (pieces) => h("div", { class: "ln" }, pieces.map(([text, style]) => (style && STYLES.test(style) ? h("span", { class: style.split(" ").map((name) => `t-${name}`).join(" ") }, text) : text)), pieces.length ? null : "\u00a0");
+  const isStacked = (pieces) => STACKED.test(pieces.map(([text]) => text).join(""));
+  const lineOf = (pieces) => h("div", { class: isStacked(pieces) ? "ln stacked" : "ln" }, pieces.map(([text, style]) => (style && STYLES.test(style) ? h("span", { class: style.split(" ").map((name) => `t-${name}`).join(" ") }, text) : text)), pieces.length ? null : "\u00a0");
   const note = (words) => h("div", { class: "ln note" }, words);
 
   const lines = () => [...box.querySelectorAll(".ln")];
