@@ -31,6 +31,8 @@ TAIL_LINES: Final = 1000
 LINES_OF_AN_EVENT: Final = 500
 AGAIN_S: Final = 2.0
 """Seconds after which a log is read again if the master was away."""
+TOGETHER_S: Final = 0.25
+"""Seconds for which what a job prints is gathered, because a browser lays out its page anew whenever some comes."""
 LONGEST_LINE: Final = 4000
 """Characters of a line that are shown."""
 MOST_STYLES: Final = 200
@@ -130,6 +132,8 @@ async def _log_now(session: Session, master: Master, request: client_pb2.ReadLog
                     "open": rest if last else None,
                 }
                 yield event("log", encoded(told))
+            if chunks.empty() and await before_end(session, pause(TOGETHER_S)) is None:
+                break
     finally:
         reading.cancel()
         with suppress(asyncio.CancelledError, AwayError, MasterRefusedError):
