@@ -10,7 +10,7 @@ from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.checkpoint_location import nodes_reading_checkpoint, nodes_with_checkpoint
 from ebbtide_core.resources.eligibility import could_combine, could_spread, obstacle
 from ebbtide_core.resources.foreign_processes import on_gpu, users_text
-from ebbtide_core.resources.placing import Trial
+from ebbtide_core.resources.placing import NodeRank, Trial
 from ebbtide_core.snapshot import Eviction, Placement, Plan, Snapshot
 
 NODES_NAMED = 4
@@ -117,9 +117,9 @@ class Draft:
         self.sparing[job.id] = job
         return True
 
-    def admit(self, job: Job) -> bool:
-        """Place ``job`` at its `least` size; return False if there is no room."""
-        allocation = self.trial.find(job, self.least(job))
+    def admit(self, job: Job, rank: NodeRank | None = None) -> bool:
+        """Place ``job`` at its `least` size, on nodes of the lowest ``rank``; return False if there is no room."""
+        allocation = self.trial.find(job, self.least(job), rank=rank)
         if allocation is None:
             return False
         self.place(job, allocation, "starting")

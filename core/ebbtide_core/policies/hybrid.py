@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from ebbtide_core.admission.queues import Queue, QueueKey
 from ebbtide_core.job.job import Job
@@ -37,15 +37,12 @@ from ebbtide_core.planning.preemption import (
     may_be_preempted,
     nodes_of,
 )
+from ebbtide_core.planning.production import PRODUCTION, weakness
 from ebbtide_core.planning.slots import Slots, SlotsLeft, slots_of
 from ebbtide_core.planning.staying import Stay, stays_by_urgency
-from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
-
-PRODUCTION: Final = 3
-"""Jobs of at most this priority number are production: HYBRID's classes 9 to 11, read as priority 12 - class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +209,7 @@ class _Pass:
         levels = sorted((idle, nodes) for idle, nodes in self.draft.trial.room.idle.items() if idle >= count and nodes)
         if job.priority <= PRODUCTION:
             nodes = self.draft.snapshot.nodes
-            return iter(sorted((id for _, ids in levels for id in ids), key=lambda id: -power(nodes[id])))
+            return iter(sorted((id for _, ids in levels for id in ids), key=lambda id: weakness(nodes[id])))
         return self._drawn(job, levels)
 
     def _drawn(self, job: Job, levels: list[tuple[int, dict[NodeId, None]]]) -> Iterator[NodeId]:
@@ -272,7 +269,7 @@ class _Pass:
             )
             if powerful:
                 nodes = self.draft.snapshot.nodes
-                yield from sorted(candidates, key=lambda other: -max(power(nodes[id]) for id in nodes_of(other)))
+                yield from sorted(candidates, key=lambda other: min(weakness(nodes[id]) for id in nodes_of(other)))
             else:
                 yield from candidates
 
@@ -284,8 +281,3 @@ def _nth_slot(levels: list[tuple[int, dict[NodeId, None]]], slot: int) -> NodeId
             return next(islice(ids, slot // idle, None))
         slot -= idle * len(ids)
     raise IndexError(slot)
-
-
-def power(node: Node) -> float:
-    """Return how powerful the slots of ``node`` are: CPUs per GPU, the paper's average CPU per slot."""
-    return node.facts.cpus / max(1, len(node.gpus))

@@ -41,6 +41,7 @@ from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.planning.preemption import claim, nodes_of
+from ebbtide_core.planning.production import PRODUCTION, weakness
 from ebbtide_core.planning.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import TideIndex
@@ -100,6 +101,7 @@ class Tide(Policy):
         draft = Draft(snapshot, lambda job: working_size(job, snapshot.speedup_of(job)))
         fit_ranges(draft)
         turns = _Pass(self, draft)
+        draft.trial.spreads |= not (turns.foresight.index.wide_jobs_come or snapshot.books.loans)
         for priority in sorted(turns.queue.by_priority):
             turns.offer_to_due(priority)
             turns.offer_to_soonest(priority)
@@ -236,7 +238,8 @@ class _Pass:
         known = self._too_large.setdefault(demand_besides_size(job), [])
         if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
-        if least <= self.draft.trial.most and self.draft.admit(job):
+        rank = weakness if job.priority <= PRODUCTION else None
+        if least <= self.draft.trial.most and self.draft.admit(job, rank):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
             return True
         if admit_by_shrinking(self.draft, job, self.policy.resize_after_s):

@@ -1,6 +1,6 @@
 """Finds which GPUs a job would get, in a trial over the books that can be changed and thrown away."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import Fitting
@@ -12,6 +12,9 @@ from ebbtide_core.resources.elastic_jobs import ElasticJobs
 from ebbtide_core.resources.eligibility import Domain, domain_of, domains, largest
 from ebbtide_core.resources.gpu_selection import left_beside, pick
 from ebbtide_core.resources.node_usage import NodeUse
+
+NodeRank = Callable[[Node], float]
+"""Orders nodes: a job goes to one of the lowest rank that has room."""
 
 
 class Trial:
@@ -26,7 +29,8 @@ class Trial:
         self._books = books
         self._booked = None if as_if_unbooked else books.booked
         self._room: Room = books.room
-        self._emptiest_best = books.fitting is Fitting.WORST
+        self.spreads = books.fitting is Fitting.WORST
+        """Whether all jobs go to the emptiest node."""
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, NodeUse] = {}
@@ -132,14 +136,16 @@ class Trial:
         *,
         free_now: bool = False,
         fullest: bool = False,
+        rank: NodeRank | None = None,
     ) -> Allocation | None:
         """Return room for ``job`` with ``share`` parts of GPUs on the best of ``nodes`` (None: all); None if none fits.
 
-        Room that no other job still holds comes first; with ``free_now``, only such room counts. After that, a job goes
-        to the fullest node (best fit). A job that can grow, and any job of a pool with worst fit, goes to the emptiest
-        node instead, unless ``fullest`` is set. A share goes to the GPU of which least is left then. A job that is
-        larger than any node and allows several takes whole GPUs from as few nodes as possible; so does a job that may
-        be spread, if no single node has room. A job that asks for a number of nodes takes equally many GPUs from each.
+        Room that no other job still holds comes first; with ``free_now``, only such room counts. After that, nodes of
+        a lower ``rank`` come first, if there is one. Among equal ones a job goes to the fullest node (best fit). A job
+        that can grow, and any job if the trial `spreads` them, goes to the emptiest node instead, unless ``fullest`` is
+        set. A share goes to the GPU of which least is left then. A job that is larger than any node and allows several
+        takes whole GPUs from as few nodes as possible; so does a job that may be spread, if no single node has room. A
+        job that asks for a number of nodes takes equally many GPUs from each.
         """
         self._enter()
         if self._booked is not None:
@@ -148,12 +154,12 @@ class Trial:
             return self._own(job, own, nodes, free_now)
         restricted = (job.eligibility.constrained or self._books.heterogeneous) and self._domain is None
         if restricted and (among := domains(job, self._books, share)) is not None:
-            return self._find_among(among, job, share, nodes, free_now, fullest)
+            return self._find_among(among, job, share, nodes, free_now, fullest, rank)
         if job.spec.nodes > 1 or (share > WHOLE and self.is_gang(job, share)):
             return self._on_several(job, share, nodes, free_now)
         later, known, uses = None, self.nodes, self._use
         cpus, count, waits = job.spec.cpus, share // WHOLE, job.holding is None
-        for id in self._best_first(job, share, fullest) if nodes is None else nodes:
+        for id in self._best_first(job, share, fullest, rank) if nodes is None else nodes:
             node = known.get(id)
             # These two checks rule out most nodes, and are much cheaper than picking GPUs.
             if node is None or (cpus and (uses.get(id) or node.promised).cpus + cpus > node.facts.cpus):
@@ -180,6 +186,7 @@ class Trial:
         nodes: Iterable[NodeId] | None,
         free_now: bool,
         fullest: bool,
+        rank: NodeRank | None,
     ) -> Allocation | None:
         """Do as `find` within one of the domains; room that is free now in any domain comes first."""
         everywhere, nodes = self.nodes, None if nodes is None else tuple(nodes)
@@ -187,7 +194,7 @@ class Trial:
             for now in (True, False) if len(among) > 1 and not free_now else (free_now,):
                 for self._domain in among:
                     self.nodes = self._domain.nodes
-                    room = self.find(job, share, nodes, free_now=now, fullest=fullest)
+                    room = self.find(job, share, nodes, free_now=now, fullest=fullest, rank=rank)
                     if room is not None:
                         return room
         finally:
@@ -275,9 +282,11 @@ class Trial:
         """Return ``use`` of ``node`` with the GPUs that are booked for other users counted as in use."""
         return use.without(barred) if (barred := self._barred.get(node.id)) is not None else use
 
-    def _best_first(self, job: Job, share: int, fullest: bool) -> Iterable[NodeId]:
+    def _best_first(self, job: Job, share: int, fullest: bool, rank: NodeRank | None) -> Iterable[NodeId]:
         """Return the nodes that may have room, first the nodes with GPUs that are booked for the job's user now."""
-        candidates = self._candidates(job, share, fullest)
+        candidates: Iterable[NodeId] = self._candidates(job, share, fullest)
+        if rank is not None:
+            candidates = sorted((id for id in candidates if id in self.nodes), key=lambda id: rank(self.nodes[id]))
         if self._booked is None or not (booked := self._booked.own(job)):
             return candidates
         return sorted(candidates, key=lambda id: id not in booked)
@@ -302,7 +311,7 @@ class Trial:
         if 0 < share < WHOLE:
             yield from self._by_least_left(job, share)
         first = max(1, share // WHOLE) if share else 0
-        for count in sorted(idle, reverse=(job.gpus_max > share or self._emptiest_best) and not fullest):
+        for count in sorted(idle, reverse=(job.gpus_max > share or self.spreads) and not fullest):
             if count >= first:
                 yield from idle[count]
         if 0 < share < WHOLE and self._books.beside:

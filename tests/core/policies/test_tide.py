@@ -10,7 +10,7 @@ from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
 from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, JobState, NodeId, SuspendMode
+from ebbtide_core.model.types import WHOLE, JobState, Loan, NodeId, SuspendMode
 from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
@@ -21,7 +21,7 @@ from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
+from tests.core.lab import DONE, Lab, gpus_of, registration, stepped_aside, stopped
 
 
 def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
@@ -366,6 +366,61 @@ def test_a_more_urgent_job_preempts_a_less_urgent_one_though_it_takes_longer() -
     less = lab.running(1, te=True, priority=50)
     lab.submit(1, priority=40)
     assert stopped(lab.last) == {less.id}
+
+
+def test_of_less_urgent_jobs_the_least_urgent_steps_aside_though_that_costs_it_more() -> None:
+    lab = lab_of(gpus=2)
+    cheap, dear = lab.running(1, priority=50), lab.running(1, te=True, priority=90)
+    lab.submit(1, priority=10)
+    assert (cheap.state, dear.state) == (JobState.RUNNING, JobState.SUSPENDING)
+
+
+# --- where ---
+
+
+def lab_of_unequal_nodes() -> Lab:
+    lab = Lab("tide", nodes="")
+    for name, cpus in (("a", 16.0), ("b", 64.0), ("c", 16.0)):
+        lab.tell(registration(name, 2, cpus=cpus))
+    return lab
+
+
+def test_a_production_job_goes_to_the_node_with_most_cpus_for_each_gpu() -> None:
+    lab = lab_of_unequal_nodes()
+    assert [gpus_of(lab.running(1, priority=3)) for _ in range(2)] == [{"b0"}, {"b1"}]
+    assert gpus_of(lab.running(1, priority=3)) < {"a0", "a1", "c0", "c1"}
+
+
+def test_a_production_job_preempts_on_the_most_powerful_node_at_once_but_no_other_production_job() -> None:
+    lab = lab_of_unequal_nodes()
+    others = [lab.running(1, priority=90) for _ in range(6)]
+    on_b = [job for job in others if gpus_of(job) < {"b0", "b1"}]
+    first, second = lab.submit(1, priority=3), lab.submit(1, priority=3)
+    assert [job for job in others if job.state is JobState.SUSPENDING] == on_b
+    for victim in on_b:
+        lab.end(victim, stepped_aside())
+    assert gpus_of(first) | gpus_of(second) == {"b0", "b1"}
+    lab.start(first)
+    lab.start(second)
+    third = lab.submit(1, priority=1)
+    assert (first.state, second.state) == (JobState.RUNNING, JobState.RUNNING)
+    assert [job.state for job in others].count(JobState.SUSPENDING) == 1
+    assert third.state is JobState.PENDING
+
+
+def test_jobs_are_spread_until_one_comes_that_can_use_several_gpus() -> None:
+    lab = lab_of(gpus=4, nodes="ab")
+    assert [next(iter(gpus_of(lab.running(1))))[0] for _ in range(4)] == ["a", "b", "a", "b"]
+    lab = lab_of(gpus=4, nodes="ab")
+    lab.end(lab.running(2), DONE)
+    assert len({next(iter(gpus_of(lab.running(1))))[0] for _ in range(4)}) == 1
+
+
+def test_jobs_are_packed_on_borrowed_nodes_so_that_some_can_be_given_back() -> None:
+    lab = Lab("tide", nodes="")
+    for name in "ab":
+        lab.tell(registration(name, 4, loan=Loan(lab.now + 10**6)))
+    assert len({next(iter(gpus_of(lab.running(1, time_limit_s=600.0))))[0] for _ in range(4)}) == 1
 
 
 def test_a_less_urgent_job_preempts_nobody() -> None:

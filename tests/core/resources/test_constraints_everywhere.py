@@ -38,7 +38,8 @@ def nodes(draw: st.DrawFn, name: str) -> e.NodeRegistered:
     )
     labels = draw(st.dictionaries(st.sampled_from(("zone", "rack")), st.sampled_from("xy"), max_size=2))
     taints = draw(st.sampled_from(((), (), (), ("gold",), ("gold", "slow"))))
-    plain = registration(name, gpus=0, labels=labels, taints=taints, checkpoint_root_id="shared")
+    cpus = draw(st.sampled_from((32.0, 64.0)))
+    plain = registration(name, gpus=0, cpus=cpus, labels=labels, taints=taints, checkpoint_root_id="shared")
     return replace(plain, gpus=gpus)
 
 
@@ -62,7 +63,7 @@ sizes = st.sampled_from(
     )
 )  # fmt: skip
 jobs = st.fixed_dictionaries(
-    {"size": sizes, "needs": needs, "te": st.booleans(), "priority": st.sampled_from((10, 42, 90))}
+    {"size": sizes, "needs": needs, "te": st.booleans(), "priority": st.sampled_from((3, 10, 42, 90))}
 )
 steps = st.lists(
     st.one_of(

@@ -5,7 +5,7 @@ from typing import Final
 
 from ebbtide_core.estimates.outlook import Outlooks
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import Allocation, JobId
+from ebbtide_core.model.types import WHOLE, Allocation, JobId
 from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.planning.tide.queue import TideQueue, due_at
 from ebbtide_core.planning.tide.room_rates import RoomRates
@@ -45,6 +45,8 @@ class TideIndex:
         self.was_due: dict[JobId, int] = {}
         self.in_vain: dict[JobId, Search] = {}
         """The last search for victims of each waiting job, if it found none."""
+        self.wide_jobs_come = False
+        """Whether any job was seen that needs or can use several GPUs."""
         self._queue = queue
         self._rooms: dict[JobId, tuple[Allocation, int]] = {}
         """The room of each job, and the number of the attempt that runs there; 0 if that is still to come."""
@@ -52,6 +54,7 @@ class TideIndex:
     def update(self, job: Job) -> None:
         """Take in that ``job`` changed."""
         self.in_vain.pop(job.id, None)
+        self.wide_jobs_come = self.wide_jobs_come or job.gpus_max > WHOLE
         if changed := self.outlooks.learn(job):
             self._queue.sort_anew(changed)
         known = self._rooms.get(job.id)

@@ -288,6 +288,10 @@ class RoomRates:
             if found.node not in seen:
                 yield found
 
+    def less_urgent_than(self, priority: int) -> list[int]:
+        """Return the priorities of jobs that could step aside for one of ``priority``, the least urgent first."""
+        return sorted([other for other, nodes in self._by_price.items() if other > priority and nodes], reverse=True)
+
     def most_gpus(self, node: NodeId, priority: int) -> int:
         """Return how many GPUs ``node`` has idle, or promised to jobs of ``priority`` or less urgent ones."""
         figures = self._nodes[node]

@@ -7,9 +7,18 @@ from itertools import chain
 from typing import Final
 
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.model.types import WHOLE, JobId, NodeId
 from ebbtide_core.planning.draft import Draft
-from ebbtide_core.planning.preemption import Choice, Nodes, could_make_room, may_be_preempted, minimal_set, suffice
+from ebbtide_core.planning.preemption import (
+    Choice,
+    Nodes,
+    choose,
+    could_make_room,
+    may_be_preempted,
+    minimal_set,
+    suffice,
+)
+from ebbtide_core.planning.production import PRODUCTION, weakness
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import Search
 from ebbtide_core.planning.tide.room_rates import (
@@ -58,6 +67,8 @@ class Victims:
         """Return whose stepping aside costs less than a wait of ``wait_s`` costs ``job``; None if nobody's does."""
         if self.are_enough:
             return None
+        if job.priority <= PRODUCTION and (powerful := self._on_powerful_node(job)) is not None:
+            return powerful
         mine = self._foresight.outlook(job)
         worth = price(job, mine)
         longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self._bound) if due else math.inf
@@ -70,17 +81,54 @@ class Victims:
         search, since = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
         if (vain := index.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
             search, since = replace(vain, renewal=index.rates.renewals), vain.renewal
-        best = self._best_choice(job, chain([first], nodes), since, worth, wait_s, longer)
+        best, levels = None, index.rates.less_urgent_than(job.priority) if less_urgent else []
+        for level in levels if len(levels) > 1 else ():
+            there = index.rates.cheapest_first(level - 1, equals=False, less_urgent=True)
+            best = best or self._best_choice(job, there, since, worth, wait_s, math.inf, level)
+        best = best or self._best_choice(job, chain([first], nodes), since, worth, wait_s, longer, job.priority)
         if best is None and not self._draft.trial.is_gang(job):
             index.in_vain[job.id] = search
         return best
 
+    def _on_powerful_node(self, job: Job) -> Choice | None:
+        """Return who steps aside for a production ``job`` on a node that is not of the weakest: no other production.
+
+        As in seed 004 §3.2, the least urgent go first, and of those who are on the most powerful node; then who has
+        least that is not saved.
+        """
+        if self._draft.trial.is_gang(job):
+            return None
+        nodes, index = self._draft.snapshot.nodes, self._foresight.index
+        weakest = max(map(weakness, nodes.values()), default=0.0)
+        with_victims = index.rates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
+        stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < weakest]
+        levels: dict[int, dict[JobId, tuple[float, float, int]]] = {}
+        for id in sorted(stronger, key=lambda id: weakness(nodes[id]))[:MOST_TRIED]:
+            for _, other in self._foresight.planned_on(id):
+                if other.priority > PRODUCTION and self._may_step_aside(other, job, math.inf):
+                    risk_s = at_risk_s(other, self._foresight.outlook(other))
+                    level = levels.setdefault(other.priority, {})
+                    level.setdefault(other.id, (weakness(nodes[id]), risk_s, -other.sequence))
+        least_urgent_first = (
+            [self._draft.snapshot.job(id) for id in sorted(level, key=level.__getitem__)]
+            for _, level in sorted(levels.items(), reverse=True)
+        )
+        return choose(self._draft, job, least_urgent_first)
+
     def _best_choice(
-        self, job: Job, nodes: Iterator[Candidate], since: int, worth: float, wait_s: float, longer: float
+        self,
+        job: Job,
+        nodes: Iterator[Candidate],
+        since: int,
+        worth: float,
+        wait_s: float,
+        longer: float,
+        level: int,
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
-        Only nodes whose figures were renewed after the renewal ``since`` are looked at.
+        Only nodes whose figures were renewed after the renewal ``since`` are looked at, and only jobs of priority
+        ``level`` or less urgent ones.
         What bounds the choice on a node is mostly less than a minute old, in which a price hardly falls by half. Half
         of it times `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be
         cheaper.
@@ -92,19 +140,19 @@ class Victims:
                 other.id: other
                 for candidate in nodes
                 if candidate.left_s > longer_s
-                for other in self._able(job, candidate.node, longer)
+                for other in self._able(job, candidate.node, longer, level)
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
         rates, tried, need = self._foresight.index.rates, 0, -(-job.gpus_min // WHOLE)
-        from_priority = job.priority + (longer == math.inf)
+        from_priority = max(level, job.priority + (longer == math.inf))
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
             if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
                 break
             if rates.renewal_of[id] <= since or rates.most_gpus(id, from_priority) < need:
                 continue
-            if most_s > longer_s and (able := self._able(job, id, longer)):
+            if most_s > longer_s and (able := self._able(job, id, longer, level)):
                 if most_s == math.inf:
                     tried += 1 if best is None else 4
                 found = self._cheapest(job, (id,), able, worth, least)
@@ -112,13 +160,20 @@ class Victims:
                     least, best = found
         return best
 
-    def _able(self, job: Job, id: NodeId, longer: float) -> list[Job]:
-        """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there."""
+    def _able(self, job: Job, id: NodeId, longer: float, level: int) -> list[Job]:
+        """Return the jobs of a node that may step aside for ``job``; none if all together have too few GPUs there.
+
+        They are of priority ``level`` or less urgent.
+        """
         node, need, there = self._draft.snapshot.nodes[id], -(-job.gpus_min // WHOLE), self._foresight.planned_on(id)
         left = 0 if self._draft.trial.is_gang(job) else need - node.idle(self._draft.trial.use(id))
         if sum([gpus for gpus, _ in there]) < left:
             return []
-        able = [entry for entry in there if (entry[0] or not need) and self._may_step_aside(entry[1], job, longer)]
+        able = [
+            entry
+            for entry in there
+            if (entry[0] or not need) and entry[1].priority >= level and self._may_step_aside(entry[1], job, longer)
+        ]
         return [] if sum([gpus for gpus, _ in able]) < left else [other for _, other in able]
 
     def _may_step_aside(self, other: Job, job: Job, longer: float) -> bool:
@@ -135,7 +190,10 @@ class Victims:
     def _loss(self, other: Job, job: Job) -> float:
         """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
         mine, theirs = self._foresight.outlook(job), self._foresight.outlook(other)
-        loss = TWICE * price(other, theirs) * (mine.left_s + cost_s(other) + at_risk_s(other, theirs))
+        away_s = mine.left_s
+        if other.priority != job.priority:
+            away_s = min(away_s, self._foresight.index.rates.wait_s(other, False))
+        loss = TWICE * price(other, theirs) * (away_s + cost_s(other) + at_risk_s(other, theirs))
         return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
 
     def _cheapest(

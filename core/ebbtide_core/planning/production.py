@@ -1,0 +1,18 @@
+"""Production jobs and the nodes that they prefer: the most powerful ones (seed 004 §3.2)."""
+
+from typing import Final
+
+from ebbtide_core.resources.books import Node
+
+PRODUCTION: Final = 3
+"""Jobs of at most this priority number are production: HYBRID's classes 9 to 11, read as priority 12 - class."""
+
+
+def power(node: Node) -> float:
+    """Return how powerful the slots of ``node`` are: CPUs per GPU, the paper's average CPU per slot."""
+    return node.facts.cpus / max(1, len(node.gpus))
+
+
+def weakness(node: Node) -> float:
+    """Return a number that is the lower, the more powerful ``node`` is: the rank by which production jobs go."""
+    return -power(node)
