@@ -47,7 +47,7 @@ BYTES: Final = 2 * 2**30
 """The marks: times faster than AccaSim; seconds and memory for FitGpp's study."""
 
 
-class Journal:
+class KeptEvents:
     """Keeps what the cluster recorded."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def run_hpc2n(trace: str) -> dict[str, Any]:
 
 def replay_hpc2n(trace: str) -> dict[str, Any]:
     """Simulate ``trace`` once more, keep all that is recorded, and fold it step by step."""
-    journal = Journal()
+    journal = KeptEvents()
     source = Recorded(load_workload(trace, 0).jobs)
     world = Simulation(_nodes(), source, create_policy("rigid-fcfs", {}), [journal], keep_jobs=True)
     world.run()

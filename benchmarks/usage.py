@@ -52,7 +52,7 @@ def new_cluster() -> Cluster:
     return Cluster(create_policy("fifo", {}), settings=Settings(pools=POOLS))
 
 
-class History:
+class UsageHistory:
     """A cluster in which jobs come as fast as others end; a tenth fails, and a tenth is suspended once."""
 
     def __init__(self, jobs: int) -> None:
@@ -177,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
-    journal = History(options.jobs).journal
+    journal = UsageHistory(options.jobs).journal
     print(f"{options.jobs:,} jobs, {len(journal):,} events")
     for value in measured(journal, options.jobs):
         print(value, flush=True)

@@ -199,7 +199,7 @@ EVERY_TABLE = {
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigurationKey:
     """A key of the configuration file: the table that it is in, what may stand there, and what holds without it."""
 
     table: str
@@ -208,13 +208,13 @@ class Key:
     default: str
 
 
-def configuration_keys(values: Mapping[str, Any]) -> list[Key]:
+def configuration_keys(values: Mapping[str, Any]) -> list[ConfigurationKey]:
     """Return the keys that are looked for in a configuration file with these values, in the order of the reading."""
-    found: list[Key] = []
+    found: list[ConfigurationKey] = []
 
     class Noting(Table):
         def take(self, key: str, kind: type[Any], default: Any) -> Any:
-            found.append(Key(self.where.rstrip("."), key, NAMES_OF_KINDS[kind], _default(default)))
+            found.append(ConfigurationKey(self.where.rstrip("."), key, NAMES_OF_KINDS[kind], _default(default)))
             return super().take(key, kind, default)
 
         def take_duration(self, key: str, default_s: float) -> float:
@@ -233,7 +233,7 @@ def configuration_keys(values: Mapping[str, Any]) -> list[Key]:
 
 def configuration_page() -> str:
     """Return docs/reference/configuration.md."""
-    tables: dict[str, list[Key]] = {}
+    tables: dict[str, list[ConfigurationKey]] = {}
     for key in configuration_keys(EVERY_TABLE):
         if key.kind != NAMES_OF_KINDS[dict] or key.name == "options":
             tables.setdefault(key.table, []).append(key)
@@ -248,7 +248,7 @@ def configuration_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _rows(keys: list[Key], comments: Mapping[tuple[str, str], str]) -> list[str]:
+def _rows(keys: list[ConfigurationKey], comments: Mapping[tuple[str, str], str]) -> list[str]:
     rows = [f"| `{key.name}` | {key.kind} | {key.default} | {comments[key.table, key.name]} |" for key in keys]
     return ["| key | value | default | what it does |", "|---|---|---|---|", *rows, ""]
 
