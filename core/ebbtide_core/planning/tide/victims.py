@@ -68,6 +68,7 @@ class Victims:
         if self.are_enough:
             return None
         if job.priority <= PRODUCTION and (powerful := self._on_powerful_node(job)) is not None:
+            self.weighed += 1
             return powerful
         mine = self._foresight.outlook(job)
         worth = price(job, mine)
@@ -99,7 +100,10 @@ class Victims:
         if self._draft.trial.is_gang(job):
             return None
         nodes, index = self._draft.snapshot.nodes, self._foresight.index
-        weakest = max(map(weakness, nodes.values()), default=0.0)
+        ranks = [*map(weakness, nodes.values())]
+        weakest = max(ranks, default=0.0)
+        if weakest == min(ranks, default=0.0):
+            return None
         with_victims = index.rates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
         stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < weakest]
         levels: dict[int, dict[JobId, tuple[float, float, int]]] = {}
