@@ -5,7 +5,6 @@ import itertools
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from tests.ports import free_port
 
 USER = "ebbtide"
 PASSWORD = "c4nary-Passw0rd"
@@ -38,9 +39,7 @@ class Server:
         self._bin = programs()
         self._numbers = itertools.count(1)
         self._account = _account()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         if self._account:
             os.chown(folder, self._account["user"], self._account["group"])
         secret = folder / "password"

@@ -11,11 +11,13 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide_protos.version import VERSION
+
+from tests.ports import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -95,12 +97,11 @@ def some_hosts(*names: str) -> Iterator[Hosts]:
     """Serve so many hosts until the end of the block."""
     program = server()
     assert program is not None
-    with tempfile.TemporaryDirectory(prefix="ebb-ssh-") as place, ExitStack() as reserved:
+    with tempfile.TemporaryDirectory(prefix="ebb-ssh-") as place:
         hosts = Hosts(Path(place), names)
-        sockets = [reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in (*names, GONE)]
-        ports = dict(zip((*names, GONE), (one.getsockname()[1] for one in sockets), strict=True))
+        served = (*names, GONE)
+        ports = dict(zip(served, free_ports(len(served)), strict=True))
         _write(hosts, ports)
-        reserved.close()
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server wants it, and keeps nothing there
         with (hosts.folder / "sshd.log").open("wb") as log:

@@ -17,6 +17,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.master.notify.servers import a_hook
 from tests.master.world import OpenGate, a_master, make_hello, refused
+from tests.ports import free_port
 
 BY_NAME = Config(notify=NotifySettings(allow=frozenset({"hooks.example.org"})))
 
@@ -81,15 +82,9 @@ async def test_a_user_hears_only_whether_it_was_delivered(tmp_path: Path, monkey
         hook.answers = [200, 404, 500]
         async with a_master(tmp_path, config=config) as master:
             said = [await master.ask.TestNotice(client_pb2.NoticeTest(target=hook.url)) for _ in range(3)]
-            free = await asyncio.to_thread(_free_port)
+            free = await asyncio.to_thread(free_port)
             said.append(await master.ask.TestNotice(client_pb2.NoticeTest(target=f"http://127.0.0.1:{free}/")))
     assert [reply.detail for reply in said] == ["delivered", *["not delivered"] * 3]
-
-
-def _free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.terminal import on_terminal
+from tests.ports import free_port
 
 TRAIN = """
 import itertools, sys, time, ebbtide
@@ -70,12 +70,6 @@ STAND_INS = {"jq": "#!/bin/sh\ncat\n", "make": "#!/bin/sh\necho tested\n"}
 """Of programs that this machine may have, where it has not."""
 PORTS = ("8000", "9000", "6006")
 SHELL = "source() { cat > /dev/null; }  # of fish\n"
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,22 +16,11 @@ from tests.docs.test_examples_of_help import EXAMPLES
 from tests.e2e.cluster import ANY_ACCOUNT, Cluster, wait_for
 from tests.e2e.stage import furnished
 from tests.e2e.test_examples_of_help import WITH_TLS, check
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
 SLEEPS = ("python", "-c", "import time; time.sleep(600)")
-
-
-def free_ports() -> int:
-    """A port that nobody listens on, nor on the next."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = int(listener.getsockname()[1])
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-                return port
-            except (OSError, OverflowError):
-                continue
 
 
 @contextmanager
@@ -41,7 +29,7 @@ def two_machines(*options: str) -> Iterator[tuple[Cluster, Cluster]]:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         here, there = Cluster(Path(folder) / "login"), Cluster(Path(folder) / "ws2")
         there.home.mkdir(mode=0o700)
-        here.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
+        here.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         here.up("1xA100-40GB", "--node", "login", *options)
         try:
             yield here, there

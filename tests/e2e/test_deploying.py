@@ -18,7 +18,7 @@ import pytest
 
 from tests.docs.test_examples_of_help import EXAMPLES
 from tests.e2e.cluster import REPOSITORY, Cluster, processes_of, wait_for
-from tests.e2e.test_between_machines import free_ports
+from tests.ports import free_ports
 from tests.sshd import GONE, Hosts, a_bundle, some_hosts, with_places
 
 pytestmark = [pytest.mark.sshd, pytest.mark.timeout(300)]
@@ -67,7 +67,7 @@ def a_lab(*names: str, config: str = "") -> Iterator[Lab]:
         cluster = Cluster(Path(folder) / "login")
         cluster.home.mkdir(mode=0o700)
         (cluster.home / "ebbtide.toml").write_text(config)
-        cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
+        cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         cluster.up("none", "--node", "login")
         lab = Lab(cluster, hosts, a_bundle(Path(folder)))
         try:

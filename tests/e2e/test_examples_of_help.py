@@ -13,9 +13,10 @@ from tests.docs.test_examples_of_help import EXAMPLES, commands, parts_of
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import a_home
 from tests.e2e.jobs_of_examples import CROWDING, clear, job
-from tests.e2e.stage import Stage, free_port, furnished
+from tests.e2e.stage import Stage, furnished
 from tests.json_schema import check_json
 from tests.master.notify.servers import a_hook, a_mail_server
+from tests.ports import free_port
 from tests.postgres import Server
 
 LEFT_OUT = {

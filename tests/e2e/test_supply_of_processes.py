@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, wait_for
-from tests.e2e.test_between_machines import free_ports
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LENDS = str(REPOSITORY / "examples/lends_processes.py")
@@ -24,7 +24,7 @@ class Lent:
         self.folder = folder
         self.cluster = Cluster(folder / "login")
         self.cluster.environment |= {"LENT": str(folder / "lent")}
-        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
+        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         supply = {
             "kind": "hook", "pool": "own", "max_nodes": 2, "gpus_per_node": 1, "gpu_type": "A100-40GB",
             "gpu_mem": "40GiB", "time": "10m", "after": "0s", "idle": "3s",

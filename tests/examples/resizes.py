@@ -12,7 +12,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from ebbtide import checkpoints
 
 from tests.examples.attempts import EXAMPLES, HEAVY
+from tests.ports import free_port
 
 
 def note_rows(path: Path) -> None:
@@ -74,9 +74,7 @@ def run_rank(folder: Path, number: int, size: int, rank: int, port: int, stop: i
 
 def attempt(folder: Path, number: int, size: int, stop: int, arguments: list[str]) -> None:
     """Run all ranks of an attempt to their end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank in range(size):
         ranks.append(os.fork())

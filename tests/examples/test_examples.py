@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.examples.running import (
     steps,
 )
 from tests.late import torch
+from tests.ports import free_port
 
 SMALL = {
     "digits.py": ["--steps", 240, "--width", 16, "--batch", 128, "--log-every", 1, "--checkpoint-every", 50],
@@ -106,9 +106,7 @@ def test_an_example_of_a_framework_is_suspended_and_ends_with_the_same_weights(t
 
 def start_ranks(stack: ExitStack, size: int, options: list[object], **variables: str) -> list[subprocess.Popen[str]]:
     """The processes that `--launch ddp` would start for `size` GPUs, rank 0 first."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     ranks = []
     for rank in map(str, range(size)):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}

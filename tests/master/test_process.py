@@ -22,6 +22,7 @@ from ebbtide_protos.handshake import speaks_tls
 from ebbtide_protos.v1 import client_pb2, client_pb2_grpc
 
 from tests.master.world import make_spec
+from tests.ports import free_port
 from tests.proof import reach
 
 DEADLINE_S = 30.0
@@ -220,9 +221,7 @@ def test_a_port_in_use_is_named(start: Start) -> None:
 
 
 def test_the_port_that_was_asked_for_is_served(start: Start) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     assert start(f"port={port}").ready()["port"] == port
 
 

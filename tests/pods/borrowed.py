@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB, Cluster
-from tests.e2e.test_between_machines import free_ports
 from tests.pods.fake import FakeKubernetes
+from tests.ports import free_ports
 
 MOST_NODES: Final = 2
 
@@ -38,7 +38,7 @@ class Borrowed:
         self.pods = FakeKubernetes(folder, kubelets=True, environment=dict(self.cluster.environment))
         self.cluster.environment |= {"KUBECONFIG": str(self.pods.configuration())}
         self.cluster.environment.pop("KUBERNETES_SERVICE_HOST", None)
-        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
+        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         root = folder / "root"
         root.mkdir(mode=0o700)
         supply = {

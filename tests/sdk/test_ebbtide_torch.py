@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from itertools import islice
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from tests.late import ebbtide_torch as ebt
 from tests.late import torch
 from tests.late import torch_nn as nn
+from tests.ports import free_port
 from tests.sdk.listening import Listener
 
 HERE = Path(__file__).parent
@@ -269,13 +269,6 @@ def test_what_could_not_be_loaded_again_fails_at_the_save(tmp_path: Path) -> Non
     training = ebt.Training(model, torch.optim.SGD(model.parameters()))
     with pytest.raises(ValueError, match=r"training\.pt holds objects that cannot be loaded again"):
         training.save(tmp_path)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_two_ranks_agree_add_up_save_and_leave_together(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.cluster import ANY_ACCOUNT, EBB, REPOSITORY, Cluster, processes_of, wait_for
-from tests.e2e.test_between_machines import free_ports
+from tests.ports import free_ports
 from tests.slurm.rig import Slurm
 
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -42,7 +42,7 @@ class Borrower:
         self.suppliers: list[subprocess.Popen[bytes]] = []
 
     def start(self, max_nodes: int = 3) -> None:
-        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports()))
+        self.cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         self.write(max_nodes=max_nodes)
         (self.cluster.home / "ebbtide.toml").write_text("[pools.hpc]\n")
         self.cluster.up("none", "--node", "login")

@@ -14,6 +14,8 @@ from typing import Final
 
 import psutil
 
+from tests.ports import free_ports
+
 PROGRAMS: Final = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scontrol", "scancel")
 NODES: Final = tuple(f"sn{number}p{os.getpid()}" for number in (1, 2))
 """Slurm names the cgroups of jobs by node and number, so those of another process on this machine need other names."""
@@ -140,7 +142,7 @@ class Slurm:
         (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
         (self.folder / "cgroup.conf").write_text(_CGROUP_CONF.format(constrains="yes" if self.constrains else "no"))
         (self.folder / "state").mkdir()
-        ports = [_free_port() for _ in range(1 + len(NODES))]
+        ports = free_ports(1 + len(NODES))
         text = _SLURM_CONF.format(
             host=socket.gethostname(), T=self.folder, tracking=self.tracking, grace=GRACE_S, gpus=GPUS, port=ports[0],
             plugin="task/cgroup" if self.tracking == "cgroup" else "task/none",
@@ -188,11 +190,6 @@ SchedulerParameters=bf_interval=5,sched_interval=5
 PartitionName=low Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
 PartitionName=high Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _remove_cgroups() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from ebbtide import checkpoints
 
+from tests.ports import free_port
 from tests.sdk.frameworks.running import ENVIRONMENT, HERE, logged
 
 DEADLINE_S = 100.0
@@ -20,9 +20,7 @@ def run(script: str, folder: Path, attempt: int, asked: str = "") -> tuple[list[
     """One attempt on two ranks, of which rank 1 sends itself what is asked: exit codes, and what they printed."""
     folder.mkdir(exist_ok=True)
     found = checkpoints.newest_valid(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     variables = {name: value for name, value in os.environ.items() if not name.startswith("EBB_")} | ENVIRONMENT
     variables |= {"EBB_JOB_ID": "7", "EBB_ATTEMPT": str(attempt), "EBB_OUTPUT_DIR": str(folder / "output")}
     variables |= {"EBB_CHECKPOINT_DIR": str(folder / f"attempt-{attempt}")}
