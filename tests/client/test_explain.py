@@ -53,7 +53,7 @@ def test_who_is_spared_until_when_and_by_which_rule_is_told(ebb, master):
     master.explanation = client_pb2.Explanation(**WAITING, stays=stays)
     out = ebb("explain", "17").out
     assert f"Job 107 is spared until {format_time(until)} (resumed lately, min_run_s)." in out
-    assert "Job 3, 4 and 5 more are not asked to step aside: not preemptible." in out
+    assert "Jobs 3, 4 and 5 more are not asked to step aside: not preemptible." in out
     facts = json.loads(ebb("explain", "--json", "17").out)
     assert facts["stays"][0] == {"jobs": ["107"], "count": 1, "reason": "resumed lately, min_run_s", "until": until}
     assert facts["stays"][1]["until"] is None

@@ -156,9 +156,10 @@ def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
 
 
 def _stays_in_words(stays: client_pb2.Stays) -> str:
-    more = stays.jobs - len(stays.job_ids)
-    who = f"Job {', '.join(stays.job_ids)}" + (f" and {more} more" if more else "")
-    verb = "is" if stays.jobs == 1 else "are"
+    named, more = list(stays.job_ids), stays.jobs - len(stays.job_ids)
+    *others, last = [*named, f"{more} more"] if more else named
+    who = f"Jobs {', '.join(others)} and {last}" if others else f"Job {last}"
+    verb = "are" if others else "is"
     if stays.HasField("until"):
         return f"{who} {verb} spared until {format_time(stays.until)} ({stays.reason})."
     return f"{who} {verb} not asked to step aside: {stays.reason}."

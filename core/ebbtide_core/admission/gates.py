@@ -340,9 +340,10 @@ def held_back(job: Job, written: Callable[[float], str]) -> str:
     cap, array = admission.group.cap, admission.group.array
     if array and not cap.fits(admission.cost):
         if cap.max_jobs is not None and cap.jobs >= cap.max_jobs:
-            return f"{cap.jobs} job{'s' * (cap.jobs > 1)} of array {array} run{'s' * (cap.jobs == 1)}: its limit"
+            one = cap.max_jobs == 1
+            return f"at most {cap.max_jobs} job{'s' * (not one)} of array {array} run{'s' * one} at once"
         assert cap.max_parts is not None
-        return f"array {array} has {gpus(cap.parts)} of {gpus(cap.max_parts)} GPUs: its limit"
+        return f"jobs of array {array} have at most {gpus(cap.max_parts)} GPUs at once"
     user_quota = admission.group.user_quota
     if user_quota is None or user_quota.cap.max_parts is None:
         return ""

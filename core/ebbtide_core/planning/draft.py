@@ -198,8 +198,8 @@ class Draft:
             return ""
         there = set[str](found.gpu_ids or found.node_ids)
         spared = [id for id, other in self.sparing.items() if (room := self.allocation(other)) and _has_of(room, there)]
-        more = f" and {len(spared) - JOBS_NAMED} more" if len(spared) > JOBS_NAMED else ""
-        return f": job {', '.join(spared[:JOBS_NAMED])}{more}, resumed lately, is spared for now (min_run_s)"
+        verb = "is" if len(spared) == 1 else "are"
+        return f": {jobs_text(spared)}, resumed lately, {verb} spared for now (min_run_s)"
 
     def _pinned(self, job: Job) -> str:
         """Return in words which nodes can read the checkpoint of ``job``; empty if all can."""
@@ -233,6 +233,12 @@ def need_text(job: Job, share: int) -> str:
     if spec.spread and share > WHOLE:
         return f"{count_text(share)} on {spec.max_nodes} nodes or fewer"
     return count_text(share) if spec.nodes == 1 else f"{count_text(share)} on {spec.nodes} nodes"
+
+
+def jobs_text(jobs: Sequence[JobId]) -> str:
+    """Return one or more jobs in words, as in "jobs 3, 4 and 7": of many the first, and how many more."""
+    *others, last = [*jobs[:JOBS_NAMED], f"{len(jobs) - JOBS_NAMED} more"] if len(jobs) > JOBS_NAMED else jobs
+    return f"jobs {', '.join(others)} and {last}" if others else f"job {last}"
 
 
 def count_text(share: int) -> str:

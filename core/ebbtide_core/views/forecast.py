@@ -18,6 +18,7 @@ from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining,
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, Checkpointed, ExitFacts, GpuId, HeldBy, JobId, JobState
+from ebbtide_core.planning.draft import jobs_text
 
 if TYPE_CHECKING:
     from ebbtide_core.cluster import Cluster
@@ -226,6 +227,5 @@ class _Ahead:
             return f"not before 'ebb {verb} {job.id}': {job.reason}"
         running = [id for id in self._unknown if self._cluster.state.jobs[id].live is not None]
         if running:
-            named = ", ".join(running[:4]) + (f" and {len(running) - 4} more" if len(running) > 4 else "")
-            return f"not known: no estimate says when job {named} ends"
+            return f"not known: no estimate says when {jobs_text(running)} {'ends' if len(running) == 1 else 'end'}"
         return f"not known: {job.reason}"

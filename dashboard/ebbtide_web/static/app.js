@@ -94,6 +94,13 @@ export function bytes(count) {
 export const printable = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "");
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+/** So many GPUs, as the master words them: "1/2", "1", "4" or "1-4". */
+export const gpuCount = (words) => `${words} GPU${words === "1" || words.startsWith("1/") ? "" : "s"}`;
+/** A number of GPUs as they are asked for: 0.5 of one is 1/2. */
+export function gpuShare(share) {
+  const parts = Math.round(1 / share);
+  return share < 1 && Math.abs(parts * share - 1) < 0.01 ? `1/${parts}` : String(+share.toFixed(2));
+}
 export const now = () => Date.now() / 1000;
 
 const GLYPHS = {
@@ -110,14 +117,21 @@ export const state = (name, words) =>
 
 export const jobLink = (id, words, properties) => h("a", { href: `${base}/jobs/${encodeURIComponent(id)}`, ...properties }, words ?? id);
 
+/** Some of several things in words: "3, 4 and 7", or "3, 4 and 5 more". */
+export function listed(some, more) {
+  const all = more > 0 ? [...some, `${more} more`] : some;
+  return all.map((one, at) => [at === 0 ? "" : at === all.length - 1 ? " and " : ", ", one]);
+}
+
 /** A text in which each job that it names is a link. */
 export function linked(text) {
   const parts = [];
   let last = 0;
-  for (const found of text.matchAll(/\bjobs? (\d+(?:\.\d+)?)\b/g)) {
-    const at = found.index + found[0].length - found[1].length;
-    parts.push(text.slice(last, at), jobLink(found[1]));
-    last = at + found[1].length;
+  for (const found of text.matchAll(/\bjob \d+(?:\.\d+)?\b|\bjobs \d+(?:\.\d+)?\b(?:(?:, | and )\d+(?:\.\d+)?\b(?! more))*/g)) {
+    for (const id of found[0].matchAll(/\d+(?:\.\d+)?/g)) {
+      parts.push(text.slice(last, found.index + id.index), jobLink(id[0]));
+      last = found.index + id.index + id[0].length;
+    }
   }
   return [...parts, text.slice(last)];
 }

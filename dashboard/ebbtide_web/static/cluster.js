@@ -1,5 +1,5 @@
 // The page of the cluster: sums, a card for each GPU or a map of many, and who is next.
-import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, linked, now, plural, put, read, say, scroller, short, state, svg } from "./app.js";
+import { base, byId, bytes, counting, empty, frames, gpuCount, gpuShare, h, jobLink, keep, linked, now, plural, put, read, say, scroller, short, state, svg } from "./app.js";
 import { COLOURS, colourOf } from "./colours.js";
 import { gpuSections } from "./gpu_sections.js";
 
@@ -44,7 +44,7 @@ function showNext(head) {
     ? h("p", { class: "empty small" }, "No job waits.")
     : h("ol", { class: "next" }, head.map((job) => h("li", {},
       h("p", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user}`)),
-      h("p", { class: "dim small" }, `${job.gpus} GPU${job.gpus === "1" ? "" : "s"}, waits `, counting(0, job.since, true), job.reason ? [": ", linked(job.reason)] : null)))));
+      h("p", { class: "dim small" }, `${gpuCount(job.gpus)}, waits `, counting(0, job.since, true), job.reason ? [": ", linked(job.reason)] : null)))));
 }
 
 // --- few GPUs: a card each ---
@@ -91,7 +91,7 @@ function cardOf(gpu, node) {
         gpu.temp === null ? null : ` · ${gpu.temp} °C`, gpu.power === null ? null : ` · ${Math.round(gpu.power)} W`)),
     gpu.jobs.length ? h("ul", { class: "holders" }, gpu.jobs.map((job) => h("li", {},
       h("span", { class: `chip j${colourOf(job.id)}`, "aria-hidden": "true" }), jobLink(job.id, [h("b", {}, job.id), " ", job.name]),
-      h("span", { class: "dim" }, ` ${job.user}${job.share < 1 ? `, share ${job.share.toFixed(2).replace(/0$/, "")}` : ""}`)))) : null,
+      h("span", { class: "dim" }, ` ${job.user}${job.share < 1 ? `, share ${gpuShare(job.share)}` : ""}`)))) : null,
     gpu.why ? h("p", { class: "small warn-words" }, gpu.why) : null,
     gpu.reserved ? h("p", { class: "small dim" }, gpu.reserved) : null,
     !gpu.jobs.length && !gpu.why && gpu.state === "idle" && !gpu.reserved ? h("p", { class: "small dim" }, "Nothing runs here.") : null,

@@ -1,5 +1,5 @@
 // All about each GPU of a node: its readings, who has it, and the processes on it.
-import { bytes, h, jobLink, scroller, state } from "./app.js";
+import { bytes, gpuShare, h, jobLink, scroller, state } from "./app.js";
 
 export function gpuSections(gpus, only = null) {
   return gpus.filter((gpu) => only === null || gpu.index === only).map((gpu) => h("section", { class: "gpu-details", "aria-label": `GPU ${gpu.index}` },
@@ -12,7 +12,7 @@ export function gpuSections(gpus, only = null) {
 
 const readings = (gpu) => h("span", { class: "dim small" }, [
   gpu.used === null ? `${bytes(gpu.mem)}, use not known` : `${bytes(gpu.used)} of ${bytes(gpu.mem)}`, gpu.use === null ? "" : `${Math.round(100 * gpu.use)} % used`,
-  gpu.temp === null ? "" : `${gpu.temp} °C`, gpu.power === null ? "" : `${Math.round(gpu.power)} W`, gpu.share && gpu.share < 1 ? `share ${+gpu.share.toFixed(2)} allocated` : ""].filter(Boolean).join(" · "));
+  gpu.temp === null ? "" : `${gpu.temp} °C`, gpu.power === null ? "" : `${Math.round(gpu.power)} W`, gpu.share && gpu.share < 1 ? `share ${gpuShare(gpu.share)} allocated` : ""].filter(Boolean).join(" · "));
 
 const processes = (gpu) => scroller(`Processes on GPU ${gpu.index}`, h("table", {}, h("thead", {}, h("tr", {}, ["Process", "User", "Job", "Memory", "Command"].map((title) => h("th", { scope: "col" }, title)))),
   h("tbody", {}, gpu.processes.map((process) => h("tr", {}, h("td", { class: "number" }, String(process.pid)), h("td", {}, process.user || "–"), h("td", {}, process.job ? jobLink(process.job) : "none"), h("td", { class: "number" }, bytes(process.mem)), h("td", { class: "mono" }, process.command || "–"))))));

@@ -1,5 +1,5 @@
 // The page of one job: what it is, why it waits, its attempts and suspensions, its log and its story.
-import { ask, base, byId, bytes, clock, counting, duration, empty, h, jobLink, linked, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, svg, time, whyNot } from "./app.js";
+import { ask, base, byId, bytes, clock, counting, duration, empty, gpuCount, gpuShare, h, jobLink, linked, listed, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, svg, time, whyNot } from "./app.js";
 import { followLog } from "./log.js";
 
 const id = byId("job").dataset.id;
@@ -88,10 +88,10 @@ async function act(words, verb) {
 // --- what it is ---
 
 function gpuWords(found, finished) {
-  const words = (count) => `${count} GPU${count === "1" ? "" : "s"}`, verb = finished ? "asked for" : "wants";
-  if (found.now !== "0") return words(found.now);
+  const verb = finished ? "asked for" : "wants";
+  if (found.now !== "0") return gpuCount(found.now);
   if (found.min === "0") return "no GPU";
-  return found.min === found.max ? `${verb} ${words(found.min)}` : `${verb} ${found.min}–${found.max} GPUs`;
+  return found.min === found.max ? `${verb} ${gpuCount(found.min)}` : `${verb} ${found.min}–${found.max} GPUs`;
 }
 
 function showState() {
@@ -141,7 +141,7 @@ function showWhy(found) {
         found.ahead !== null ? h("div", { class: "fact" }, h("dt", {}, "Before it"), h("dd", {}, found.ahead ? plural(found.ahead, "job") : "none")) : null,
         h("div", { class: "fact" }, h("dt", {}, "It needs"), h("dd", {}, found.needs))),
       seen?.preempts.length ? h("p", {}, "It would preempt ", seen.preempts.map((one, at) => [at ? ", " : "", jobLink(one, `job ${one}`)]), ".") : null,
-      found.stays.map((stays) => h("p", { class: "small" }, "Job ", stays.jobs.map((one, at) => [at ? ", " : "", jobLink(one)]), stays.many > stays.jobs.length ? ` and ${stays.many - stays.jobs.length} more` : "", stays.many === 1 ? " is" : " are", stays.until === null ? ` not asked to step aside: ${stays.reason}.` : ` spared until ${clock(stays.until)} (${stays.reason}).`)),
+      found.stays.map((stays) => h("p", { class: "small" }, stays.many === 1 ? "Job " : "Jobs ", listed(stays.jobs.map((one) => jobLink(one)), stays.many - stays.jobs.length), stays.many === 1 ? " is" : " are", stays.until === null ? ` not asked to step aside: ${stays.reason}.` : ` spared until ${clock(stays.until)} (${stays.reason}).`)),
       found.nodes.length ? h("details", { class: "nodes-table", open: found.nodes.length <= 8 }, h("summary", {}, `What ${plural(found.nodes.length + found.more_nodes, "node")} could give it`),
         scroller("Nodes", h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Idle GPUs", "In the way"].map((title) => h("th", { scope: "col" }, title)))),
           h("tbody", {}, found.nodes.map((node) => h("tr", {}, h("th", { scope: "row" }, node.node), h("td", { class: "number" }, `${node.idle} of ${node.gpus}`), h("td", {}, linked(node.obstacle || "nothing")))))))) : null,
@@ -184,7 +184,7 @@ function showRun() {
     h("h2", { id: "run-title" }, "Attempts and suspensions"), line(), job.suspensions.length ? suspensions() : null,
     scroller("Attempts", h("table", {}, h("thead", {}, h("tr", {}, ["Attempt", "Placed", "Started", "Ended", "From step", "GPUs", "Node", "Outcome"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, job.attempts.map((one) => h("tr", {}, h("th", { scope: "row" }, String(one.number)), h("td", {}, one.placed ? time(one.placed) : "–"), h("td", {}, one.started ? time(one.started) : "–"), h("td", {}, one.ended ? time(one.ended) : "–"),
-        h("td", { class: "number" }, one.resumed_step === null ? "–" : one.resumed_step.toLocaleString("en")), h("td", { class: "number" }, String(+one.gpus.toFixed(2))), h("td", {}, one.nodes.join(", ")), h("td", {}, linked(one.outcome || "runs")))))))]);
+        h("td", { class: "number" }, one.resumed_step === null ? "–" : one.resumed_step.toLocaleString("en")), h("td", { class: "number" }, gpuShare(one.gpus)), h("td", {}, one.nodes.join(", ")), h("td", {}, linked(one.outcome || "runs")))))))]);
 }
 
 /** All of its life on one line: attempts as bars as high as they had GPUs, and what came between them. */

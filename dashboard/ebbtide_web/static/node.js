@@ -96,7 +96,7 @@ function fateTime(job) {
 function showState() {
   document.title = `Node ${node.name} · Ebbtide`;
   put(byId("facts"), [node.pool, node.moves_to, node.hostname, node.version, node.backend], () => [
-    [node.hostname !== node.name ? node.hostname : "", `pool ${node.pool}`, node.version ? `Ebbtide ${node.version}` : "", node.backend ? `GPUs read by ${node.backend}` : ""].filter(Boolean).join(" · "),
+    [node.hostname !== node.name ? node.hostname : "", `pool ${node.pool}`, node.version ? `Ebbtide ${node.version}` : "", node.backend ? node.backend === "fake" ? "fake GPUs" : `GPUs read by ${node.backend}` : ""].filter(Boolean).join(" · "),
     node.moves_to ? `, goes to pool ${node.moves_to} once nothing runs here` : null]);
   const drain = node.drain, down = node.state === "down", ends = node.certificate_ends;
   put(byId("state"), [node.state, down ? node.seen : 0, down ? "" : node.reason, drain, node.cpus, node.mem, node.limits, node.labels, node.taints, node.dead, ends], () => {

@@ -62,7 +62,7 @@ def test_so_many_tasks_of_an_array_run_at_a_time_in_order():
     lab = Lab("fifo", gpus=8)
     tasks = array(lab, 5, concurrent=2)
     assert placed(tasks) == [0, 1]
-    assert why(tasks[2]) == "2 jobs of array 100 run: its limit"
+    assert why(tasks[2]) == "at most 2 jobs of array 100 run at once"
     lab.start(tasks[0])
     lab.end(tasks[0], DONE)
     assert placed(tasks) == [1, 2]
@@ -73,7 +73,7 @@ def test_so_many_gpus_of_an_array_are_taken_at_a_time():
     lab = Lab("fifo", gpus=8)
     tasks = array(lab, 4, gpus=2, slots=5)
     assert placed(tasks) == [0, 1]
-    assert why(tasks[2]) == "array 100 has 4 of 5 GPUs: its limit"
+    assert why(tasks[2]) == "jobs of array 100 have at most 5 GPUs at once"
 
 
 def test_others_are_not_held_back_by_the_limit_of_an_array():
@@ -115,7 +115,7 @@ def test_a_resumed_task_stands_in_line_again_before_those_submitted_later():
     lab.end(tasks[0])
     lab.start(tasks[1])
     lab.tell(e.ResumeRequested(tasks[0].id))
-    assert why(tasks[0]) == "1 job of array 100 runs: its limit"
+    assert why(tasks[0]) == "at most 1 job of array 100 runs at once"
     lab.end(tasks[1], DONE)
     assert placed(tasks) == [0]
 

@@ -30,7 +30,7 @@ def test_a_task_that_waited_for_its_arrays_limit_says_so():
     first, second = lab.cluster.state.jobs.values()
     lab.start(first)
     lab.end(first, DONE)
-    assert told(lab, second) == "1 job of array 1 runs: its limit"
+    assert told(lab, second) == "at most 1 job of array 1 runs at once"
     lab.start(second)
     lab.tell(e.RequeueRequested(second.id))
     lab.end(second)

@@ -2,6 +2,7 @@
 
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core.planning.draft import jobs_text
 from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.views.digest import digest
 from ebbtide_core.views.forecast import forecast, fork
@@ -51,6 +52,13 @@ def test_a_job_that_may_run_for_ever_is_named(lab):
     seen = foreseen(lab, lab.submit(1))
     assert seen.start is None
     assert seen.basis == f"not known: no estimate says when job {running.id} ends"
+
+
+def test_of_many_that_may_run_for_ever_the_first_are_named(lab):
+    first, second = lab.running(2), lab.running(1)
+    assert foreseen(lab, lab.submit(4)).basis == f"not known: no estimate says when jobs {first.id} and {second.id} end"
+    assert jobs_text(["3", "4", "5"]) == "jobs 3, 4 and 5"
+    assert jobs_text([str(number) for number in range(9)]) == "jobs 0, 1, 2, 3 and 5 more"
 
 
 def test_a_held_job_does_not_start_by_itself(lab):

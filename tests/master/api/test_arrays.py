@@ -94,7 +94,7 @@ async def test_so_many_tasks_at_a_time_run_and_the_others_say_why_not(tmp_path):
     async with cluster(tmp_path) as (master, agent):
         await submit(master, 3, max_concurrent=1)
         await master.becomes(await start(agent), "RUNNING")
-        assert (await master.show("1.1")).reason == "1 job of array 1 runs: its limit"
+        assert (await master.show("1.1")).reason == "at most 1 job of array 1 runs at once"
         change = client_pb2.ChangeRequest(job_id="1", max_concurrent=2, user="ann")
         reply = await master.ask.Change(change)
         assert (reply.tasks.max_concurrent, reply.reason) == (2, "1 running, 1 starting, 1 pending")
