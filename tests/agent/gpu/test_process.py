@@ -242,6 +242,7 @@ async def _beat_for_ever(telemetry):
     async with asyncio.timeout(30):
         while True:
             await telemetry.heartbeat()
+            await asyncio.sleep(0.01)  # a heartbeat while the driver does not answer lets nobody else have a turn
 
 
 def _wait_until(condition, timeout_s=10):
