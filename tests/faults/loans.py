@@ -23,8 +23,9 @@ from tests.faults.lenders import LENDERS, FaultyLender
 
 JOBS = 3
 SETTLED_EVERY = 10
-AGAIN_S = 240.0
-"""Seconds in which all jobs run again: a lender is asked every half a minute, and a silent node is lost after 20 s."""
+AGAIN_S = 480.0
+"""Seconds in which all jobs run again: a lender is asked every half a minute, a silent node is lost after 20 s, and a
+loan that a killed slurmctld takes for running, though no pilot was started, is given back after 5 minutes."""
 
 # It notes each step in a file that all attempts share, and saves every twentieth.
 STEPS = """

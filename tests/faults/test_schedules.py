@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import REPOSITORY
 
-COUNT = 40
+COUNT = 20
 
 
 @pytest.mark.timeout(600)

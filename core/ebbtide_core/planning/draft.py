@@ -198,6 +198,8 @@ class Draft:
             return ""
         there = set[str](found.gpu_ids or found.node_ids)
         spared = [id for id, other in self.sparing.items() if (room := self.allocation(other)) and _has_of(room, there)]
+        if not spared:
+            return ""
         verb = "is" if len(spared) == 1 else "are"
         return f": {jobs_text(spared)}, resumed lately, {verb} spared for now (min_run_s)"
 
