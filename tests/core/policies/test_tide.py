@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
-from ebbtide_core.events import JobChanged, NodeDisconnected, NodeLost
+from ebbtide_core.events import CheckpointPublished, JobChanged, NodeDisconnected, NodeLost
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, JobState, Loan, NodeId, SuspendMode
+from ebbtide_core.model.types import WHOLE, CheckpointFacts, JobState, Loan, NodeId, SuspendMode
 from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
@@ -366,6 +366,29 @@ def test_a_more_urgent_job_preempts_a_less_urgent_one_though_it_takes_longer() -
     less = lab.running(1, te=True, priority=50)
     lab.submit(1, priority=40)
     assert stopped(lab.last) == {less.id}
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "can", "priority", "steps_aside"),
+    [
+        (100_000.0, "nothing", 40, False),
+        (10.0, "nothing", 40, True),
+        (100_000.0, "suspend", 40, True),
+        (100_000.0, "save", 40, True),
+        (100_000.0, "nothing", 3, True),
+    ],
+)
+def test_who_may_lose_all_steps_aside_for_production_or_for_one_that_would_wait_for_longer_than_it_ran(
+    ran_s: float, can: str, priority: int, steps_aside: bool
+) -> None:
+    lab = lab_of()
+    less = lab.running(1, priority=50)
+    lab.wait(ran_s)
+    if can == "save":
+        lab.tell(CheckpointPublished(less.id, 1, CheckpointFacts(5, 1, "/c/5", True)))
+    less.suspending.proved = can == "suspend"
+    lab.submit(1, priority=priority)
+    assert (less.state is JobState.SUSPENDING) == steps_aside
 
 
 def test_of_less_urgent_jobs_the_least_urgent_steps_aside_though_that_costs_it_more() -> None:

@@ -92,6 +92,11 @@ def at_risk_s(job: Job, outlook: Outlook) -> float:
     return outlook.done_s * (1.0 if job.suspending.fruitless_in_row else UNPROVED)
 
 
+def unsaved_s(job: Job, outlook: Outlook) -> float:
+    """Return the seconds of work that ``job`` may lose by stepping aside: none once it proved that it can or saved."""
+    return 0.0 if job.suspending.proved or job.saved.checkpoint is not None else outlook.done_s
+
+
 @dataclass(frozen=True, slots=True)
 class Preemptible:
     """What bounds whether it pays that a job of one priority steps aside on a node."""

@@ -29,6 +29,7 @@ from ebbtide_core.planning.tide.room_rates import (
     may_ask_equals,
     price,
     save_s,
+    unsaved_s,
 )
 
 PATIENCE: Final = 0.01
@@ -192,13 +193,20 @@ class Victims:
         return may_be_preempted(self._draft, other, self._min_run_s)
 
     def _loss(self, other: Job, job: Job) -> float:
-        """Return what it costs that ``other`` steps aside for ``job``; hardly anything if it is less urgent."""
+        """Return what it costs that ``other`` steps aside for ``job``.
+
+        If it is less urgent, its delay costs hardly anything; what it may lose has to be computed again, and counts as
+        a wait of ``job``, except for production.
+        """
         mine, theirs = self._foresight.outlook(job), self._foresight.outlook(other)
         away_s = mine.left_s
         if other.priority != job.priority:
             away_s = min(away_s, self._foresight.index.rates.wait_s(other, False))
         loss = TWICE * price(other, theirs) * (away_s + cost_s(other) + at_risk_s(other, theirs))
-        return loss if other.priority == job.priority else loss * NEXT_TO_NOTHING
+        if other.priority == job.priority:
+            return loss
+        lost_s = unsaved_s(other, theirs) if job.priority > PRODUCTION else 0.0
+        return loss * NEXT_TO_NOTHING + price(job, mine) * lost_s
 
     def _cheapest(
         self, job: Job, nodes: Nodes, there: list[Job], worth: float, least: float
