@@ -113,7 +113,7 @@ async def test_whose_attempt_it_is_says_its_intent_and_not_who_names_it(agent: M
 def test_a_lock_that_has_its_place_in_a_mount_namespace_only_proves_nothing(node_dir: Path, somebody: Account) -> None:
     lock = lock_path(node_dir.resolve(), "1")
     script = f"mount -t tmpfs none /tmp && mkdir -p {lock.parent} && printf '000000000002\\n1\\n' > {lock} && "
-    script += f"exec 9<{lock} && rm {lock} && echo up && sleep 600"
+    script += f"exec 9<{lock} && rm {lock} && echo up && exec sleep 600"
     namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
     with running(namespace, somebody) as pid:
         assert os.readlink(f"/proc/{pid}/fd/9") == f"{lock} (deleted)"
