@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import REPOSITORY
 
-COUNT = 20
+COUNT = 40
 
 
 @pytest.mark.timeout(600)

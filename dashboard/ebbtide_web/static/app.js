@@ -95,11 +95,11 @@ export const printable = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "");
 
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 /** So many GPUs, as the master words them: "1/2", "1", "4" or "1-4". */
-export const gpuCount = (words) => `${words} GPU${words === "1" || words.startsWith("1/") ? "" : "s"}`;
+export const gpuCount = (words) => `${words} GPU${/^1(\/\d+)?$/.test(words) ? "" : "s"}`;
 /** A number of GPUs as they are asked for: 0.5 of one is 1/2. */
 export function gpuShare(share) {
   const parts = Math.round(1 / share);
-  return share < 1 && Math.abs(parts * share - 1) < 0.01 ? `1/${parts}` : String(+share.toFixed(2));
+  return parts > 1 && Math.abs(parts * share - 1) < 0.01 ? `1/${parts}` : String(+share.toFixed(2));
 }
 export const now = () => Date.now() / 1000;
 
