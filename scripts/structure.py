@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 ROOTS = {
@@ -41,7 +42,11 @@ class Module:
     path: Path
     is_package: bool
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """What Python's own parser makes of the text."""
+        return ast.parse(self.text)
 
 
 def modules(tree: Path) -> dict[str, Module]:
@@ -54,8 +59,7 @@ def modules(tree: Path) -> dict[str, Module]:
             parts = path.relative_to(tree / folder).with_suffix("").parts
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            text = path.read_text()
-            found[name] = Module(name, path.relative_to(tree), is_package, text, ast.parse(text))
+            found[name] = Module(name, path.relative_to(tree), is_package, path.read_text())
     return found
 
 

@@ -32,6 +32,7 @@ from ebbtide_agent.files.retention import Retention, RetentionTask
 from ebbtide_agent.gpu import chosen
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import has_real_gpus
+from ebbtide_agent.gpu.opening import open_in_process
 from ebbtide_agent.gpu.profiles import parse_profile
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
@@ -216,7 +217,7 @@ async def _serve_for_ever(
         await attempts.start()
         closing.push_async_callback(attempts.close)
         backend = await on_daemon_thread(
-            partial(gpu.open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding()))
+            partial(open_in_process, options.gpus, fake_dir, in_use=bool(holders.holding()))
         )
         backends.callback(backend.close)
         reader = GpuReader(_offered(options, backend, fake_dir if fake else None, backends))

@@ -4,7 +4,8 @@ import json
 import signal
 
 import pytest
-from ebbtide_agent.gpu import fake, open_fake
+from ebbtide_agent.gpu import fake
+from ebbtide_agent.gpu.nvml import open_fake
 from ebbtide_agent.gpu.profiles import parse_profile
 
 from tests.client.runs import start_ebb

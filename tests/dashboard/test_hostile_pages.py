@@ -20,7 +20,7 @@ from ebbtide_web.pages.nodes import PAGE
 from tests.dashboard import hostile_cluster
 from tests.dashboard.hostile import CORPUS
 from tests.dashboard.looking import NARROW, WIDE, bursts, serious, watched
-from tests.drawing import some_of
+from tests.drawing import share_of, some_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -188,7 +188,7 @@ def test_the_timeline_shows_hostile_texts_as_text(hostile, page, by):
     page.wait_for_selector("#table tbody tr")
     assert page.evaluate(MISSING, ["#table", SHOWN]) == []
     page.locator("#lanes canvas").focus()
-    for _ in range(len(CORPUS)):
+    for _ in range(share_of(len(CORPUS))):
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
     assert page.inner_text("#words") != ""
@@ -316,7 +316,8 @@ def test_words_of_a_refusal_are_only_text(hostile, page):
     page.complaints[:] = without_refusals(page.complaints)
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_the_map(hostile, page, theme):
     hostile.take(hostile_cluster.MAP)
     plain = page.context.browser.new_context(bypass_csp=True, reduced_motion="reduce", color_scheme=theme)

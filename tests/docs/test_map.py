@@ -10,7 +10,6 @@ from scripts import structure
 from tests.docs.pages import PAGES, REPOSITORY, table
 
 MAP = REPOSITORY / "docs" / "explanation" / "map.md"
-PRODUCT = structure.modules(REPOSITORY)
 NAMED_LINK = re.compile(r"\[`([\w.]+)`\w*\]\((?!https?:)([^)#\s]+)\)")
 QUESTIONS = (
     "what ends a grace period",
@@ -24,6 +23,11 @@ QUESTIONS = (
     "what a simulated job computes",
     "where `--on-log` is acted on",
 )
+
+
+@pytest.fixture(scope="module")
+def product() -> dict[str, structure.Module]:
+    return structure.modules(REPOSITORY)
 
 
 def named(page: Path) -> str:
@@ -67,17 +71,17 @@ def test_a_link_that_names_something_in_code_leads_to_what_defines_it(page: Path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_a_dotted_name_of_ours_on_a_page_exists(page: Path) -> None:
+def test_a_dotted_name_of_ours_on_a_page_exists(page: Path, product: dict[str, structure.Module]) -> None:
     packages = "|".join(structure.ROOTS.values())
     for name in re.findall(rf"`((?:{packages})\.[\w.]+)`", page.read_text()):
         module, inner = name, ""
-        while module and module not in PRODUCT:
+        while module and module not in product:
             module, _, last = module.rpartition(".")
             inner = f"{last}.{inner}" if inner else last
         if module == "ebbtide":
             continue  # the SDK hands most of its names on; its own tests import them
         assert module, f"{named(page)}: there is no {name}"
-        assert not inner or inner in defined(PRODUCT[module].tree), f"{named(page)}: {module} has no {inner}"
+        assert not inner or inner in defined(product[module].tree), f"{named(page)}: {module} has no {inner}"
 
 
 def test_the_map_answers_what_a_newcomer_asks() -> None:

@@ -92,7 +92,7 @@ def test_what_is_piped_in_is_read_byte_for_byte_and_its_end_is_the_end(cluster: 
         assert run.end(data) == (0, counted(data), "")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "file"])
+@pytest.mark.parametrize("kind", [pytest.param("pipe", marks=pytest.mark.slow), "file"])
 def test_fifty_megabytes_arrive_as_they_are(cluster: Cluster, tmp_path: Path, kind: str) -> None:
     data = os.urandom(50 * MIB)
     (tmp_path / "data").write_bytes(data)

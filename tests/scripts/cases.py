@@ -128,7 +128,7 @@ CASES = [
     Case(
         "`trains_under_torchrun.py`", torchrun("trains_under_torchrun.py"), UNKNOWN, clean=False, processes=2, slow=True
     ),
-    Case("`trains_under_torchrun.py sdk`", torchrun("trains_under_torchrun.py", "sdk"), YES, processes=2),
+    Case("`trains_under_torchrun.py sdk`", torchrun("trains_under_torchrun.py", "sdk"), YES, processes=2, slow=True),
     Case(
         "`saves_too_slowly.py`",
         python("saves_too_slowly.py"),

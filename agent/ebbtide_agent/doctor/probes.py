@@ -17,6 +17,7 @@ from ebbtide_agent.doctor.hardware import Answer, GpuHolder
 from ebbtide_agent.doctor.subject import Subject
 from ebbtide_agent.gpu.backend import GpuBackend
 from ebbtide_agent.gpu.nvml import NvmlUnavailable, open_nvml
+from ebbtide_agent.gpu.opening import open_backend
 from ebbtide_agent.processes import process_owner, procfs
 from ebbtide_agent.processes.process_tree import is_below
 
@@ -78,7 +79,7 @@ def _open(subject: Subject, scratch: Path) -> GpuBackend:
         return open_nvml()
     own = subject.home / "nodes" / subject.node / "gpus"
     # The state of an agent's fake GPUs is read as it is; if there is none, none is left behind.
-    return gpu.open_backend(subject.gpus, own if own.joinpath("gpus.json").exists() else scratch, in_use=True)
+    return open_backend(subject.gpus, own if own.joinpath("gpus.json").exists() else scratch, in_use=True)
 
 
 def _ask(backend: GpuBackend, uuid: str) -> Answer:

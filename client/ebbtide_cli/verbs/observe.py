@@ -118,7 +118,7 @@ def command(
 @contextmanager
 def _looked_at(gpus: str, node: str) -> "Iterator[GpuBackend]":
     """Yield the GPUs, read by a process of their own so that a hanging driver blocks only that; `Failure` if none."""
-    from ebbtide_agent.gpu import open_in_process
+    from ebbtide_agent.gpu.opening import open_in_process
     from ebbtide_agent.node import node_name
 
     logging.getLogger("ebbtide_agent").addHandler(logging.NullHandler())  # its log lines are meant for an agent's log

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from ebbtide_agent import gpu
-from ebbtide_agent.gpu import fake
+from ebbtide_agent.gpu import fake, opening
 from ebbtide_agent.gpu.backend import GpuProcess, NoGpus
 from ebbtide_agent.gpu.nvml import NvmlBackend, NvmlUnavailable, has_real_gpus
 from ebbtide_agent.gpu.profiles import parse_profile
@@ -170,8 +169,8 @@ def test_a_driver_that_does_not_start_says_why():
 
 
 def test_without_an_nvml_library_the_backend_is_none_with_no_gpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "open_nvml", _no_library)
-    backend = gpu.open_backend("auto", tmp_path, in_use=False)
+    monkeypatch.setattr(opening, "open_nvml", _no_library)
+    backend = opening.open_backend("auto", tmp_path, in_use=False)
     assert (backend.kind, backend.gpus()) == ("none", ())
 
 
@@ -181,13 +180,13 @@ def test_pynvml_itself_is_understood_when_its_library_is_missing(monkeypatch):
 
 
 def test_gpus_none_means_none_even_where_there_are_some(tmp_path):
-    assert isinstance(gpu.open_backend("none", tmp_path, in_use=False), NoGpus)
+    assert isinstance(opening.open_backend("none", tmp_path, in_use=False), NoGpus)
 
 
 def test_pynvml_is_not_imported_for_fake_gpus(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from ebbtide_agent import gpu; "
-        f"gpu.open_backend('1xT4', Path({str(tmp_path)!r}), in_use=False); print('pynvml' in sys.modules)"
+        "import sys; from pathlib import Path; from ebbtide_agent.gpu import opening; "
+        f"opening.open_backend('1xT4', Path({str(tmp_path)!r}), in_use=False); print('pynvml' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
@@ -196,20 +195,20 @@ def test_pynvml_is_not_imported_for_fake_gpus(tmp_path):
 
 
 def test_fake_gpus_keep_their_uuids_when_the_agent_restarts(tmp_path):
-    before, after = (gpu.open_backend("4xA100-40GB", tmp_path, in_use=False).gpus() for _ in range(2))
+    before, after = (opening.open_backend("4xA100-40GB", tmp_path, in_use=False).gpus() for _ in range(2))
     assert before == after
 
 
 def test_another_profile_makes_other_gpus_when_nothing_runs_on_them(tmp_path):
-    before = gpu.open_backend("2xRTX4090", tmp_path, in_use=False).gpus()
-    after = gpu.open_backend("2xRTX3090", tmp_path, in_use=False).gpus()
+    before = opening.open_backend("2xRTX4090", tmp_path, in_use=False).gpus()
+    after = opening.open_backend("2xRTX3090", tmp_path, in_use=False).gpus()
     assert [gpu.model for gpu in after] == ["RTX3090"] * 2
     assert not {gpu.uuid for gpu in before} & {gpu.uuid for gpu in after}
 
 
 def test_another_profile_waits_while_attempts_are_live(tmp_path):
-    before = gpu.open_backend("2xRTX4090", tmp_path, in_use=True).gpus()
-    assert gpu.open_backend("8xH200", tmp_path, in_use=True).gpus() == before
+    before = opening.open_backend("2xRTX4090", tmp_path, in_use=True).gpus()
+    assert opening.open_backend("8xH200", tmp_path, in_use=True).gpus() == before
 
 
 def test_a_broken_state_directory_is_named(tmp_path):

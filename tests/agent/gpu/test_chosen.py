@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ebbtide_agent import gpu
+from ebbtide_agent.gpu import opening
 from ebbtide_agent.gpu.backend import DeviceLink, DeviceLinkKind, Gpu, NoGpus
 from ebbtide_agent.gpu.chosen import ChosenGpus, choose, claimed
 
@@ -67,6 +67,6 @@ def test_no_two_agents_get_the_same_gpu_and_a_dead_one_keeps_none(tmp_path: Path
 
 
 def test_fake_gpus_are_chosen_like_real_ones(tmp_path: Path) -> None:
-    backend = gpu.open_backend("4xA100-40GB", tmp_path, in_use=False)
+    backend = opening.open_backend("4xA100-40GB", tmp_path, in_use=False)
     uuids = choose(backend.gpus(), ["1", "3"])
     assert [found.index for found in ChosenGpus(backend, uuids).gpus()] == [1, 3]

@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ebbtide_agent import agent_log, gpu
-from ebbtide_agent.gpu import process, serving
+from ebbtide_agent import agent_log
+from ebbtide_agent.gpu import opening, process, serving
 from ebbtide_agent.gpu.backend import DeviceLinkKind, Driver, GpuSettings, NoGpus
 from ebbtide_agent.gpu.process import NvmlProcess
 from ebbtide_agent.gpu.reader import GpuReader
@@ -235,7 +235,7 @@ async def test_an_xid_is_told_by_one_heartbeat_whoever_read_it(fake_node):
 
 
 def test_no_gpus_need_no_process(tmp_path):
-    assert isinstance(gpu.open_in_process("none", tmp_path, in_use=False), NoGpus)
+    assert isinstance(opening.open_in_process("none", tmp_path, in_use=False), NoGpus)
 
 
 async def _beat_for_ever(telemetry):

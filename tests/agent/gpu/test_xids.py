@@ -1,9 +1,9 @@
 """The errors that a driver reports as they happen: which of them speak against a GPU, and until when."""
 
 import pytest
-from ebbtide_agent.gpu import open_fake, xids
+from ebbtide_agent.gpu import xids
 from ebbtide_agent.gpu.fake import FakeNvml
-from ebbtide_agent.gpu.nvml import NvmlBackend
+from ebbtide_agent.gpu.nvml import NvmlBackend, open_fake
 
 from tests.agent.gpu import hand_nvml
 from tests.agent.gpu.hand_nvml import HandNvml

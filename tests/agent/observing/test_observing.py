@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ebbtide_agent.gpu import open_backend
 from ebbtide_agent.gpu.backend import GpuBackend
+from ebbtide_agent.gpu.opening import open_backend
 from ebbtide_agent.jsonfile import write_json
 from ebbtide_agent.observing import recording as recordings
 from ebbtide_agent.observing.observe import ObservationPlan, observe
