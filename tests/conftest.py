@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 # Tests start processes, and gRPC would print a line about each fork into the output that they compare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# Several tests train at once, on as few cores: threads of PyTorch that wait for each other would take most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests import sshd
 from tests.attacks.hung import can_hang
