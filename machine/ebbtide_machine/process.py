@@ -103,7 +103,9 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> tuple[str, list[str]] | None:
     """Return the command in /proc/PID/stat and the fields behind it, from the state on; None if there is no process."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        # Unbuffered, and no Path: an agent reads this of every process of its jobs all the time.
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            line = file.readall().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command may hold blanks and parentheses itself, so the fields are counted from its last one.

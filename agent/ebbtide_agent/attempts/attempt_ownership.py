@@ -48,6 +48,8 @@ class AttemptOwnership:
         the environment of the user who starts it.
         """
         value = variable(pid, _SOCKET)
+        if not value:
+            return None  # as of most processes of the machine
         for folder in (attempts_dir(self.node_dir), socket_dirs(self.node_dir)):
             prefix, suffix = os.fsencode(folder) + b"/", b"/" + os.fsencode(JOB_SOCKET)
             if value.startswith(prefix) and value.endswith(suffix):
@@ -81,13 +83,12 @@ class AttemptOwnership:
 
     def _locks(self, pid: int) -> Iterator["_Lock"]:
         """Yield the locks of this node that the process has open, removed ones too."""
-        folder = f"{lock_path(self.node_dir, '').parent}/"
         try:
-            descriptors = os.listdir(f"/proc/{pid}/fd")
+            links = [f"/proc/{pid}/fd/{descriptor}" for descriptor in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
             return
-        for descriptor in descriptors:
-            link = f"/proc/{pid}/fd/{descriptor}"
+        folder = f"{lock_path(self.node_dir, '').parent}/" if links else ""
+        for link in links:
             target = _target(link).removesuffix(" (deleted)")
             if target.startswith(folder) and target.endswith(".lock"):  # only a hint; _look_at proves it
                 lock = self._look_at(link, target.removeprefix(folder).removesuffix(".lock"))

@@ -99,11 +99,11 @@ def owner_uid(pid: int) -> int | None:
 def real_uid(pid: int) -> int | None:
     """Return the uid that started the process, even if its program has a set-user-id bit; None if it is gone."""
     try:
-        with open(_PROC / str(pid) / "status", "rb") as file:
-            lines = [line for line in file if line.startswith(b"Uid:")]
+        with open(f"{_PROC}/{pid}/status", "rb", buffering=0) as file:
+            _, _, uids = file.readall().partition(b"\nUid:")
+        return int(uids.split(maxsplit=1)[0]) if uids else None
     except (OSError, ValueError):
         return None
-    return int(lines[0].split()[1]) if lines else None
 
 
 def _kilobytes(pid: int, name: str, keys: tuple[str, ...]) -> int | None:
