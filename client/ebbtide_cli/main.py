@@ -22,9 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         if given in TOLD_AT_ONCE and not os.environ.get(COMPLETION):
             return _ended(_tell, given)
+        import signal
+
+        # Python drops an interrupt that comes at certain moments of an import, so it has to wait until it is handled.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         from ebbtide_cli import interrupts
 
         with interrupts.interruptible(ends=arguments is None):
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             code = _ended(_run, given)
             return interrupts.leave(code) if arguments is None else code
     except KeyboardInterrupt:

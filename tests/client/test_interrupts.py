@@ -1,5 +1,6 @@
 """Ctrl-C while the main thread is where no exception may come from a handler, and where it does not come back from."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -105,6 +106,37 @@ try:
 except BaseException as ending:
     print(type(ending).__name__, flush=True)
 """
+
+
+LOST_AT_THE_START = """
+import os, signal, sys
+
+class Loses:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ebbtide_cli.interrupts":
+            Loses()
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["ebb", "ls"]
+from ebbtide_cli.main import main
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_before_it_can_be_handled_is_not_lost(tmp_path: Path) -> None:
+    """Python drops what is raised in a destructor, and where an import ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOST_AT_THE_START],
+        env=os.environ | {"EBB_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_pool_of_processes_that_is_interrupted_as_it_starts_ends_by_the_interrupt() -> None:
