@@ -7,7 +7,6 @@ import sys
 import pytest
 
 
-@pytest.mark.slow  # `pytest -n` compares what its processes have collected, too, but they do so in the same second
 @pytest.mark.timeout(300)  # a busy machine
 def test_collecting_twice_gives_every_test_the_same_id(request: pytest.FixtureRequest) -> None:
     """At least a second lies between this process's look and the other's, which draws its hashes anew."""

@@ -87,7 +87,9 @@ class AttemptOwnership:
             links = [f"/proc/{pid}/fd/{descriptor}" for descriptor in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
             return
-        folder = f"{lock_path(self.node_dir, '').parent}/" if links else ""
+        if not links:
+            return  # as of a thread of the kernel
+        folder = f"{lock_path(self.node_dir, '').parent}/"
         for link in links:
             target = _target(link).removesuffix(" (deleted)")
             if target.startswith(folder) and target.endswith(".lock"):  # only a hint; _look_at proves it
