@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from ebbtide.cluster import Cluster, Job, JobArray
 from ebbtide_sim.draw import COLORS, drawn
@@ -61,6 +61,10 @@ class Record:
     """When the GPU of the job that was suspended became free, and when the job was placed again, in Unix seconds."""
 
 
+FOR_JOBS: Final = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+"""What each example is run with: two jobs with a thread for each core would wait for each other."""
+
+
 def examples(page: str) -> dict[str, str]:
     """Return the command of each example, by its name."""
     return {name: line.removeprefix("$ ") for name, line in BLOCK.findall(page)}
@@ -75,7 +79,7 @@ class Stage:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of everything that runs here."""
-        own = {"EBB_HOME": f"{self.folder}/home", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        own = {"EBB_HOME": f"{self.folder}/home", "XDG_CONFIG_HOME": f"{self.folder}/config", **FOR_JOBS}
         return {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def run(self, *command: str) -> list[str]:
@@ -93,6 +97,9 @@ def staged() -> Iterator[Stage]:
     """Yield a stage, whose cluster ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ebb-gallery-") as folder:
         shutil.copytree(ROOT / "examples", Path(folder, "examples"))
+        settings = Path(folder, "config/ebbtide/submit.toml")
+        settings.parent.mkdir(parents=True)
+        settings.write_text(f"env_pass = {list(FOR_JOBS)}\n")
         stage = Stage(Path(folder))
         stage.run("ebb", "up", "--gpus", "2xRTX4090")
         try:

@@ -54,6 +54,10 @@ class Cluster:
         self.home = home
         self.environment = dict(os.environ) | {"EBB_HOME": str(home), "OMP_NUM_THREADS": "1"}
         self.environment |= {"XDG_CONFIG_HOME": str(home / "config")}
+        home.mkdir(mode=0o700, exist_ok=True)
+        settings = home / "config" / "ebbtide" / "submit.toml"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text('env_pass = ["OMP_NUM_THREADS"]\n')  # jobs do not take each other's cores either
         for name in ("EBB_MASTER", "EBB_TOKEN"):
             self.environment.pop(name, None)
         # What a user's shell has: the interpreter with torch comes first.

@@ -17,10 +17,14 @@ SDK: Final = str(Path(checkpoints.__file__).with_name("offered"))
 
 
 def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, socket: str) -> dict[str, str]:
-    """Return the environment of every process of the attempt; ours wins over the user's, except W&B's variables."""
+    """Return the environment of every process of the attempt.
+
+    Ours wins over the user's, except for W&B's variables and the number of threads.
+    """
     return {
         "WANDB_RUN_ID": f"{intent.cluster_id}-{intent.job_id}",  # another cluster may have the same job number
         "WANDB_RESUME": "allow",
+        **_threads(intent),
         **intent.env,
         **({} if intent.account is None else intent.account.environment),
         **intent.sharing_env,
@@ -47,6 +51,17 @@ def job_environment(intent: Intent, *, checkpoint_dir: str, resume_dir: str, soc
     }
 
 
+def _threads(intent: Intent) -> dict[str, str]:
+    """Return the number of threads to compute with, for OpenMP: without it each process starts one for each core.
+
+    Each process has its part of the job's CPUs, where one process for each GPU is assumed. A job that requested no CPUs
+    has no limit to divide; the ranks of a `ddp` job have one thread each then, as torchrun's have.
+    """
+    if not (intent.cpus or intent.ddp):
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, int(intent.cpus) // max(1, len(intent.gpus))))}
+
+
 def _with_sdk(env: Mapping[str, str]) -> dict[str, str]:
     """Return PYTHONPATH with the SDK's folder after the user's entries."""
     own = env.get("PYTHONPATH", "")
@@ -66,11 +81,9 @@ def gang_environment(intent: Intent, port: int) -> dict[str, str]:
 
 def rank_environment(intent: Intent, local_rank: int, port: int) -> dict[str, str]:
     """Return one rank's variables in a `ddp` job, for torch.distributed's rendezvous."""
-    per_process = max(1, int(intent.cpus) // intent.processes)
     node = str(intent.node_rank)
     return {
         **({"GROUP_RANK": node, "NODE_RANK": node} if intent.num_nodes > 1 else {}),
-        "OMP_NUM_THREADS": intent.env.get("OMP_NUM_THREADS", str(per_process)),
         "MASTER_ADDR": intent.master_addr or "127.0.0.1",
         "MASTER_PORT": str(port),
         "RANK": str(intent.first_rank + local_rank),

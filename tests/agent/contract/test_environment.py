@@ -120,14 +120,31 @@ def test_the_contracts_variables_follow_from_the_attempt_and_win(changes, variab
         ({"gpus": gpus(2), "node_rank": 1, "num_nodes": 2, "world_size": 4}, {"RANK": "3", "WORLD_SIZE": "4"}),
         ({"gpus": gpus(2)}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20001"}),
         ({"gpus": gpus(2), "master_addr": "10.0.0.7"}, {"MASTER_ADDR": "10.0.0.7"}),
-        ({"gpus": gpus(2), "cpus": 9.0}, {"OMP_NUM_THREADS": "4"}),
-        ({"gpus": gpus(2), "cpus": 1.0}, {"OMP_NUM_THREADS": "1"}),
-        ({"gpus": gpus(2), "cpus": 9.0, "env": {"OMP_NUM_THREADS": "16"}}, {"OMP_NUM_THREADS": "16"}),
     ],
 )
 def test_a_rank_knows_its_place(changes, variables):
     given = rank_environment(replace(PLAIN, ddp=True, **changes), local_rank=1, port=20001)
     assert {name: given[name] for name in variables} == variables
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({"cpus": 9.0}, "9"),
+        ({"cpus": 2.5}, "2"),
+        ({"cpus": 0.5}, "1"),
+        ({"gpus": gpus(1, 1, 4), "cpus": 4.0}, "4"),
+        ({"gpus": gpus(2), "cpus": 9.0}, "4"),
+        ({"gpus": gpus(2), "cpus": 9.0, "ddp": True}, "4"),
+        ({"gpus": gpus(2), "cpus": 1.0, "ddp": True}, "1"),
+        ({"gpus": gpus(2), "ddp": True}, "1"),
+        ({"gpus": gpus(2), "cpus": 9.0, "env": {"OMP_NUM_THREADS": "16"}}, "16"),
+        ({"gpus": gpus(2), "cpus": 9.0, "ddp": True, "env": {"OMP_NUM_THREADS": "16"}}, "16"),
+        ({"gpus": gpus(2)}, None),
+    ],
+)
+def test_a_process_computes_with_its_part_of_the_cpus_that_the_job_asked_for(changes, threads):
+    assert environment(**changes).get("OMP_NUM_THREADS") == threads
 
 
 def test_every_process_of_a_job_on_several_nodes_knows_where_the_first_one_is():
