@@ -119,8 +119,8 @@ def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
         return
     if wanted == job.planned or not _fits_instead(pool, job, wanted):
         return
-    if job.running and job.held_by is not None:
-        return  # a resize would suspend the job, and its hold would keep it from coming back
+    if job.running and not job.resizable:
+        return
     if job.running:
         live = job.attempts[-1]
         before, after = count_text(live.allocation.share), count_text(wanted.share)

@@ -9,14 +9,14 @@ from typing import Final
 
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
-from ebbtide_core.estimates.work import Assumptions, Script, Speedup
+from ebbtide_core.estimates.work import Assumptions, Script, Speedup, script_of
 from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
 from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.quotas import Quotas
 from ebbtide_core.model.settings import Settings
-from ebbtide_core.model.types import FINISHED, Allocation, JobId, JobState, NodeId, Task
+from ebbtide_core.model.types import FINISHED, WHOLE, Allocation, JobId, JobState, NodeId, Task
 from ebbtide_core.resources.bookings import lead_s
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.jobs_in_the_way import JobsInTheWay
@@ -117,7 +117,8 @@ class ClusterState:
         pool.books.refresh(node)
         self.silent.note(node)
         if pool.books.loans and not pool.nodes_end:
-            self._count_needs(pool)
+            pool.nodes_end = True
+            self._sort_queue_anew(pool)
         pool.changed = True
         if roots != self._shared.roots.changes:  # checkpoints can be copied from there to nodes of any pool
             self.look_again()
@@ -175,7 +176,7 @@ class ClusterState:
         if job.gpus_max != job.gpus_min or job.id in pool.elastic:
             pool.elastic.update(job, has_room=planned and job.held_by is None)
         if job.range_changed:
-            _keep(pool.resizing, job, job.running and job.held_by is None and _out_of_range(job))
+            _keep(pool.resizing, job, job.running and job.resizable and _out_of_range(job))
         waits = not planned and job.waiting and not (self.displaced and self.displaced.get(job.id, False))
         if self.blocked_by_bookings and job.id in self.blocked_by_bookings:
             waits = False
@@ -295,19 +296,21 @@ class ClusterState:
         if job.queued is not None:
             queue.remove(job.queued, job)
         if wanted is not None:
-            if pool.nodes_end:
-                _note_need(job)
+            if pool.nodes_end or pool.books.anti_affinity is not None:
+                _tell_apart(pool, job)
             queue.add(wanted, job)
         job.queued = wanted
 
-    def _count_needs(self, pool: PoolState) -> None:
-        """Tell the jobs in the queue apart by how long they need a node, because the first node of the pool ends."""
-        pool.nodes_end = True
+    def _sort_queue_anew(self, pool: PoolState) -> None:
+        """Tell the jobs in the queue apart by what has only now begun to decide where they fit."""
         for job in list(pool.queue):
-            if job.queued is not None:
-                pool.queue.remove(job.queued, job)
-                _note_need(job)
-                pool.queue.add(job.queued, job)
+            if (key := job.queued) is not None:
+                self.leave_queue(job)
+                _tell_apart(pool, job)
+                pool.queue.add(key, job)
+                job.queued = key
+                if pool.ranking is not None:
+                    pool.ranking.update(job)
 
     # --- speed ---
 
@@ -325,7 +328,9 @@ class ClusterState:
         """Keep the scripts of the two jobs off one GPU until Unix time ``until``, and wake a pass at that time."""
         self.anti_affinity.remember(one, other, until)
         for pool in self.pools.values():
-            pool.books.anti_affinity = self.anti_affinity
+            if pool.books.anti_affinity is None:
+                pool.books.anti_affinity = self.anti_affinity
+                self._sort_queue_anew(pool)
         self.look_at(one, until)
 
     @property
@@ -491,9 +496,12 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
         index.pop(job.id, None)
 
 
-def _note_need(job: Job) -> None:
-    if (need_s := rounded_need_s(job)) != job.next.need_s:
-        job.next = replace(job.next, need_s=need_s)
+def _tell_apart(pool: PoolState, job: Job) -> None:
+    """Note what decides where ``job`` fits beside its request, if anything of that kind does in its pool."""
+    need_s = rounded_need_s(job) if pool.nodes_end else 0.0
+    script = script_of(job) if pool.books.anti_affinity is not None and 0 < job.gpus_min < WHOLE else None
+    if (need_s, script) != (job.next.need_s, job.next.script):
+        job.next = replace(job.next, need_s=need_s, script=script)
 
 
 def _out_of_range(job: Job) -> bool:

@@ -297,7 +297,7 @@ def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Repo
     metrics, end = Metrics(), folded.end
     for job in jobs:
         sim = _sim_job(job, began, end)
-        tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * max(1.0, sim.gpus_max / WHOLE))
+        tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * (sim.gpus_max / WHOLE or 1.0))
         tally.ended = job.end.at - began if job.end is not None else None
         preempted, resized = folded.before.get(job.id, (0, 0))
         tally.preemptions = job.suspending.preemptions - preempted

@@ -8,6 +8,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
+from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, Lab, registration, stepped_aside
@@ -51,6 +52,20 @@ def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
     assert (live.jobs, live.finished, live.preemptions) == (2, 2, 1)
     assert live.slowdown["be"]["p50"] > 1.1
     assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
+
+
+def test_shares_of_a_gpu_are_measured_as_a_simulation_measures_them() -> None:
+    lab = Lab("fifo", gpus=1)
+    jobs = [lab.submit("1/4") for _ in range(4)]
+    for job in jobs:
+        lab.start(job)
+    lab.wait(1000)
+    for job in jobs:
+        lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    simulated = simulate(Scenario(workload=past.workload, nodes=past.nodes, policy="fifo"))
+    assert past.live.stretch["mean"] == pytest.approx(simulated.stretch["mean"], rel=0.02)
+    assert past.live.utilisation == pytest.approx(simulated.utilisation, rel=0.02)
 
 
 def test_a_span_takes_what_was_there_then_and_of_what_was_there_before_only_the_rest(lab: Lab) -> None:

@@ -5,8 +5,9 @@ array and of its user's quota leave a place for it. An admitted job is in the qu
 while it is preempted, and gives it up when it ends, or when it is held or suspended and has left its GPUs. Jobs are
 admitted in order of submission: a job that does not fit makes the jobs behind it in the same array, or quota, wait.
 
-A job counts with its smallest size. Elastic jobs may have what an array or a quota leaves over on top, in order of
-submission; that bounds the largest size that policies see of them.
+A job counts with its smallest size, or with all that it has if it cannot give any back (``--suspend none``). Elastic
+jobs may have what an array or a quota leaves over on top, in order of submission; that bounds the largest size that
+policies see of them.
 
 A job that no gate concerns has no admission record and costs nothing.
 """
@@ -183,7 +184,7 @@ class Gates:
             admission.why = ""
         if job.end is not None and not admission.over:
             self._leave(admission)
-        changed = admission.resized or admission.cost != job.gpus_min
+        changed = admission.resized or admission.cost != _cost(job)
         if changed:
             self._recount(admission)
         if admission.admitted and not room and (not stays or any(cap.exceeded for cap in admission.caps)):
@@ -229,9 +230,9 @@ class Gates:
         admission.resized = False
         if admission.admitted:
             _withdraw(admission)
-            admission.cost = admission.job.gpus_min
+            admission.cost = _cost(admission.job)
             _admit(admission)
-        admission.cost = admission.job.gpus_min
+        admission.cost = _cost(admission.job)
 
     def _leave(self, admission: AdmissionRecord) -> None:
         admission.over = True
@@ -244,6 +245,13 @@ class Gates:
 def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
     """Set the limits of an array; 0 means no limit."""
     cap.max_jobs, cap.max_parts = max_concurrent or None, max_slots or None
+
+
+def _cost(job: Job) -> int:
+    """Return for how many parts of GPUs ``job`` counts."""
+    if job.preemptible or not job.running:
+        return job.gpus_min
+    return max(job.gpus_min, job.attempts[-1].allocation.share)
 
 
 def _sequence(admission: AdmissionRecord) -> int:

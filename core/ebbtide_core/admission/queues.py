@@ -271,11 +271,20 @@ def demand_besides_size(job: Job) -> tuple[Hashable, ...]:
         spec.max_nodes,
         spec.nodes,
         spec.spread,
+        *where_of(job),
+        job.next.need_s,
+        job.next.script,
+    )
+
+
+def where_of(job: Job) -> tuple[Hashable, ...]:
+    """Return what keeps ``job`` to some of the nodes or GPUs, however much it needs of them."""
+    spec, eligibility = job.spec, job.eligibility
+    return (
         job.saved.root_id,
         spec.move_checkpoints and not job.saved.move_failure,
         job.pinned_allocation,
-        job.eligibility.constrained and (spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus),
-        job.next.need_s,
+        eligibility.constrained and (spec.needs, eligibility.excluded, eligibility.excluded_gpus),
     )
 
 

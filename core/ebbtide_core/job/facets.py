@@ -4,7 +4,7 @@ A facet that seldom changes is immutable. All jobs share the one of which nothin
 it as a whole (`dataclasses.replace`). The other facets belong to one job or attempt, and their fields are assigned to.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -54,6 +54,8 @@ class NextAttempt:
     """The pool that the job moves to once it holds nothing; empty if it stays where it is."""
     need_s: float = 0.0
     """For how many seconds it needs a node, rounded up, as of when the job was queued; 0 where no node ever ends."""
+    script: Hashable = None
+    """What it is a run of, if some scripts may not share a GPU and it takes a share, as of when the job was queued."""
 
     def returning(self) -> "NextAttempt":
         """Return it as one that goes to the head of the queue."""

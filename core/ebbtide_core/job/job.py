@@ -291,6 +291,11 @@ class Job:
         return self.spec.suspend is not SuspendMode.NONE
 
     @property
+    def resizable(self) -> bool:
+        """Whether the job may be resized while it runs: that suspends it, and a hold keeps it from coming back."""
+        return self.preemptible and self.held_by is None
+
+    @property
     def elastic(self) -> bool:
         """Whether the job's GPU count may vary."""
         return self.gpus_max > self.gpus_min

@@ -162,9 +162,7 @@ def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float
     """Give the job another amount of GPU memory, and perhaps another range of GPUs."""
     if job.claiming:
         state.unplan(job)
-    if job.queued is not None:  # the queue groups by what is needed
-        state.pools[job.pool].queue.remove(job.queued, job)
-        job.queued = None
+    state.leave_queue(job)  # because the queue groups jobs by their demand
     if (job.gpus_min, job.gpus_max) != (event.gpus_min, event.gpus_max):
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
         if job.admission is not None:

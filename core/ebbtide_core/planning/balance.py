@@ -73,6 +73,11 @@ class GpuPlace:
             needed += self.needs(each, share)
         return needed <= self.memory
 
+    def is_open_to(self, job: Job) -> bool:
+        """Return whether ``job`` may come to the GPU: no other user has booked it from before the job could leave."""
+        booked = self.books.booked
+        return booked is None or self.gpu.gpu not in booked.barred(job).get(self.node.id, ())
+
     def keeps(self, jobs: list[Job], now: Now) -> bool:
         """Add all of ``jobs``, which have the GPU; return False, with none added, unless it is plain that none changes.
 
@@ -255,7 +260,7 @@ def _choose(seats: list[GpuPlace], jobs: Sequence[Job]) -> None:
         passed = []
         while heap:
             count, order = heappop(heap)
-            if seats[order].takes(job):
+            if seats[order].takes(job) and seats[order].is_open_to(job):
                 seats[order].add(job)
                 heappush(heap, (count + 1, order))
                 break
@@ -277,7 +282,7 @@ def _even_out(seats: list[GpuPlace], pinned: AbstractSet[JobId]) -> None:
         passed = []
         while takers and takers[0][0] + 1 < giver.count and (last := giver.last(pinned)) is not None:
             count, order = heappop(takers)
-            if seats[order].takes(last):
+            if seats[order].takes(last) and seats[order].is_open_to(last):
                 giver.drop(last)
                 seats[order].add(last)
                 heappush(takers, (count + 1, order))

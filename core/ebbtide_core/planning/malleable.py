@@ -127,7 +127,7 @@ def _pool(draft: Draft, members: Members, rules: Rules) -> Pool:
         if not reliable and not _usable(draft, member):
             continue
         if member.running:
-            if not member.preemptible:
+            if not member.preemptible or member.job.held_by is not None:
                 continue
             started = member.started
             if started is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
+from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.snapshot import Snapshot
 
 
@@ -77,24 +78,28 @@ class SlotsLeft:
         total = sum([len(node.slices) for node in snapshot.nodes.values()]) if sticky else 0
         count = min(total, math.ceil(sticky * total) if sticky < 1 else round(sticky))
         self._slots = slots
+        self._books = snapshot.books
         self.sticky = count * WHOLE
         self.regular = (total - count) * WHOLE if sticky else None
         self.sticky_left = self.sticky - slots.sticky_share
         self.regular_left = None if self.regular is None else self.regular - slots.regular_share
 
     def hand_out(self, place: Callable[[Job], bool]) -> None:
-        """Give free sticky slots by ``place`` to the jobs that arrived first (the sticky phase of HYBRID, §3.1)."""
+        """Give free sticky slots by ``place`` to the jobs that arrived first (the sticky phase of HYBRID, §3.1).
+
+        Whoever does not get a slot keeps those behind it from one, unless no node in service could run it.
+        """
         if self.sticky_left <= 0:
             return
         for _, job in self._slots.waiting:
-            if self.needs_all(job):
-                return
-            if not 0 < job.gpus_min <= self.sticky:
+            may_have_one = 0 < job.gpus_min <= self.sticky
+            if not (may_have_one or self.needs_all(job)):
                 continue
-            if job.gpus_min > self.sticky_left or not place(job):
-                return
-            self.sticky_left -= job.gpus_min
-            if self.sticky_left <= 0:
+            if may_have_one and job.gpus_min <= self.sticky_left and place(job):
+                self.sticky_left -= job.gpus_min
+                if self.sticky_left <= 0:
+                    return
+            elif holds_up(job, self._books):
                 return
 
     def needs_all(self, job: Job) -> bool:

@@ -25,6 +25,7 @@ job that was submitted after it was due, unless that does not take its room.
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -46,8 +47,9 @@ from ebbtide_core.planning.staying import NOT_FOR_CPUS, Stay, stays_by_itself
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.kept_room import KeptRoom
-from ebbtide_core.planning.tide.queue import TideQueue
+from ebbtide_core.planning.tide.queue import Alike, TideQueue
 from ebbtide_core.planning.tide.victims import Victims
+from ebbtide_core.resources.checkpoint_location import nodes_reading_checkpoint
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
@@ -55,9 +57,9 @@ from ebbtide_core.snapshot import Plan, Snapshot
 SHARE_OF_DUE: Final = 0.25
 """The share of the GPUs that due jobs have at most, or one due job if it needs more."""
 MOST_REFUSED: Final = 8
-"""The jobs of one size for which room is sought in vain in one pass."""
+"""The jobs of one size, or those of them that may go to the same nodes only, for which room is sought in vain."""
 MOST_LOOKED_AT: Final = 64
-"""The jobs of one size that are looked at in one pass, and the due jobs of one priority."""
+"""As many of such jobs are looked at in one pass, and of the due jobs of one priority."""
 SOONEST_AGAIN_S: Final = 60.0
 """The least time after which a pass weighs again whether a job should wait, in seconds, if nothing else happens."""
 
@@ -122,7 +124,7 @@ class _Pass:
         self.kept_room = KeptRoom(draft, self.foresight)
         self.queue = self.foresight.queue
         self.smallest = min(
-            [size for waiting in self.queue.by_priority.values() for size in waiting.by_size], default=0
+            [size for waiting in self.queue.by_priority.values() for size, _ in waiting.lines], default=0
         )
         self.ahead = 0
         """How many jobs have had their turns in vain."""
@@ -156,22 +158,37 @@ class _Pass:
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
 
     def offer_to_soonest(self, priority: int) -> None:
-        """Offer the jobs of ``priority`` their turns, soonest done first; leave out sizes that were refused often."""
+        """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.
+
+        Jobs of one size are alike. Those that may go to some nodes only count apart, because others may have room.
+        """
         self.victims.weighed = 0
-        lines = self.queue.by_priority[priority].by_size.values()
-        heads = [(line[0], line, 0, 0) for line in lines]
+        looked, refused = Counter[Hashable](), Counter[Hashable]()
+        lines = self.queue.by_priority[priority].lines.items()
+        heads = [(line[0], line, 0, self._counts_as(alike, line[0][2])) for alike, line in lines]
         heapify(heads)
         while heads:
-            (_, _, job), line, index, refused = heads[0]
+            (_, _, job), line, index, alike = heads[0]
+            if looked[alike] == MOST_LOOKED_AT or refused[alike] == MOST_REFUSED:
+                heappop(heads)
+                continue
             self._keep_from(self.foresight.outlook(job).left_s)
+            looked[alike] += 1
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
-                refused += not self._offer(job)
+                refused[alike] += not self._offer(job)
             index += 1
-            if index < min(len(line), MOST_LOOKED_AT) and refused < MOST_REFUSED:
-                heapreplace(heads, (line[index], line, index, refused))
+            if index < len(line):
+                heapreplace(heads, (line[index], line, index, alike))
             else:
                 heappop(heads)
         self._keep_from(math.inf)
+
+    def _counts_as(self, alike: Alike, job: Job) -> Hashable:
+        """Return ``alike``, or only the size of these jobs if they, of which ``job`` is one, may go to every node."""
+        books = self.snapshot.books
+        kept = job.eligibility.constrained or job.pinned_allocation is not None
+        kept = kept or (bool(job.saved.root_id) and len(nodes_reading_checkpoint(job, books)) < len(books.usable))
+        return alike if kept else job.gpus_min
 
     def _keep_from(self, left_s: float) -> None:
         """Keep room for the due jobs that get it before a job that takes ``left_s`` is expected to be done."""

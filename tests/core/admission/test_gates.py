@@ -11,8 +11,8 @@ from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import WHOLE, ExitFacts, JobId, JobState, Task, parts
-from ebbtide_core.policies.registry import create_policy
+from ebbtide_core.model.types import WHOLE, ExitFacts, JobId, JobState, SuspendMode, Task, parts
+from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.views.narrate import narrate
 
 from tests.core.lab import DONE, Lab, registration
@@ -223,6 +223,20 @@ def test_elastic_jobs_do_not_grow_past_the_quota_and_shrink_for_the_users_next_j
     assert (elastic.planned.share, other.planned.share) == (2 * WHOLE, 2 * WHOLE)
     lab.end(other, DONE)
     assert elastic.gpus_max == 4 * WHOLE
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_what_a_job_that_cannot_be_suspended_has_grown_to_counts_in_full_and_is_never_taken_back(policy):
+    lab = lab_with(gpus=4, policy=policy)
+    fixed = lab.submit(1, 4, suspend=SuspendMode.NONE)
+    lab.settle()
+    had = fixed.planned.share
+    other = lab.submit(1)
+    lab.settle()
+    assert (fixed.planned.share, len(fixed.attempts)) == (had, 1)
+    assert had + (other.planned.share if other.planned else 0) <= 4 * WHOLE
+    lab.end(fixed, DONE)
+    assert other.planned is not None
 
 
 def test_room_that_is_kept_for_an_elastic_job_is_given_up_if_it_may_not_have_so_much_any_more():

@@ -218,3 +218,14 @@ def test_of_three_the_last_one_leaves_and_the_others_stay() -> None:
     [event] = found(lab)
     assert (event.job, event.others) == (three.id, (one.id, two.id))
     assert (one.state, two.state) == (JobState.RUNNING, JobState.RUNNING)
+
+
+@pytest.mark.parametrize("policy", ["fair-share", "moldable-equipartition", "rigid-fcfs", "rigid-shortest", "tide"])
+def test_only_the_script_that_is_kept_apart_waits_where_jobs_may_pass_each_other(policy: str) -> None:
+    lab = Lab(policy, gpus=1)
+    running, earlier = lab.running("1/2", name="one"), lab.running("1/2", name="two")
+    waiting = lab.submit("1/2", name="two"), lab.submit("1/2", name="three")
+    lab.cluster.state.add_anti_affinity(running, earlier, lab.now + APART_S)
+    lab.end(earlier, DONE)
+    lab.settle()
+    assert [job.state for job in waiting] == [JobState.PENDING, JobState.RUNNING]

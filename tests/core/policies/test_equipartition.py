@@ -4,8 +4,9 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from ebbtide_core.events import NodeDisconnected, ResizeRequested, ResumeRequested, SuspendRequested
-from ebbtide_core.model.types import WHOLE, JobState, NodeId, SuspendMode, gpus
+from ebbtide_core.events import HoldRequested, NodeDisconnected, ResizeRequested, ResumeRequested, SuspendRequested
+from ebbtide_core.events.bookings import BookedGpu, BookingMade
+from ebbtide_core.model.types import WHOLE, GpuId, JobState, NodeId, SuspendMode, gpus
 from ebbtide_core.planning.seats import dhondt, size_at_most, sizes
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from hypothesis import given
@@ -254,6 +255,28 @@ def test_jobs_that_may_not_be_suspended_keep_what_they_have() -> None:
     fixed = lab.running(2, 3, suspend=SuspendMode.NONE)
     jobs = settled(lab, ("1/2", 4), ("1/2", 4))
     assert shares([fixed, *jobs]) == [3, Fraction(1, 2), Fraction(1, 2)]
+
+
+@pytest.mark.parametrize("policy", ["malleable-equipartition", "malleable-proportional"])
+def test_a_held_job_that_runs_keeps_what_it_has_and_what_is_beside_it_is_divided(policy: str) -> None:
+    lab = Lab(policy, gpus=8, **PAPER)
+    held, other = (lab.running(1, 4) for _ in range(2))
+    lab.tell(HoldRequested(held.id))
+    newcomer = lab.submit(1, 4)
+    lab.settle()
+    assert shares([held, other, newcomer]) == [4, 2, 2]
+
+
+@pytest.mark.parametrize("policy", ["moldable-equipartition", "malleable-equipartition"])
+def test_jobs_that_share_gpus_pass_one_that_another_user_has_booked(policy: str) -> None:
+    lab = Lab(policy, gpus=2)
+    running = [lab.running("1/4") for _ in range(2)]
+    [used] = set.union(*(gpus_of(job) for job in running))
+    [booked] = {"a0", "a1"} - {used}
+    gpus = (BookedGpu(NodeId("a"), GpuId(booked)),)
+    lab.tell(BookingMade(booking="1", user="bob", since=lab.now, until=lab.now + 36_000, gpus=gpus, window="w"))
+    jobs = together(lab, ("1/4", 1), ("1/4", 1))
+    assert [gpus_of(job) for job in jobs] == [{used}, {used}]
 
 
 def test_an_attempt_is_left_alone_until_it_has_run_for_a_while() -> None:

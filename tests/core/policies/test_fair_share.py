@@ -235,6 +235,14 @@ def test_a_held_job_is_no_demand() -> None:
     assert held_by(first, second) == [6, 2]  # demands of 10 and 3
 
 
+def test_a_job_that_may_not_start_yet_is_no_demand() -> None:
+    lab = lab_of()
+    later = {"begin_at": 1e9}
+    submit_together(lab, ("later", 40, 1, later))
+    first, second = submit_together(lab, ("first", 8, 1, BOUND), ("second", 8, 1, BOUND))
+    assert held_by(first, second) == [4, 4]
+
+
 def test_what_a_silent_node_holds_is_neither_share_nor_demand() -> None:
     lab = lab_of("ab", gpus=4)
     first = submit_together(lab, ("first", 8, 1, {}))[0]

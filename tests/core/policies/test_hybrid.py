@@ -1,7 +1,9 @@
 """HYBRID: sticky slots over preemptive priority, and its baselines (seed 004)."""
 
 import pytest
-from ebbtide_core.model.types import WHOLE, HeldBy, JobState, SuspendMode
+from ebbtide_core.events import NodeDrained
+from ebbtide_core.model.constraints import Needs
+from ebbtide_core.model.types import WHOLE, HeldBy, JobState, NodeId, SuspendMode
 from ebbtide_core.planning.slots import Slots
 from ebbtide_core.policies.registry import PolicyError, create_policy
 
@@ -115,6 +117,16 @@ def test_nobody_is_preempted_for_a_job_that_would_not_fit_anyway() -> None:
     big = lab.submit(2, priority=8)
     assert stopped(lab.last) == set()
     assert big.state is JobState.PENDING
+
+
+def test_a_job_whose_node_is_drained_keeps_no_sticky_slot_from_others() -> None:
+    lab = lab_of("hybrid", nodes="ab", gpus=4, sticky="2")
+    lab.tell(NodeDrained(node=NodeId("b")))
+    away = [lab.submit(size, needs=Needs(on=("b",))) for size in (1, 4)]
+    others = [lab.submit(1) for _ in range(5)]
+    lab.settle()
+    assert [job.state for job in others] == [JobState.RUNNING] * 4 + [JobState.PENDING]
+    assert {job.state for job in away} == {JobState.PENDING}
 
 
 def test_a_gang_over_several_nodes_starts_where_there_is_room() -> None:

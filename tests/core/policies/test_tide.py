@@ -2,14 +2,16 @@
 
 import math
 import string
+from collections import deque
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
-from ebbtide_core.events import CheckpointPublished, JobChanged, NodeDisconnected, NodeLost
+from ebbtide_core.events import CheckpointPublished, JobChanged, NodeDisconnected, NodeDrained, NodeLost
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.types import WHOLE, CheckpointFacts, JobState, Loan, NodeId, SuspendMode
 from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
@@ -651,3 +653,46 @@ def test_no_stream_of_small_jobs_starves_a_large_one(data: st.DataObject, gpus: 
     # Of its class and script nothing is known but what the adversary's jobs tell: an hour at most.
     assert large.attempts, "it starved"
     assert large.attempts[0].placed - large.submitted < 3 * 3600 + 4 * 1200 + 600
+
+
+@pytest.mark.parametrize(("small", "large"), [("1/4", 1), ("1/4", "1/2"), ("1/2", 1)])
+def test_no_stream_of_shares_of_a_gpu_starves_a_larger_job(small: str, large: int | str) -> None:
+    lab = lab_of(gpus=1, bound="2")
+    ended(lab, 100.0)
+    fitting = round(1 / Fraction(small))
+    ends = deque((lab.running(small), lab.now + 100.0 * (number + 1) / fitting) for number in range(fitting))
+    larger = lab.submit(large)
+    while not larger.attempts and lab.now < larger.submitted + 3600:
+        job, at = ends.popleft()
+        lab.wait(max(0.0, at - lab.now))
+        waits = lab.submit(small)
+        lab.end(job, DONE)
+        if waits.state is JobState.STARTING:
+            lab.start(waits)
+            ends.append((waits, lab.now + 100.0))
+        elif not ends:
+            break
+    assert larger.attempts
+
+
+def test_jobs_that_wait_for_a_node_are_passed_by_those_that_another_would_take() -> None:
+    for away in (True, False):
+        lab = lab_of(nodes="ab", gpus=2)
+        if away:
+            lab.tell(NodeDrained(node=NodeId("b")))
+        else:
+            for _ in range(2):
+                lab.running(1, needs=Needs(on=("b",)), suspend=SuspendMode.NONE)
+        waiting = [lab.submit(1, needs=Needs(on=("b",))) for _ in range(MOST_LOOKED_AT + 1)]
+        assert [gpus_of(lab.submit(1)) for _ in range(2)] == [{"a0"}, {"a1"}]
+        assert {job.state for job in waiting} == {JobState.PENDING}
+
+
+def test_jobs_whose_checkpoints_are_on_a_node_that_is_drained_are_passed_by_new_ones() -> None:
+    lab = lab_of(nodes="b", gpus=8)
+    saved = [lab.running(1) for _ in range(8)]
+    lab.tell(registration("a", 8))
+    lab.tell(NodeDrained(node=NodeId("b"), deadline=lab.now))
+    lab.settle()
+    assert {job.state for job in saved} == {JobState.SUSPENDED}
+    assert lab.submit(1).state is JobState.STARTING

@@ -188,10 +188,15 @@ def share_of(job: Job) -> int:
 
 
 def stand_of(job: Job) -> Stand | None:
-    """Return the position of ``job``; None if it is not active, or needs no GPUs and is not in the queue."""
+    """Return the position of ``job``; None if it neither has room nor is in the queue, where it could get some.
+
+    A job that steps aside keeps its position, unless it is held.
+    """
     if not job.gpus_max:
-        return None if job.queued is None else (3, 0.0, job.sequence)
+        return None if job.queued is None else (WAITS, 0.0, job.sequence)
     if job.end is not None or (job.held_by is not None and not job.running):
+        return None
+    if job.planned is None and job.queued is None and job.holding is None:
         return None
     if job.running:
         return (RUNS if job.preemptible else BOUND, job.attempts[-1].placed, job.sequence)

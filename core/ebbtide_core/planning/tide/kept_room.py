@@ -6,10 +6,11 @@ from typing import Final
 
 from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, Allocation, NodeAllocation, NodeId
+from ebbtide_core.model.types import WHOLE, Allocation, GpuSlice, NodeAllocation, NodeId
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.preemption import could_make_room
 from ebbtide_core.planning.tide.foresight import Foresight
+from ebbtide_core.resources.node_usage import NodeUse
 
 MOST_COMPARED: Final = 8
 """The nodes that are compared for where a due job fits first, or twice as many as that job takes."""
@@ -85,16 +86,27 @@ class KeptRoom:
         return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
 
     def keep(self, job: Job, where: Sequence[NodeId]) -> None:
-        """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that."""
+        """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that.
+
+        Where whole GPUs are missing, it keeps what is left of shared ones, of those first that have most left.
+        """
         left, pieces = -(-job.gpus_min // WHOLE), list[NodeAllocation]()
         for id in where:
             node, use = self._draft.snapshot.nodes[id], self._draft.trial.use(id)
             idle = [whole for whole in node.slices.values() if use.share(whole.gpu) == 0][:left]
+            shared = [whole for whole in node.slices.values() if 0 < use.share(whole.gpu) < WHOLE]
+            shared.sort(key=lambda whole: use.share(whole.gpu))
+            parts = [_rest(whole, use) for whole in shared[: left - len(idle)]]
             left -= len(node.slices) if len(where) > 1 else len(idle)
             cpus = min(job.spec.cpus, max(0.0, node.facts.cpus - use.cpus))
             mem_bytes = min(job.spec.mem_bytes, max(0, node.facts.mem_bytes - use.mem_bytes))
-            if idle or cpus or mem_bytes:
-                pieces.append(NodeAllocation(id, tuple(idle), cpus, mem_bytes))
+            if idle or parts or cpus or mem_bytes:
+                pieces.append(NodeAllocation(id, (*idle, *parts), cpus, mem_bytes))
         if pieces:
             self._draft.trial.take(Allocation(tuple(pieces)))
             self.note_changes([piece.node for piece in pieces])
+
+
+def _rest(whole: GpuSlice, use: NodeUse) -> GpuSlice:
+    """Return what is left of a GPU that jobs share."""
+    return GpuSlice(whole.gpu, WHOLE - use.share(whole.gpu), whole.mem_bytes - use.gpu_mem.get(whole.gpu, 0))

@@ -1,10 +1,10 @@
-"""The queue of `Tide`: by priority and size, those that are expected to be done soonest first."""
+"""The queue of `Tide`: by priority, size and place, those that are expected to be done soonest first."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ebbtide_core.admission.queues import Queue, QueueKey
+from ebbtide_core.admission.queues import Queue, QueueKey, where_of
 from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
@@ -14,12 +14,15 @@ from ebbtide_core.planning.tide.room_rates import weight_of
 Entry = tuple[float, int, Job]
 """A job by its outlook, or by the Unix time at which it is due; then by submission."""
 
+Alike = tuple[int, Hashable]
+"""The smallest size of jobs, in parts, and what keeps them to some of the nodes (`where_of`)."""
+
 
 @dataclass(slots=True, eq=False)
 class WaitingJobs:
-    """The waiting jobs of one priority: by their smallest sizes, soonest done first; and all of them by when due."""
+    """The waiting jobs of one priority: those that are alike, soonest done first; and all of them by when due."""
 
-    by_size: dict[int, list[Entry]] = field(default_factory=dict)
+    lines: dict[Alike, list[Entry]] = field(default_factory=dict)
     by_due: list[Entry] = field(default_factory=list)
 
 
@@ -28,7 +31,7 @@ class _Place:
     """Where a job stands in the queue, and why."""
 
     priority: int
-    size: int
+    alike: Alike
     outlook: Outlook
     soonest: Entry
     due: Entry
@@ -57,16 +60,17 @@ class TideQueue(Queue):
 
     def __iter__(self) -> Iterator[Job]:
         for _, waiting in sorted(self.by_priority.items()):
-            yield from (job for _, _, job in sorted(entry for line in waiting.by_size.values() for entry in line))
+            yield from (job for _, _, job in sorted(entry for line in waiting.lines.values() for entry in line))
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Insert ``job`` by its outlook, which does not depend on the time while it waits."""
         outlook = self.outlooks.of(job, 0.0)
         soonest = (outlook.left_s / weight_of(job, outlook), job.sequence, job)
         due = (due_at(job, outlook, self.bound), job.sequence, job)
-        place = self._places[job.id] = _Place(job.priority, job.gpus_min, outlook, soonest, due, kinds_of(job))
+        alike = (job.gpus_min, where_of(job))
+        place = self._places[job.id] = _Place(job.priority, alike, outlook, soonest, due, kinds_of(job))
         waiting = self.by_priority.setdefault(place.priority, WaitingJobs())
-        insort(waiting.by_size.setdefault(place.size, []), soonest)
+        insort(waiting.lines.setdefault(alike, []), soonest)
         insort(waiting.by_due, due)
         for kind in place.kinds:
             self._of_kind.setdefault(kind, {})[job.id] = job
@@ -75,12 +79,12 @@ class TideQueue(Queue):
         """Remove ``job``; raise KeyError if it is not in the queue."""
         place = self._places.pop(job.id)
         waiting = self.by_priority[place.priority]
-        line = waiting.by_size[place.size]
+        line = waiting.lines[place.alike]
         del line[bisect_left(line, place.soonest)]
         del waiting.by_due[bisect_left(waiting.by_due, place.due)]
         if not line:
-            del waiting.by_size[place.size]
-            if not waiting.by_size:
+            del waiting.lines[place.alike]
+            if not waiting.lines:
                 del self.by_priority[place.priority]
         for kind in place.kinds:
             alike = self._of_kind[kind]
