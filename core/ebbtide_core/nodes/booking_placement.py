@@ -225,7 +225,7 @@ def update_blocked(state: ClusterState, now: float) -> None:
 def _known(state: ClusterState, index: WaitingIndex) -> Hashable:
     """Return what decides which jobs bookings keep out, jobs and time aside; with anti-affinity, placements count."""
     bookings = state.bookings
-    return bookings.index, bookings.begun, _changes(state), index.rounds if state.has_anti_affinity else None
+    return bookings.index, len(bookings.begun), _changes(state), index.rounds if state.has_anti_affinity else None
 
 
 def _changes(state: ClusterState) -> tuple[int, ...]:

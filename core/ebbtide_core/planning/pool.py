@@ -255,9 +255,12 @@ def _sequence(member: PlacedJob) -> int:
 
 def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
     """Return what a pool would have if its ``members`` gave back what they have."""
-    idle, shared = draft.trial.room.total, _shared(draft)
+    kept = _kept_for_others(draft, members)
+    idle, shared = _idle(draft, kept), _shared(draft, kept)
     available = idle * WHOLE + sum(WHOLE - share for share in shared.values())
     for member in members:
+        if kept and not kept.isdisjoint(member.planned.gpu_ids):
+            continue
         available += member.share
         if (gpu := member.gpu) is None:
             idle += member.share // WHOLE
@@ -269,23 +272,44 @@ def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
 
 def places_for(size: int, draft: Draft, members: Sequence[PlacedJob]) -> int:
     """Return how many jobs of ``size`` parts would have room if ``members`` gave back what they have."""
-    shared = _shared(draft)
+    kept = _kept_for_others(draft, members)
+    shared = _shared(draft, kept)
+    members = [member for member in members if not kept or kept.isdisjoint(member.planned.gpu_ids)]
     for member in members:
         if member.gpu is not None:
             shared[member.gpu] -= member.share
-    idle = draft.trial.room.total + sum([member.share // WHOLE for member in members])
+    idle = _idle(draft, kept) + sum([member.share // WHOLE for member in members])
     parts = [WHOLE - share for share in shared.values()]
     if size < WHOLE:
         return idle * (WHOLE // size) + sum([part // size for part in parts])
     return (idle + parts.count(WHOLE)) * WHOLE // size
 
 
-def _shared(draft: Draft) -> dict[GpuId, int]:
-    """Return the healthy GPUs of which only parts are promised, with the promised parts of each."""
+def _kept_for_others(draft: Draft, members: Sequence[PlacedJob]) -> frozenset[GpuId]:
+    """Return the GPUs that are booked now by users none of whose jobs is a member or waits."""
+    booked = draft.snapshot.books.booked
+    if booked is None or not (begun := booked.begun):
+        return frozenset()
+    users = {job.user for job in draft.snapshot.queue} | {member.job.user for member in members}
+    return frozenset([piece.gpu for booking in begun if booking.user not in users for piece in booking.gpus])
+
+
+def _idle(draft: Draft, kept: frozenset[GpuId]) -> int:
+    """Return the number of idle GPUs that are not ``kept``."""
+    trial = draft.trial
+    idle = trial.room.total
+    if kept:
+        uses = ((node, trial.use(node.id)) for node in trial.nodes.values())
+        idle -= sum(use.share(gpu) == 0 for node, use in uses for gpu in kept.intersection(node.slices))
+    return idle
+
+
+def _shared(draft: Draft, kept: frozenset[GpuId]) -> dict[GpuId, int]:
+    """Return the healthy GPUs, without those that are ``kept``, of which only parts are promised, and these parts."""
     trial = draft.trial
     return {
         gpu: share
         for id in trial.room.shared
         for gpu, share in trial.use(id).shares.items()
-        if gpu in trial.nodes[id].slices
+        if gpu in trial.nodes[id].slices and gpu not in kept
     }

@@ -120,12 +120,12 @@ class Bookings:
 
     def owners(self) -> frozenset[str]:
         """Return the users for whom GPUs are kept now."""
-        return frozenset([booking.user for booking in self.index.every.bookings[: self.begun]])
+        return frozenset([booking.user for booking in self.begun])
 
     @property
-    def begun(self) -> int:
-        """The number of bookings that have begun."""
-        return bisect_right(self.index.every.starts, self.now)
+    def begun(self) -> list[BookingMade]:
+        """The bookings that have begun."""
+        return self.index.every.bookings[: bisect_right(self.index.every.starts, self.now)]
 
     def forbid(self, job: Job, allocation: Allocation) -> BookingMade | None:
         """Return a booking because of which ``job`` may not have ``allocation`` now; None if it may."""

@@ -279,6 +279,15 @@ def test_jobs_that_share_gpus_pass_one_that_another_user_has_booked(policy: str)
     assert [gpus_of(job) for job in jobs] == [{used}, {used}]
 
 
+@pytest.mark.parametrize("policy", ["moldable-equipartition", "malleable-equipartition", "malleable-proportional"])
+@pytest.mark.parametrize("ranges", [((1, 2), (1, 2)), (("1/4", 2), ("1/4", 2)), ((1, 4), (1, 4))])
+def test_gpus_that_another_user_has_booked_are_not_divided(policy: str, ranges: tuple[tuple[str | int, int]]) -> None:
+    lab = Lab(policy, gpus=4)
+    booked = tuple(BookedGpu(NodeId("a"), GpuId(gpu)) for gpu in ("a2", "a3"))
+    lab.tell(BookingMade(booking="1", user="bob", since=lab.now, until=lab.now + 36_000, gpus=booked, window="w"))
+    assert shares(together(lab, *ranges)) == [1, 1]
+
+
 def test_an_attempt_is_left_alone_until_it_has_run_for_a_while() -> None:
     lab = malleable(4, resize_after_s="60")
     first = lab.running(1, 4)
