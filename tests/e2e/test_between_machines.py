@@ -28,7 +28,6 @@ def two_machines(*options: str) -> Iterator[tuple[Cluster, Cluster]]:
     """One with a master that speaks TLS, and a node of its own; the other has nothing yet."""
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:
         here, there = Cluster(Path(folder) / "login"), Cluster(Path(folder) / "ws2")
-        there.home.mkdir(mode=0o700)
         here.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         here.up("1xA100-40GB", "--node", "login", *options)
         try:

@@ -65,7 +65,6 @@ class Lab:
 def a_lab(*names: str, config: str = "") -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder, some_hosts(*names) as hosts:
         cluster = Cluster(Path(folder) / "login")
-        cluster.home.mkdir(mode=0o700)
         (cluster.home / "ebbtide.toml").write_text(config)
         cluster.ebb("master", "init", "--host", "localhost", "--port", str(free_ports(2)[0]))
         cluster.up("none", "--node", "login")
