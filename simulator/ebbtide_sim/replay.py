@@ -4,9 +4,10 @@ import json
 import math
 import sqlite3
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import UnknownEventError, decode_event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.model.types import WHOLE, StopCause
+from ebbtide_core.model.types import WHOLE, Checkpointed, JobId, StopCause
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.state import ClusterState
 
@@ -142,7 +143,8 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
     """Fold a journal, and derive each job's requests and run time; raise `WorkloadError` if it has no jobs or nodes.
 
     A rigid job's run time is the time that it computed. An elastic job's is its work in seconds on one GPU, if speed
-    grows linearly with GPUs. Jobs that did not finish count with what they computed; jobs that never ran are left out.
+    grows linearly with GPUs. What was lost, because an attempt did not save when it was stopped, is no part of it. Jobs
+    that did not finish count with what they computed; jobs that never ran are left out.
     Only what was in ``span`` counts: a job that was there before arrives as the span begins, with what it still
     computed, and nodes are those at its end.
     """
@@ -157,12 +159,12 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
     began = max(span.since, min(job.submitted for job in there))
     ran = [job for job in there if any(_ran(attempt, began, end) for attempt in job.attempts)]
     never = len(there) - len(ran)
-    jobs = sorted((_sim_job(job, began, end) for job in ran), key=lambda job: job.submit_s)
+    jobs = sorted((_sim_job(job, folded, began) for job in ran), key=lambda job: job.submit_s)
     restarts = [
-        attempt.started - attempt.placed
+        attempt.first_started - attempt.placed
         for job in ran
         for attempt in job.attempts[1:]
-        if attempt.started is not None
+        if attempt.first_started is not None
     ]  # fmt: skip
     return RecordedPast(
         nodes,
@@ -201,7 +203,7 @@ def _notes(state: ClusterState, ran: list[Job], began: float) -> tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """The state at the end of a span, at Unix time ``end``, with retired jobs kept.
+    """The state at the end of a span, at Unix time ``end``, with retired and removed jobs kept.
 
     ``before`` has how often each job had been preempted and resized as the span began, of those that were there.
     """
@@ -209,10 +211,47 @@ class _Folded:
     state: ClusterState
     end: float
     before: Mapping[str, tuple[int, int]]
+    computing: "_Stretches"
+    holding: "_Stretches"
+
+    def computed_s(self, job: Job, attempt: Attempt, began: float) -> float:
+        """Return how many seconds after ``began`` an attempt computed, before it was asked to stop."""
+        return self.computing.seconds(job, attempt, began, self.end)
+
+    def kept_s(self, job: Job, attempt: Attempt, began: float) -> float:
+        """Return the same; 0 if the attempt lost its work, because it did not save when it was asked to stop."""
+        exit = attempt.end.exit if attempt.end is not None else None
+        lost = attempt.stop is not None and exit is not None and exit.checkpointed is Checkpointed.NO
+        return 0.0 if lost else self.computed_s(job, attempt, began)
+
+
+@dataclass(slots=True)
+class _Stretches:
+    """From when to when each attempt did something, by job and attempt: a swapped one did it several times."""
+
+    ended: dict[tuple[JobId, int], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    begun: dict[JobId, tuple[int, float]] = field(default_factory=dict)
+
+    def note(self, job: JobId, attempt: Attempt | None, time: float) -> None:
+        """Note which attempt of the job does it from ``time`` on; None: none."""
+        number, begun = attempt.number if attempt is not None else 0, self.begun.get(job)
+        if begun is not None and begun[0] != number:
+            self.ended[job, begun[0]].append((begun[1], time))
+            del self.begun[job]
+        if number and job not in self.begun:
+            self.begun[job] = number, time
+
+    def seconds(self, job: Job, attempt: Attempt, began: float, end: float) -> float:
+        """Return for how long an attempt did it between ``began`` and ``end``."""
+        stretches, begun = list(self.ended.get((job.id, attempt.number), ())), self.begun.get(job.id)
+        if begun is not None and begun[0] == attempt.number:
+            stretches.append((begun[1], end))
+        return sum(max(0.0, until - max(since, began)) for since, until in stretches)
 
 
 def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     cluster, end = Cluster(Fifo()), 0.0
+    computing, holding = _Stretches(), _Stretches()
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:
         if before is None and line.time >= span.since:
@@ -223,9 +262,15 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
             break
         event = read_event(line)
         end = line.time
-        if not isinstance(event, e.JobRetired):
-            cluster.replay(event, line.time)
-    return _Folded(cluster.state, end, before or {})
+        if isinstance(event, e.JobRetired | e.JobRemoved):
+            continue
+        cluster.replay(event, line.time)
+        if (job := cluster.state.jobs.get(getattr(event, "job", JobId("")))) is not None:
+            live = job.live
+            computes = live is not None and live.started is not None and live.stop is None
+            computing.note(job.id, live if computes else None, line.time)
+            holding.note(job.id, job.holding, line.time)
+    return _Folded(cluster.state, end, before or {}, computing, holding)
 
 
 def read_event(line: RecordedEvent) -> Event:
@@ -247,17 +292,17 @@ def _node(facts: e.NodeRegistered) -> SimNode:
     )
 
 
-def _sim_job(job: Job, began: float, end: float) -> SimJob:
+def _sim_job(job: Job, folded: _Folded, began: float) -> SimJob:
     spec = job.spec
-    computed = max(COMPUTING, sum(_computed(attempt, began, end) for attempt in job.attempts))
-    work = sum(_computed(attempt, began, end) * max(1, attempt.allocation.share) for attempt in job.attempts)
+    kept = [(folded.kept_s(job, attempt, began), attempt.allocation.share) for attempt in job.attempts]
+    computed, work = sum(seconds for seconds, _ in kept), sum(seconds * max(1, share) for seconds, share in kept)
     saves = [
         suspension.exited - suspension.requested for suspension in job.suspensions if suspension.exited is not None
     ]
     return SimJob(
         id=job.id,
         submit_s=max(0.0, job.submitted - began),
-        runtime_s=max(COMPUTING, work / WHOLE) if job.elastic else computed,
+        runtime_s=max(COMPUTING, work / WHOLE if job.elastic else computed),
         job_class=spec.job_class,
         user=job.user,
         bag=spec.group,
@@ -278,16 +323,7 @@ def _sim_job(job: Job, began: float, end: float) -> SimJob:
 
 def _ran(attempt: Attempt, began: float, end: float) -> bool:
     """Whether an attempt ran after ``began``."""
-    return attempt.started is not None and (attempt.end.at if attempt.end is not None else end) >= began
-
-
-def _computed(attempt: Attempt, began: float, end: float) -> float:
-    """Return how many seconds after ``began`` an attempt computed: until its stop request, its exit, or ``end``."""
-    if attempt.started is None:
-        return 0.0
-    ended = attempt.end.at if attempt.end is not None else end
-    until = attempt.stop.requested if attempt.stop is not None else ended
-    return max(0.0, until - max(attempt.started, began))
+    return attempt.first_started is not None and (attempt.end.at if attempt.end is not None else end) >= began
 
 
 # --- the live measures ---
@@ -296,17 +332,18 @@ def _computed(attempt: Attempt, began: float, end: float) -> float:
 def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Report:
     metrics, end = Metrics(), folded.end
     for job in jobs:
-        sim = _sim_job(job, began, end)
+        sim = _sim_job(job, folded, began)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * (sim.gpus_max / WHOLE or 1.0))
         tally.ended = job.end.at - began if job.end is not None else None
         preempted, resized = folded.before.get(job.id, (0, 0))
         tally.preemptions = job.suspending.preemptions - preempted
         tally.resizes = job.suspending.resizes - resized
         for attempt in job.attempts:
-            share, computed = attempt.allocation.share / WHOLE, _computed(attempt, began, end)
-            tally.computed_s += computed
-            tally.useful_gpu_s += computed * share
-            tally.held_gpu_s += max(0.0, (attempt.freed or end) - max(attempt.placed, began)) * share
+            share, kept_s = attempt.allocation.share / WHOLE, folded.kept_s(job, attempt, began)
+            tally.computed_s += kept_s
+            tally.lost_s += folded.computed_s(job, attempt, began) - kept_s
+            tally.useful_gpu_s += kept_s * share
+            tally.held_gpu_s += folded.holding.seconds(job, attempt, began, end) * share
         metrics.tallies[job.id] = tally
         metrics.intervals.extend(
             after.placed - before.stop.requested

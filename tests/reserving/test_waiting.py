@@ -4,6 +4,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_sim.replay import RecordedEvent
 from ebbtide_sim.reserving.waiting import MIN_STARTS, FitError, ObservedWait, fit_waiting, starts
 from ebbtide_sim.workload import WorkloadError
@@ -88,6 +89,19 @@ def test_who_was_held_waited_for_its_user(lab: Lab, held_at_once: bool) -> None:
     lab.tell(e.ReleaseRequested(job.id))
     lab.start(job)
     assert asked_and_waited(lab) == []
+
+
+def test_a_job_waits_from_the_time_at_which_it_was_to_begin_and_not_for_those_it_depends_on(lab: Lab) -> None:
+    waiting(lab, 50.0, time_limit_s=60.0, begin_at=lab.now + 30.0)
+    [(_, waited)] = asked_and_waited(lab)
+    assert waited == pytest.approx(20.0, abs=5.0)
+    other = Lab("fifo", gpus=1)
+    first = other.running(1)
+    dependent = other.submit(1, time_limit_s=60.0, after=(Dependency(first.id, AfterKind.ANY),))
+    other.wait(50.0)
+    other.end(first, DONE)
+    other.start(dependent)
+    assert asked_and_waited(other) == []
 
 
 def test_who_was_suspended_at_the_end_of_a_reservation_waited_for_its_user(lab: Lab) -> None:

@@ -2,16 +2,18 @@
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
+from ebbtide_core.model.types import Checkpointed, JobId, SuspendMode
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
 
-from tests.core.lab import DONE, Lab, registration, stepped_aside
+from tests.core.lab import DONE, GIB, Lab, registration, stepped_aside
 
 
 def recorded(lab: Lab) -> list[RecordedEvent]:
@@ -198,6 +200,43 @@ class TestRefusals:
             list(read_export(path))
 
 
-def test_forgotten_jobs_are_in_the_past_too(lab: Lab) -> None:
-    lab.tell(e.JobRetired(lab.journal[1][1].job))
+@pytest.mark.parametrize("gone", [e.JobRetired, lambda id: e.JobRemoved(id, "ann")])
+def test_jobs_that_were_forgotten_or_removed_are_in_the_past_too(lab: Lab, gone: Callable[[JobId], e.Event]) -> None:
+    lab.tell(gone(lab.journal[1][1].job))
     assert len(reconstruct(recorded(lab)).workload.jobs) == 2
+
+
+def test_a_swapped_job_computed_before_it_left_and_after_it_came_back() -> None:
+    lab = Lab("fitgpp", gpus=1)
+    job = lab.running(1, suspend=SuspendMode.SWAP)
+    lab.wait(1000.0)
+    urgent = lab.submit(1, te=True)
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, 30 * GIB, 10.0))
+    lab.start(urgent)
+    lab.wait(200.0)
+    lab.end(urgent, DONE)
+    away = reconstruct(recorded(lab))
+    assert [one.runtime_s for one in away.workload.jobs] == [pytest.approx(1001, abs=3), pytest.approx(201, abs=3)]
+    lab.tell(e.AttemptStarted(job.id, 1, 1001, None, 1))
+    lab.wait(100.0)
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[0].runtime_s == pytest.approx(1101, abs=5)
+    assert past.live.busy == pytest.approx(1.0, abs=0.01)
+    assert past.live.slowdown["be"]["p50"] == pytest.approx(1.2, abs=0.03)
+
+
+def test_what_was_lost_is_wasted_and_not_computed_again_by_a_simulation() -> None:
+    lab = Lab("fitgpp", gpus=1)
+    job = lab.running(1)
+    lab.wait(1000.0)
+    urgent = lab.submit(1, te=True)
+    lab.end(job, stepped_aside(exit_code=0, signal=9, acknowledged=False, checkpointed=Checkpointed.NO))
+    lab.start(urgent)
+    lab.end(urgent, DONE)
+    lab.start(job)
+    lab.wait(1500.0)
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[0].runtime_s == pytest.approx(1501, abs=5)
+    assert past.live.wasted_gpu_s > 1000

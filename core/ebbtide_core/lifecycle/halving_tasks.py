@@ -2,6 +2,7 @@
 
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.asha import SuccessiveHalving
+from ebbtide_core.model.types import JobState
 from ebbtide_core.state import ClusterState
 
 
@@ -22,7 +23,7 @@ def task_ended(state: ClusterState, job: Job) -> None:
     """Note that the task is over, and have its array reviewed: perhaps no other task can reach a rung any more."""
     if (halving := halving_of(state, job)) is None or job.lineage.task is None:
         return
-    halving.end(job.id)
+    halving.end(job.id, stopped_early=job.end is not None and job.end.state is JobState.COMPLETED)
     state.halvings_changed.add(job.lineage.task.array)
     if halving.over:
         del state.halvings[job.lineage.task.array]

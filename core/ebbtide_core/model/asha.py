@@ -103,9 +103,15 @@ class SuccessiveHalving:
         self._wait_no_more(task)
         task.passed = len(task.results)
 
-    def end(self, id: JobId) -> None:
-        """Note that the task is over, however it ended; its results stay."""
+    def end(self, id: JobId, *, stopped_early: bool = True) -> None:
+        """Note that the task is over. Its results stay, except for one with which it could still have gone on.
+
+        Otherwise a task that its user cancelled would keep its place among the best from one that can use it.
+        """
         task = self.tasks[id]
+        if task.waits and task.entry is not None and not stopped_early:
+            results = self._results[len(task.results) - 1]
+            del results[bisect_left(results, task.entry)]
         self._wait_no_more(task)
         if not task.over:
             task.over = True

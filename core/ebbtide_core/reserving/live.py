@@ -22,11 +22,12 @@ def next_reservation(runs: Sequence[float], used_s: float) -> tuple[float, str]:
     ``runs`` are the running times of earlier runs, in seconds. With `MIN_RUNS` or more, the reservations are the
     sequence that would have cost least for them, and double beyond the longest of them. With fewer, they start at twice
     the longest run, or at `FIRST_S`, and double too; that costs at most four times as much as knowing the run time.
+    Runs of no time, of which the start and the end came in one report, do not count.
     """
-    if len(runs) < MIN_RUNS:
-        first = 2 * max(runs) if runs else FIRST_S
-        return _doubled(first, used_s), f"too little history, {len(runs)} of {MIN_RUNS} runs"
     known = tuple(run for run in runs if run > 0)
+    if len(known) < MIN_RUNS:
+        first = 2 * max(known) if known else FIRST_S
+        return _doubled(first, used_s), f"too little history, {len(known)} of {MIN_RUNS} runs"
     sequence = _best_sequence(known)
     for reserved in sequence:
         if reserved > used_s * (1 + 1e-9):

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from ebbtide_core import events as e
 from ebbtide_core.commands import Record
+from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import GpuId, JobId, NodeId
 
 if TYPE_CHECKING:
     from ebbtide_core.cluster import Cluster
+    from ebbtide_core.state import ClusterState
 
 MOST_PASSES: Final = 100
 """Passes after which no more jobs are placed."""
@@ -41,9 +43,9 @@ def demand(cluster: "Cluster", nodes: Iterable[e.NodeRegistered], now: float, af
     Jobs that have waited for less than ``after_s`` seconds do not count.
     """
     new, found = set[NodeId](), dict[JobId, tuple[NodeId, ...]]()
-    for job in cluster.state.unfinished.values():
-        if job.live is None and job.planned is None:
-            job.gpus_max = job.gpus_min
+    waiting = [job for job in cluster.state.unfinished.values() if job.live is None and job.planned is None]
+    for job in waiting:
+        _fix_at_smallest(cluster.state, job, now)
     for node in nodes:
         new.add(node.node)
         cluster.handle(node, now)
@@ -59,3 +61,13 @@ def demand(cluster: "Cluster", nodes: Iterable[e.NodeRegistered], now: float, af
     jobs = cluster.state.jobs
     wanting = {id: on for id, on in found.items() if new.intersection(on) and jobs[id].waiting_s(now) >= after_s}
     return Demand(tuple(sorted(new.intersection(*[set().union(*wanting.values())]))), tuple(sorted(wanting)))
+
+
+def _fix_at_smallest(state: "ClusterState", job: Job, now: float) -> None:
+    """Let an elastic job have no more than its smallest size, because a supply lends no nodes for it to grow into."""
+    if job.elastic:
+        state.leave_queue(job)
+        job.gpus_max = job.gpus_min
+        if job.admission is not None:
+            job.admission.ask(job.gpus_min)
+        state.refresh(job, now)

@@ -129,7 +129,7 @@ def _needs(job: Job) -> str:
 
 def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
     node = pool.books.nodes[id]
-    use, spec = node.promised, job.spec
+    use, spec, mem_bytes = node.promised, job.spec, job.gpu_memory.requested_bytes
     obstacles = [
         ("not connected", not node.reachable),
         (drained := _why_drained(node), bool(drained)),
@@ -137,7 +137,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", all(facts.mem_bytes < job.gpu_memory.requested_bytes for facts in node.gpus.values())),
+        ("GPUs too small", job.gpus_min > 0 and not any(gpu.mem_bytes >= mem_bytes for gpu in node.gpus.values())),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(pool.books).has_room(job, node):

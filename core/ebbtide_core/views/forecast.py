@@ -81,7 +81,7 @@ class _Ahead:
         self._heap: list[tuple[float, int, Event]] = []
         self._order = 0
         self._bounds = 0
-        self._unknown: list[JobId] = []
+        self._unknown: dict[JobId, None] = {}
         self._held = self._holders()
         self._preempted: dict[JobId, list[JobId]] = defaultdict(list)
         self._placed: dict[JobId, Allocation] = {}
@@ -141,7 +141,7 @@ class _Ahead:
     def _work(self, job: Job) -> None:
         end = expected_end(job, self._cluster.state.history, self._cluster.state.speedup)
         if end is None:
-            self._unknown.append(job.id)
+            self._unknown[job.id] = None
         else:
             self._at(end, e.AttemptExited(job.id, job.attempts[-1].number, _ENDED, freed=True))
 
@@ -209,13 +209,21 @@ class _Ahead:
 
     def _seen(self, job: JobId, placed: Allocation) -> Forecast:
         jobs = self._cluster.state.jobs
-        before = dict.fromkeys(id for gpu in placed.gpu_ids for id in self._held.get(gpu, ()))
-        after = tuple(id for id in before if id != job and jobs[id].holding is None)
-        return Forecast(self._now, self._basis(job, after), placed, after, tuple(self._preempted.get(job, ())))
+        before = dict.fromkeys(id for gpu in placed.gpu_ids for id in self._held.get(gpu, ()) if id != job)
+        after = tuple(id for id in before if jobs[id].holding is None)
+        smaller = [id for id in before if id not in after and self._holds_none_of(jobs[id], placed)]
+        basis = self._basis(job, after, smaller)
+        return Forecast(self._now, basis, placed, after, tuple(self._preempted.get(job, ())))
 
-    def _basis(self, job: JobId, after: tuple[JobId, ...]) -> str:
+    def _holds_none_of(self, job: Job, placed: Allocation) -> bool:
+        holding = job.holding
+        return holding is None or set(holding.allocation.gpu_ids).isdisjoint(placed.gpu_ids)
+
+    def _basis(self, job: JobId, after: tuple[JobId, ...], smaller: list[JobId]) -> str:
         if job in self._preempted:
             return "once the jobs that it preempts are suspended"
+        if smaller:
+            return f"once {jobs_text(smaller)} {'has' if len(smaller) == 1 else 'have'} given up GPUs"
         if not after:
             return f"once this is over: {self._booked[job]}" if job in self._booked else "there is room"
         return "at the latest, by time limits" if self._bounds else "by progress and earlier runs"

@@ -131,7 +131,9 @@ def _explained(
         asked = changes(cluster)
         _check(cluster, job, waits, asked)
         changed = [change for change in asked if isinstance(change, e.JobChanged)]
-        message.no_effect = in_short(missing_effects(cluster.policies, cluster.state.jobs, changed))
+        policy = cluster.policies.get(request.pool or job.pool)
+        policies = {} if policy is None else {job.pool: policy}
+        message.no_effect = in_short(missing_effects(policies, cluster.state.jobs, changed))
     if not waits:
         return message, None
     if (count := len(cluster.state.unfinished)) > MOST_JOBS:

@@ -72,11 +72,12 @@ class _Queue:
     def follow(self, event: Event, time: float) -> ObservedWait | None:
         """Apply ``event``; return the wait if it is the start of a job that waited for a known requested time.
 
-        A job that starts again after anything but the end of a reservation requested nothing, and a job that was held
-        waited for its user; neither counts.
+        A job that starts again after anything but the end of a reservation requested nothing, and a job that was held,
+        or that depends on others, did not wait for room alone; none of these counts.
         """
         if isinstance(event, e.JobSubmitted):
-            self.jobs[event.job] = _Asking(event.spec, None if event.hold else time)
+            waits_for_others = event.hold or event.spec.after
+            self.jobs[event.job] = _Asking(event.spec, None if waits_for_others else max(time, event.spec.begin_at))
             return None
         job = self.jobs.get(getattr(event, "job", _NOBODY))
         if job is None:

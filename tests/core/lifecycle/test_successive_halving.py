@@ -180,6 +180,17 @@ def test_the_best_goes_on_when_the_last_that_could_have_come_fails_or_is_cancell
         assert lab.tasks[0].state is JobState.RUNNING, how
 
 
+def test_who_is_cancelled_while_it_waits_keeps_no_place_from_the_others() -> None:
+    lab = Sweep([1.0, 2.0, 3.0, 4.0], gpus=4)
+    lab.report(0, 100)
+    lab.settle()
+    lab.tell(e.CancelRequested(lab.tasks[0].id))
+    while lab.turn():
+        pass
+    assert [job.state for job in lab.tasks] == [JobState.CANCELLED, *[JobState.COMPLETED] * 3]
+    assert lab.steps == [100, 1600, 100, 100]
+
+
 def test_a_user_may_release_who_is_paused_and_it_still_counts() -> None:
     lab = Sweep([1.0, 2.0, 3.0, 4.0, 5.0], gpus=1)
     lab.report(0, 100)

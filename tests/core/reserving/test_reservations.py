@@ -122,6 +122,9 @@ def test_a_job_that_cannot_be_suspended_cannot_reserve() -> None:
         ([10.0] * 9 + [1000.0], 10.0, 1000.0),
         ([10.0] * 9 + [1000.0], 1000.0, 2000.0),
         ([90.0, 100.0, 95.0, 92.0, 97.0], 0.0, 100.0),
+        ([0.0], 0.0, 3600.0),
+        ([0.0] * 5, 0.0, 3600.0),
+        ([0.0] * 4 + [10.0], 0.0, 20.0),
     ],
 )
 def test_the_next_reservation_is_longer_than_what_was_used(runs: list[float], used: float, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """How many more nodes the waiting jobs have a use for: the pool's own policy says it, on a copy."""
 
 import pytest
+from ebbtide_core.events import NodeDrained
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.types import Loan, NodeId, SuspendMode
 from ebbtide_core.policies.registry import POLICIES
@@ -93,6 +94,21 @@ def test_an_elastic_job_counts_with_its_smallest_size(lab):
     for _ in range(4):
         lab.submit(1, 4)
     assert len(wanted(lab, more(4)).nodes) == 1
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_an_elastic_job_for_a_node_that_is_away_keeps_as_few_from_a_loan_as_a_rigid_one(policy):
+    counts = []
+    for most in (6, 8):
+        lab = Lab(policy, gpus=4)
+        lab.tell(registration("b", 8))
+        lab.tell(NodeDrained(node=NodeId("b")))
+        lab.running(4, suspend=SuspendMode.NONE)
+        lab.submit(6, most)
+        for _ in range(3):
+            lab.submit(4)
+        counts.append(len(wanted(lab, more(3)).nodes))
+    assert counts[0] == counts[1] >= 2
 
 
 def test_a_job_on_several_nodes_asks_for_all_of_them(lab):

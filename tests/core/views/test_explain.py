@@ -70,6 +70,14 @@ def test_each_node_says_what_is_in_the_way() -> None:
     assert (views["b"].idle, views["b"].gpus, views["b"].obstacle) == (1, 1, "too few GPUs left")
 
 
+def test_a_node_without_gpus_is_not_too_small_for_a_job_that_needs_none() -> None:
+    lab = Lab(nodes="")
+    lab.tell(registration("a", 0))
+    lab.running(0, cpus=32.0)
+    [node] = explained(lab, lab.submit(0, cpus=1.0)).nodes
+    assert node.obstacle == "too few CPUs left"
+
+
 def test_a_running_job_waits_for_nothing(lab: Lab) -> None:
     running = explained(lab, lab.running(1))
     assert (running.ahead, running.nodes, running.room_at) == (None, (), None)

@@ -76,6 +76,21 @@ def test_progress_tells_when_another_job_ends_even_if_it_is_stopped_in_between(l
     assert seen.start == pytest.approx(lab.now + 100 + 30 + 180, abs=15)
 
 
+def test_room_that_an_elastic_job_gives_back_is_no_idle_room():
+    lab = Lab("fitgpp", gpus=4)
+    elastic = lab.running(1, 4)
+    seen = foreseen(lab, lab.submit(1))
+    assert (seen.basis, seen.after) == (f"once job {elastic.id} has given up GPUs", ())
+
+
+def test_a_job_that_may_run_for_ever_is_named_once_however_often_it_is_resized():
+    lab = Lab("malleable-equipartition", gpus=4)
+    endless = lab.running(1, 4)
+    lab.submit(1, 2, work_s=300.0)
+    seen = foreseen(lab, lab.submit(4))
+    assert seen.basis == f"not known: no estimate says when job {endless.id} ends"
+
+
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_copy_goes_its_own_way_under_every_policy(policy):
     lab = Lab(policy, nodes="ab", gpus=4)
