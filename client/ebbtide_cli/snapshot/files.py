@@ -92,7 +92,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def _listed_by_git(root: Path) -> list[str]:
-    """List tracked files and new ones that are not ignored, also of repositories inside; empty without git."""
+    """List tracked files and new ones that are not ignored, also of repositories inside; empty without git.
+
+    Of a submodule that is not initialised git lists ``./``, the folder itself, and nothing in it.
+    """
     command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         done = subprocess.run(
@@ -100,7 +103,7 @@ def _listed_by_git(root: Path) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    paths = {os.fsdecode(path) for path in done.stdout.split(b"\0") if path}
+    paths = {os.fsdecode(path) for path in done.stdout.split(b"\0") if path not in (b"", b"./")}
     inner = [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]
     for folder in inner:
         paths.remove(folder)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import zlib
@@ -75,6 +76,17 @@ def test_a_repository_inside_belongs_to_it_without_what_it_ignores(folder):
     git(root, "init")
     git(root / "lib", "init")
     assert paths(root) == ["lib/.gitignore", "lib/a.py", "train.py"]
+
+
+def test_a_submodule_that_is_not_initialised_is_an_empty_folder(folder):
+    root = folder(**{"train.py": "x", "lib/a.py": "x"})
+    for repository in (root / "lib", root):
+        git(repository, "init")
+        git(repository, "add", ".")
+        git(repository, "commit", "-m", "x")
+    shutil.rmtree(root / "lib")
+    (root / "lib").mkdir()
+    assert paths(root) == ["train.py"]
 
 
 def test_of_a_directory_that_its_repository_ignores_everything_is_taken(folder):
