@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from ebbtide import distributed
 from ebbtide.jobs import job
@@ -74,28 +74,31 @@ class SuspendCallback(TrainerCallback):
         asked = self._job.should_suspend()
         # Leaving here would lose what is due at the end of an epoch, and after the last step nothing is left to resume.
         if asked and not float(state.epoch or 0).is_integer() and state.global_step < state.max_steps:
-            self._leave(control)
+            self._leave(args, control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._job.should_suspend() and state.global_step < state.max_steps:
-            self._leave(control)
+            self._leave(args, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
         group = distributed.current()
         if group is not None:
             group.wait()  # every rank has written its random state
-        self._job.checkpoint(lambda draft: _take(folder, draft, self._extra), state.global_step)
+        extra = self._extra and state.best_global_step != state.global_step
+        self._job.checkpoint(lambda draft: _take(folder, draft, extra), state.global_step)
         if self._leaving:
-            if self._extra and args.should_save:
+            if extra and args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
             self._job.suspend(step=state.global_step)
 
-    def _leave(self, control: TrainerControl) -> None:
+    def _leave(self, args: TrainingArguments, control: TrainerControl) -> None:
         self._leaving, self._extra = True, not control.should_save
         control.should_save = control.should_training_stop = True
+        if args.save_strategy == SaveStrategy.BEST:  # would take the save back after an evaluation that is no better
+            args.save_strategy = SaveStrategy.STEPS
 
 
 def _take(folder: Path, draft: Path, extra: bool) -> None:

@@ -37,6 +37,20 @@ def test_a_trainer_leaves_an_epochs_evaluation_done_and_goes_on_from_its_own_sav
 
 
 @pytest.mark.slow
+def test_a_trainer_that_saves_the_best_leaves_after_an_evaluation_that_is_no_better_and_keeps_the_best(tmp_path: Path):
+    jobs = ([], ["TERM=4"], ["TERM=6"])
+    undisturbed, no_better, better = run("hugging_face_best.py", tmp_path, *jobs, modules=MODULES)
+    assert undisturbed.codes == [0], undisturbed.log
+    assert (no_better.codes, no_better.steps) == ([85, 0], [None, 4]), no_better.log
+    assert (better.codes, better.steps) == ([85, 0], [None, 6]), better.log
+    for number, job in enumerate((undisturbed, no_better, better)):
+        assert job.said("best") == ["checkpoint-6"]
+        assert job.said("digest") == undisturbed.said("digest") != []
+        saved = sorted(path.name for path in (tmp_path / f"job-{number}" / "output").glob("checkpoint-*"))
+        assert saved == ["checkpoint-2", "checkpoint-6"]  # what the Trainer's own schedule says
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["save_only_model", "enable_jit_checkpoint"])
 def test_arguments_with_which_nothing_could_be_resumed_are_refused_by_name(tmp_path: Path, option: str):
     program = f"""
