@@ -46,6 +46,17 @@ def test_the_variables_that_are_known_at_submit_are_set(ebb, master):
     assert (spec.nodes, spec.gpus_min) == (2, share(4))
 
 
+@pytest.mark.parametrize("option", ["--venv", "--conda"])
+def test_a_script_runs_in_the_environment_that_is_named_while_another_is_active(ebb, master, monkeypatch, option):
+    for name in ("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONHOME"):
+        monkeypatch.setenv(name, "/envs/active")
+    monkeypatch.setenv("CONDA_SHLVL", "2")
+    monkeypatch.setenv("DATA", "/data")
+    assert ebb("submit", option, "/envs/wanted", "single_gpu.sh").code == 0
+    assert (sent(master).python_env, sent(master).env["DATA"]) == ("/envs/wanted", "/data")
+    assert "/envs/active" not in sent(master).env.values()
+
+
 def test_a_job_without_gpus_in_its_lines_has_none_as_under_slurm(ebb, master):
     ebb("submit", "cpu_preprocess.sh")
     assert (sent(master).gpus_max, sent(master).cpus) == (share(0), 8)

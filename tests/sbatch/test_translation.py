@@ -60,7 +60,7 @@ def translated(name: str) -> tuple[str, list[str]]:
 
 def without_environment(words: tuple[str, ...]) -> list[str]:
     named = {index for index, word in enumerate(words) if word == "--env"}
-    return [word for index, word in enumerate(words) if not {index, index - 1} & named]
+    return [word for index, word in enumerate(words) if word != "--env-all" and not {index, index - 1} & named]
 
 
 def test_every_script_has_its_expectation():

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide_cli.submitting.directives import Directive
-from ebbtide_cli.submitting.passing import whole
 from ebbtide_cli.submitting.slurm import values
 from ebbtide_cli.submitting.slurm.lines import SbatchOption, read_lines
 from ebbtide_cli.submitting.slurm.reading import SbatchReading
@@ -261,8 +260,7 @@ def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):
         if item.upper() == "ALL":
-            for variable in whole(os.environ):
-                yield from ("--env", variable)
+            yield "--env-all"
         elif item.upper() not in ("NONE", "NIL") and ("=" in item or item in os.environ):
             yield from ("--env", item)
     variables = {
