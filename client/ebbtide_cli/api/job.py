@@ -22,7 +22,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.logs.log_reading import output
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.connection import ask, connected
-from ebbtide_cli.values import GpuRange, parse_array, parse_gpus
+from ebbtide_cli.values import GpuRange, parse_gpus
 from ebbtide_cli.watching import watch_jobs
 
 if TYPE_CHECKING:
@@ -315,7 +315,13 @@ def job_of(link: Link, job: client_pb2.Job) -> Job[Any]:
     folder = functions.folder_of(job.spec.command)
     if not job.HasField("tasks"):
         return Job(link, job.job_id, folder)
-    return JobArray(link, job.job_id, folder, parse_array(job.tasks.indices)[0])
+    return JobArray(link, job.job_id, folder, _indices(job.tasks.indices))
+
+
+def _indices(text: str) -> list[int]:
+    """Return the indices in a master's list, such as ``0-2,5``, which may be longer than any that a user types."""
+    pieces = (piece.partition("-") for piece in text.split(","))
+    return [index for low, _, high in pieces for index in range(int(low), int(high or low) + 1)]
 
 
 def progress_of(job: client_pb2.Job) -> JobProgress | None:

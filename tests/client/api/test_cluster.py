@@ -180,6 +180,15 @@ def test_an_array_is_found_with_its_tasks(cluster: Cluster, master: ScriptedMast
     assert [task.id for task in found] == ["17.0", "17.1"]
 
 
+def test_an_array_of_thousands_of_tasks_with_gaps_is_found(cluster: Cluster, master: ScriptedMaster) -> None:
+    whole = make_job("17", "RUNNING")
+    whole.tasks.indices = ",".join(["0-2", *(str(index) for index in range(4, 4000, 2))])
+    master.add(whole)
+    for found in (cluster.job(17), *cluster.jobs()):
+        assert isinstance(found, JobArray)
+        assert [task.id for task in found] == [f"17.{index}" for index in (0, 1, 2, *range(4, 4000, 2))]
+
+
 def test_a_listing_asks_what_ebb_ls_asks(cluster: Cluster, master: ScriptedMaster) -> None:
     cluster.jobs(mine=True, state=["failed", "RUNNING"], limit=5)
     request = master.sent("ListJobs")[0]
