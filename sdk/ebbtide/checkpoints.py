@@ -205,7 +205,7 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
     checkpoints were published in the directory, or if it holds a MANIFEST.json that does not match its files. Symbolic
     links are neither followed nor listed.
     """
-    if not attempt_dir.is_dir() or any((path / MANIFEST).exists() for path in _step_dirs(attempt_dir)):
+    if not attempt_dir.is_dir() or any(_claims(path) for path in _step_dirs(attempt_dir)):
         return None
     if not (attempt_dir / MANIFEST).exists():
         files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
@@ -276,12 +276,21 @@ def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
 
 
 def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
-    """Yield every directory that claims to be a checkpoint, newest first."""
+    """Yield every directory that claims to be a checkpoint, newest first.
+
+    A MANIFEST.json beside published checkpoints is the script's own: their attempt's directory is none.
+    """
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if before_attempt is None or attempt < before_attempt:
-            yield from _step_dirs(attempt_dir)
-            if (attempt_dir / MANIFEST).exists():
+            steps = _step_dirs(attempt_dir)
+            yield from steps
+            if _claims(attempt_dir) and not any(map(_claims, steps)):
                 yield attempt_dir
+
+
+def _claims(directory: Path) -> bool:
+    """Return whether the directory has a manifest, as one that was published or sealed has."""
+    return (directory / MANIFEST).exists()
 
 
 def _attempts(job_dir: Path) -> list[tuple[int, Path]]:

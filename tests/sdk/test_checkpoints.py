@@ -280,6 +280,13 @@ def test_retain_keeps_the_newest_two_over_all_attempts(tmp_path: Path) -> None:
     assert checkpoints.retain(tmp_path) == []
 
 
+def test_retain_leaves_published_checkpoints_beside_which_the_script_has_a_manifest_of_its_own(tmp_path: Path) -> None:
+    paths = [publish(tmp_path, 1, step).path for step in [10, 20, 30]]
+    (tmp_path / "attempt-1" / "MANIFEST.json").write_text('["mine"]')
+    assert checkpoints.retain(tmp_path) == paths[:1]
+    assert sorted(os.listdir(tmp_path / "attempt-1")) == ["MANIFEST.json", *(path.name for path in paths[1:])]
+
+
 def test_retain_removes_nothing_before_enough_newer_ones_verify(tmp_path: Path) -> None:
     paths = [publish(tmp_path, 1, step).path for step in [10, 20, 30]]
     flip_a_bit(paths[2] / "state.txt")
