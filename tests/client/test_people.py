@@ -182,3 +182,10 @@ def test_exactly_one_source_of_users_is_wanted(ebb, home: Path):
         assert ebb("user", "import", *words).code == 2
     assert ebb("user", "set", "ann").code == 2
     assert ebb("user", "import", os.devnull + "/x").code == 2
+
+
+@pytest.mark.parametrize("time", ["0s", "0d", "0h0m"])
+def test_a_token_that_would_be_over_at_once_is_refused_with_the_word_for_one_that_never_is(ebb, master, time):
+    done = ebb("token", "create", "--expires", time)
+    assert (done.code, master.requests) == (2, [])
+    assert f"'--expires': '{time}' is over at once: write never" in done.complaint

@@ -20,7 +20,19 @@ from ebbtide_cli.terminal.text import format_time, printable
 TITLES: Final = ("ID", "USER", "LABEL", "CREATED", "EXPIRES")
 NEVER: Final = "never"
 HERE: Final = ""
-EXPIRES: Final = argument_type("time", lambda text: 0.0 if text == NEVER else parse_duration(text))
+
+
+def _lifetime(text: str) -> float:
+    """Read ``30d`` or ``never``; return seconds, which are 0 for a token that never expires."""
+    if text == NEVER:
+        return 0.0
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError(f"{text!r} is over at once: write {NEVER} for a token that never expires")
+    return seconds
+
+
+EXPIRES: Final = argument_type("time", _lifetime)
 
 
 @click.group(
