@@ -127,6 +127,7 @@ def test_options_are_long_or_short_and_the_last_one_counts():
         ("--mem=lots", "job.sh:2: #SBATCH --mem: 'lots' is not a size"),
         ("--array=a", "job.sh:2: #SBATCH --array: 'a' is not a list of indices"),
         ("--nodelist=n[1-", "job.sh:2: #SBATCH --nodelist: "),
+        ("--exclude=n[1,5-3]", "job.sh:2: #SBATCH --exclude: 'n[1,5-3]': 5-3 begins above its end"),
     ],
 )
 def test_a_mistake_names_its_line(line, reason):

@@ -147,8 +147,10 @@ def _hosts(item: str) -> list[str]:
     names: list[str] = []
     for piece in ranges.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", piece)
-        if found is None or int(found[2] or found[1]) - int(found[1]) > MAX_HOSTS:
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if found is None or high - low > MAX_HOSTS:
             raise ValueError(f"{item!r} is not a list of nodes: write node[01-04]")
-        numbers = range(int(found[1]), int(found[2] or found[1]) + 1)
-        names += [f"{before}{number:0{len(found[1])}}{after}" for number in numbers]
+        if high < low:
+            raise ValueError(f"{item!r}: {piece} begins above its end")
+        names += [f"{before}{number:0{len(found[1])}}{after}" for number in range(low, high + 1)]
     return names
