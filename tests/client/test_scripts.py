@@ -116,6 +116,23 @@ def test_the_command_line_takes_back_even_what_it_could_not_stand_beside(ebb, ma
     assert (sent_spec(master).gpus_max, sent_spec(master).retries) == (share(0), 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#SBATCH --gres=gpu:a100:1",
+        "#EBB --gpu-type a100 --gpu-type=h100",
+        "#EBB --gpu-mem 8GiB",
+        "#EBB --gpu-total-mem=40GiB --compute-capability 8.0",
+        "#EBB --gpus 2 --mixed-gpus",
+    ],
+)
+def test_a_job_without_gpus_needs_none_of_the_kind_that_the_script_asks_for(ebb, master, write, line):
+    write("#!/bin/bash", line, "#EBB --retries 1")
+    assert ebb("submit", "--cpu-only", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.gpus_max, spec.gpu_mem_bytes, spec.HasField("needs"), spec.retries) == (share(0), 0, False, 1)
+
+
 BAD_LINES = [
     ("#EBB --gpus 0", "train.sh:2: Invalid value for '--gpus': '0' is no GPU at all"),
     ("#EBB --nonsense", "train.sh:2: there is no option '--nonsense'"),

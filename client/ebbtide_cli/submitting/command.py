@@ -13,8 +13,18 @@ from ebbtide_cli.submitting.directives import Directive, ebb_directives, without
 from ebbtide_cli.submitting.script import Script, read_script
 from ebbtide_cli.terminal.output import complain
 
-INSTEAD: Final = {"cpu_only": ("--gpus", True), "gpus": ("--cpu-only", False)}
-"""For an option, the option of an earlier source that it replaces, and whether that one takes a value."""
+INSTEAD: Final = {
+    "cpu_only": {
+        "--gpus": True,
+        "--gpu-mem": True,
+        "--gpu-type": True,
+        "--gpu-total-mem": True,
+        "--compute-capability": True,
+        "--mixed-gpus": False,
+    },
+    "gpus": {"--cpu-only": False},
+}
+"""For an option, the options of earlier sources that it replaces, and whether each of them takes a value."""
 
 
 class JobCommand(SectionedCommand):
@@ -58,14 +68,14 @@ class SubmitCommand(JobCommand):
 
     def settled(self, ctx: click.Context, directives: Sequence[Directive], typed: dict[str, Any]) -> list[Directive]:
         """Return the directives without options that later ones or the command line replace; each is checked alone."""
-        taken_back = [INSTEAD[name] for name in INSTEAD if name in typed]
+        taken_back = _replaced(typed)
         settled: list[Directive] = []
         for directive in reversed(directives):
             words = directive.words
-            for option, takes_value in taken_back:
+            for option, takes_value in taken_back.items():
                 words = without(words, option, takes_value=takes_value)
             given = self._check(ctx, Directive(directive.where, words))
-            taken_back += [INSTEAD[name] for name in INSTEAD if name in given and not taken_back]
+            taken_back = taken_back or _replaced(given)
             settled.append(Directive(directive.where, words))
         return settled[::-1]
 
@@ -80,6 +90,11 @@ class SubmitCommand(JobCommand):
         except click.UsageError as error:
             raise Failure(f"{directive.where}: {usage_words(error)}", USAGE) from None
         return given
+
+
+def _replaced(given: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the options of earlier sources that these replace, and whether each of them takes a value."""
+    return {option: takes_value for name in INSTEAD if name in given for option, takes_value in INSTEAD[name].items()}
 
 
 def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
