@@ -315,6 +315,15 @@ async def test_after_some_failures_nobody_logs_in_for_a_minute(tmp_path, monkeyp
         assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 200
 
 
+@pytest.mark.parametrize("character", ["é", "\n", "\ud800"])
+async def test_what_cannot_be_a_token_is_a_failure_without_a_word_to_the_master(tmp_path, monkeypatch, character):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        text = stage.tokens["ann"].replace("_", character)
+        replies = [await stage.visitor().log_in("token", text) for _ in range(sessions.FAILURES)]
+        assert {(reply.status, reply.json["error"]) for reply in replies} == {(400, "this is not a token")}
+        assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 429
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"token": 7}', b"[" * 10_000])
 async def test_a_login_that_makes_no_sense_is_refused_in_words(tmp_path, monkeypatch, body):
     async with a_stage(tmp_path, monkeypatch) as stage:

@@ -51,6 +51,9 @@ class LoginPage(Page):
         if kind == "code" and not dashboard.settings.links.use(text):
             dashboard.failures.add(address)
             return problem("the link is not valid any more: it logs in once, within a minute", 401)
+        if not (text.isascii() and text.isprintable()):  # a header cannot have it
+            dashboard.failures.add(address)
+            return problem("this is not a token", 400)
         try:
             session, cookie = await dashboard.log_in(dashboard.settings.token() if kind == "code" else text)
         except MasterRefusedError as error:
@@ -58,9 +61,9 @@ class LoginPage(Page):
             return problem(str(error), error.status)
         except AwayError as error:
             return problem(f"the master does not answer: {error}", 503)
-        except (NoRoomError, UnicodeError) as error:
+        except NoRoomError as error:
             dashboard.failures.add(address)
-            return problem(str(error) if isinstance(error, NoRoomError) else "this is not a token", 400)
+            return problem(str(error), 400)
         log.info("user=%s logged in by a %s", session.user, "link" if kind == "code" else kind)
         response = answer({"user": session.user})
         response.set_cookie(
