@@ -9,7 +9,7 @@ from ebbtide_master import clock
 from ebbtide_master.clock import BELIEVED_AFTER_S, Clock
 from ebbtide_protos.v1 import booking_pb2, client_pb2
 
-from tests.master.world import Master, a_master, make_spec
+from tests.master.world import RUNNING, Master, a_master, make_spec, make_status
 
 DAY_S = 86_400.0
 NOW = 1.9e9
@@ -103,7 +103,7 @@ async def test_begin_and_reservations_go_by_the_real_time_again(tmp_path: Path, 
         await ask(master)
     machine.shows -= DAY_S
     async with a_master(tmp_path) as master:
-        await master.agent("n1", 2)
+        await master.agent("n1", 4)
         machine.wait(BELIEVED_AFTER_S)
         await ask(master)
         machine.wait(BELIEVED_AFTER_S)
@@ -114,4 +114,7 @@ async def test_begin_and_reservations_go_by_the_real_time_again(tmp_path: Path, 
         )
         assert (await master.ask.ReserveGpus(request)).start == machine.shows + 3600.0
     async with a_master(tmp_path) as master:
+        attempts = [make_status(id, 1, RUNNING) for id in ("1", "2")]
+        await master.running(await master.agent("n1", 4, attempts=attempts))
         assert (await master.show(job.job_id)).attempt == 0
+        assert (await master.ask.ListReservations(booking_pb2.ListReservationsRequest())).reservations

@@ -50,7 +50,8 @@ class JournalService:
             while True:
                 lines = await asyncio.to_thread(lambda: list(self._store.events(last, limit=limits.EVENTS_AT_ONCE)))  # noqa: B023
                 for line in lines:
-                    yield event_message(line)
+                    if line.time >= request.since:
+                        yield event_message(line)
                     last = line.sequence
                 if not lines:
                     if not request.follow:
@@ -98,13 +99,13 @@ def _page_of_events(
     reply, before = client_pb2.QueryEventsReply(last_sequence=last), min(request.before_sequence or last + 1, last + 1)
     if request.after_sequence >= before - 1:
         return reply, []
-    if request.until:
-        before = min(before, _last_before(store, math.nextafter(request.until, math.inf)) + 1)
     first = next(store.events(limit=1), None)
     after: int = max(request.after_sequence, first.sequence - 1 if first else 0)
-    if request.since:
-        after = max(after, _last_before(store, request.since))
-    limit, about = request.limit or MOST_EVENTS, About(tuple(request.kinds), request.job_id, request.node)
+    if request.since or request.until:
+        recorded = store.recorded(request.since, request.until or math.inf)
+        before, after = min(before, recorded.stop), max(after, recorded.start - 1)
+    limit = request.limit or MOST_EVENTS
+    about = About(tuple(request.kinds), request.job_id, request.node, request.since, request.until)
     low = after if about.job else max(after, before - 1 - SEARCHED_AT_ONCE)
     lines = list(store.newest(before, low, limit, about))
     if len(lines) == limit:
@@ -158,18 +159,7 @@ def begin_of_events(store: Store, request: client_pb2.WatchEventsRequest) -> int
     if request.tail:
         begin = max(begin, store.last_sequence - request.tail)
     if request.since:
-        begin = max(begin, _last_before(store, request.since))
+        last = store.last_sequence
+        recorded = store.recorded(request.since, math.inf)
+        begin = max(begin, recorded.start - 1 if recorded else last)
     return begin
-
-
-def _last_before(store: Store, time: float) -> int:
-    """Return the line behind which all lines were recorded at ``time`` or later, as the times of lines only grow."""
-    low, high = 0, store.last_sequence
-    while low < high:
-        middle = (low + high) // 2
-        line = next(store.events(middle, limit=1), None)
-        if line is None or line.time >= time:
-            high = middle
-        else:
-            low = line.sequence
-    return low

@@ -93,8 +93,8 @@ def _rewrite(draft: Path, journal: SqliteJournal, state: ClusterState, before: f
                 record = (type(event).__name__, _body(event), line)
                 db.execute("UPDATE events SET kind = ?, job = '', node = '', body = ? WHERE sequence = ?", record)
         said = JournalCompacted(before, len(gone))
-        insert = "INSERT INTO events SELECT max(sequence) + 1, max(time), ?, '', '', ? FROM events"
-        db.execute(insert, (type(said).__name__, _body(said)))
+        last = (journal.last_sequence + 1, journal.last_time, type(said).__name__, _body(said))
+        db.execute("INSERT INTO events VALUES (?, ?, ?, '', '', ?)", last)
         db.execute("COMMIT")
         db.execute("VACUUM")
     return removed

@@ -80,13 +80,12 @@ def _prepared(home: Path, backup: Backup, epoch: int, event: JournalRestored, no
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
     shutil.copy2(backup.path / JOURNAL_NAME, draft / JOURNAL_NAME)
+    journal = SqliteJournal(draft / JOURNAL_NAME)
     with closing(sqlite3.connect(draft / JOURNAL_NAME)) as db, db:
         db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?), ('restored', ?)", (str(epoch), repr(now)))
-        db.execute(
-            "INSERT INTO events SELECT coalesce(max(sequence), 0) + 1, max(coalesce(max(time), 0), ?), ?, '', '', ?"
-            " FROM events",
-            (now, type(event).__name__, json.dumps(encode(event), separators=(",", ":"))),
-        )
+        body = json.dumps(encode(event), separators=(",", ":"))
+        line = (journal.last_sequence + 1, max(journal.last_time, now), type(event).__name__, body)
+        db.execute("INSERT INTO events VALUES (?, ?, ?, '', '', ?)", line)
     _restore_vault(home, backup, draft)
     check(draft)
     for path in (*draft.iterdir(), draft):

@@ -53,11 +53,16 @@ class DamagedLineError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What somebody looks for in the journal: only events of ``kinds``, and about ``job`` and ``node``, if given."""
+    """What somebody looks for in the journal: only events of ``kinds``, about ``job`` and ``node``, and of a time.
+
+    What is empty or 0 means any.
+    """
 
     kinds: tuple[str, ...] = ()
     job: str = ""
     node: str = ""
+    since: float = 0.0
+    until: float = 0.0
 
 
 ANYTHING: Final = About()
@@ -89,6 +94,12 @@ class Journal(Protocol):
 
     def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
         """Yield the events before line ``before`` and behind ``after``, the newest first, as `events` does."""
+
+    def recorded(self, since: float, until: float) -> range:
+        """Return the lines from the first to the last one of those recorded from ``since`` to ``until``.
+
+        Others may lie between them, as a clock that was set right went back. Looks through the whole journal.
+        """
 
 
 class Store(Journal, Protocol):

@@ -81,7 +81,7 @@ class PostgresStore:
         """Read the journal's metadata, once no other master writes."""
         with postgres_errors(), closing(self._read()) as db:
             meta: dict[str, str] = dict(db.execute("SELECT key, value FROM ebbtide.meta").fetchall())
-            last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0) FROM ebbtide.events"
+            last = "SELECT sequence, time FROM ebbtide.events ORDER BY sequence DESC LIMIT 1"
             self.last_sequence: int
             self.last_time: float
             self.last_sequence, self.last_time = db.execute(last).fetchone() or (0, 0.0)
@@ -201,7 +201,20 @@ class PostgresStore:
         if about.node:
             query += " AND node = %s"
             arguments.append(about.node)
+        if about.since:
+            query += " AND time >= %s"
+            arguments.append(about.since)
+        if about.until:
+            query += " AND time <= %s"
+            arguments.append(about.until)
         return self._lines(f"{query} ORDER BY sequence DESC LIMIT %s", [*arguments, None if limit < 0 else limit])
+
+    def recorded(self, since: float, until: float) -> range:
+        """Return the lines from the first to the last one of those recorded from ``since`` to ``until``."""
+        query = "SELECT min(sequence), max(sequence) FROM ebbtide.events WHERE time >= %s AND time <= %s"
+        with postgres_errors(), closing(self._read()) as db:
+            first, last = db.execute(query, (since, until)).fetchone() or (None, None)
+        return range(first or 1, (last or 0) + 1)
 
     def _lines(self, query: str, arguments: list[object]) -> Iterator[StoredEvent]:
         with postgres_errors(), closing(self._read()) as db, db.transaction(), db.cursor("journal") as cursor:

@@ -36,10 +36,10 @@ class SqliteJournal:
                 """Epoch of the last master that had started when this was read."""
             except (KeyError, ValueError) as error:
                 raise StoreError(f"{path} is damaged: what it says of itself cannot be read ({error})") from None
-            last = "SELECT coalesce(max(sequence), 0), coalesce(max(time), 0.0) FROM events"
+            last = "SELECT sequence, time FROM events ORDER BY sequence DESC LIMIT 1"
             self.last_sequence: int
             self.last_time: float
-            self.last_sequence, self.last_time = db.execute(last).fetchone()
+            self.last_sequence, self.last_time = db.execute(last).fetchone() or (0, 0.0)
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'damage'").fetchone():
                 lines = db.execute("SELECT sequence, kind, job, reason FROM damage ORDER BY sequence")
                 self.damage.update((line[0], DamagedLine(*line)) for line in lines)
@@ -74,10 +74,23 @@ class SqliteJournal:
         if about.node:
             query += " AND node = ?"
             arguments.append(about.node)
+        if about.since:
+            query += " AND time >= ?"
+            arguments.append(about.since)
+        if about.until:
+            query += " AND time <= ?"
+            arguments.append(about.until)
         with sqlite_errors(), closing(self._read()) as db:
             for sequence, time, *line in db.execute(f"{query} ORDER BY sequence DESC LIMIT ?", [*arguments, limit]):
                 if sequence not in self.damage:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
+
+    def recorded(self, since: float, until: float) -> range:
+        """Return the lines around those of a time, as `ebbtide_master.store.journal.Journal` says."""
+        query = "SELECT min(sequence), max(sequence) FROM events WHERE time >= ? AND time <= ?"
+        with sqlite_errors(), closing(self._read()) as db:
+            first, last = db.execute(query, (since, until)).fetchone()
+        return range(first or 1, (last or 0) + 1)
 
     def damaged(self) -> Iterator[DamagedLine]:
         """Yield all lines that cannot be read."""

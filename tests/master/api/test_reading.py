@@ -2,12 +2,15 @@
 
 import asyncio
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from ebbtide_core import events as e
 from ebbtide_master.api import journal
+from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
@@ -110,6 +113,18 @@ class TestEvents:
             ]:
                 request = client_pb2.WatchEventsRequest(**asked)
                 assert [event async for event in master.ask.WatchEvents(request)] == expected, asked
+
+    async def test_what_was_recorded_while_the_clock_was_ahead_is_found_by_its_time(self, tmp_path: Path) -> None:
+        with closing(SqliteStore(tmp_path / "journal.db")) as store:
+            for epoch, time in enumerate((1e9, 3e9, 1.1e9, 1.2e9, 1.3e9), start=1):
+                store.append([(time, e.MasterStarted(epoch))]).result(10)
+        async with a_master(tmp_path) as master:
+            for since, lines in {2.5e9: [2], 1.15e9: [2, 4, 5, 6], 4e9: []}.items():
+                watched = master.ask.WatchEvents(client_pb2.WatchEventsRequest(since=since))
+                assert [event.sequence async for event in watched] == lines
+            for since, until, lines in ((2.5e9, 0.0, [2]), (0.0, 1.15e9, [3, 1]), (1.15e9, 1.25e9, [4])):
+                query = client_pb2.QueryEventsRequest(since=since, until=until)
+                assert [event.sequence for event in (await master.ask.QueryEvents(query)).events] == lines
 
     async def test_new_lines_follow_as_they_come(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:

@@ -141,6 +141,15 @@ class TestRestore:
         assert (done.skipped, done.epoch) == (restoring.IDS_SKIPPED, found.epoch + restoring.EPOCHS_SKIPPED)
         assert await jobs_in(tmp_path, 1) == [str(restoring.IDS_SKIPPED + 2)]
 
+    async def test_the_time_goes_on_from_the_last_line_although_an_earlier_one_was_far_ahead(
+        self, tmp_path: Path
+    ) -> None:
+        await jobs_in(tmp_path, 2)
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+            db.execute("UPDATE events SET time = 4e9 WHERE sequence = 1")
+        restoring.restore(tmp_path, backups.take(tmp_path)[0].path)
+        assert SqliteJournal(tmp_path / "journal.db").last_time < 4e9
+
     async def test_it_is_refused_while_a_master_runs(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:
             backup, _ = backups.take(tmp_path)

@@ -1,11 +1,14 @@
 """A journal that is compacted: what it forgets, what it keeps, and that whoever asks is told."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from ebbtide_core.lifecycle import forgetting
 from ebbtide_master.backup import backups, compacting
 from ebbtide_master.store.journal import StoreError, StoreInUseError
+from ebbtide_master.store.sqlite_journal import SqliteJournal
 from ebbtide_protos.v1 import client_pb2, usage_pb2
 
 from tests.master.store.test_damage import damage
@@ -53,6 +56,17 @@ async def test_whoever_asks_is_told_that_something_was_forgotten(tmp_path: Path)
         replies = [reply async for reply in master.ask.Usage(request)]
         assert replies[-1].known_since == done.before
         assert not replies[-1].problems
+
+
+async def test_the_time_goes_on_from_the_last_line_although_an_earlier_one_was_far_ahead(tmp_path: Path) -> None:
+    await some_jobs(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute("UPDATE events SET time = 4e9 WHERE sequence = 1")
+    last = SqliteJournal(tmp_path / "journal.db")
+    assert compacting.compact(tmp_path, 0.0).forgotten == 2
+    after = SqliteJournal(tmp_path / "journal.db")
+    assert (after.last_sequence, after.last_time) == (last.last_sequence + 1, last.last_time)
+    assert after.last_time < 4e9
 
 
 async def test_who_ended_lately_is_kept_and_nothing_is_touched(tmp_path: Path) -> None:

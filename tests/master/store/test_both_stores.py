@@ -1,6 +1,7 @@
 """What a master relies on, whatever keeps its journal: a file, or a database on a server."""
 
 import contextlib
+import math
 import signal
 import sqlite3
 import subprocess
@@ -112,6 +113,29 @@ def test_a_journal_that_is_opened_again_goes_on_where_it_was(open_store: Open) -
         assert second.next_epoch() == 2
         append(second, cancelled(2))
         assert [line.sequence for line in second.events()] == [1, 2]
+
+
+def test_a_journal_that_is_opened_again_goes_on_at_the_time_of_its_last_line(open_store: Open) -> None:
+    with closing(open_store()) as first:
+        append(first, cancelled(1), time=90.0)
+        append(first, cancelled(2), time=5.0)
+    with closing(open_store()) as second:
+        assert (second.last_sequence, second.last_time) == (2, 5.0)
+
+
+def test_the_lines_of_a_time_are_found_although_times_went_back(store: Store) -> None:
+    for number, time in enumerate((1.0, 90.0, 91.0, 2.0, 3.0, 4.0), start=1):
+        append(store, cancelled(number), time=time)
+    times = {
+        (90.0, math.inf): range(2, 4),
+        (2.0, math.inf): range(2, 7),
+        (0.0, 3.0): range(1, 6),
+        (2.0, 3.0): range(4, 6),
+    }
+    assert {asked: store.recorded(*asked) for asked in times} == times
+    assert not store.recorded(92.0, math.inf)
+    assert [line.sequence for line in store.newest(9, about=About(since=2.0, until=3.0))] == [5, 4]
+    assert [line.sequence for line in store.newest(9, about=About(since=90.0))] == [3, 2]
 
 
 def test_any_text_comes_back_as_it_was(store: Store) -> None:
