@@ -7,6 +7,7 @@ from typing import Any, Final
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.job.gang import has_ended, has_started
 from ebbtide_core.job.job import Attempt, Job
+from ebbtide_core.lifecycle.forgetting import unknown_job
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, JobKind, NodeId
@@ -85,7 +86,7 @@ def _checked(cluster: Cluster, want: channel_pb2.OpenChannel) -> NodeId:
     """Return the node for the request, and set the request's attempt. Raises `RefusedError` if there is none."""
     job = cluster.job(JobId(want.job_id))
     if job is None:
-        raise RefusedError(Refusal(RefusalKind.UNKNOWN, f"job {want.job_id} does not exist"))
+        raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(cluster.state, want.job_id)))
     if want.WhichOneof("want") == "tree":
         attempt = _last(job)
         want.tree.workdir = job.spec.workdir

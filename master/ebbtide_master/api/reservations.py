@@ -103,11 +103,15 @@ class ReservationService:
 
         def answer(cluster: Cluster) -> booking_pb2.Reservation:
             if not was:
-                message = f"reservation {request.reservation_id[:40]} does not exist, or is over"
-                raise RefusedError(Refusal(RefusalKind.UNKNOWN, message))
+                raise RefusedError(unknown_reservation(request.reservation_id))
             return was[0]
 
         return await self._loop.tell(facts, answer)
+
+
+def unknown_reservation(id: str) -> Refusal:
+    """Return that there is no reservation with that id, or none any more."""
+    return Refusal(RefusalKind.UNKNOWN, f"reservation {id[:40]} does not exist, or is over")
 
 
 def _check(request: booking_pb2.ReserveGpusRequest, now: float) -> None:

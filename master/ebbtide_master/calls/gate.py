@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from ebbtide_core.cluster import Cluster
+from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
+from ebbtide_core.lifecycle.forgetting import unknown_job
 from ebbtide_core.model.types import JobId
 
 from ebbtide_master.api.named_jobs import array_of
+from ebbtide_master.api.reservations import unknown_reservation
 from ebbtide_master.identity.access import ACCESS, Access, in_words
 from ebbtide_master.identity.caller import Caller, NotAllowedError, NotKnownError, Role
 from ebbtide_master.identity.identities import WHAT_TO_DO, Identities
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.identity.visibility import redact
+from ebbtide_master.loop import RefusedError
 
 _AT_LEAST: Final = {
     Access.USER: Role.USER,
@@ -73,7 +76,11 @@ class TokenGate:
         return caller
 
     def allow(self, method: str, message: Any, caller: Caller) -> None:
-        """Raise `NotAllowedError` if the message concerns another user's jobs, reservations or tokens."""
+        """Raise `NotAllowedError` if the message concerns another user's jobs, reservations or tokens.
+
+        Raises `RefusedError` for a job or reservation that does not exist: before the call has its turn, it may be made
+        for another user.
+        """
         _say_who_asks(method, message, caller.user)
         match ACCESS[method]:
             case Access.OWNER if caller.role < Role.OPERATOR:
@@ -106,13 +113,17 @@ class TokenGate:
 
     def _check_owner(self, id: str, caller: Caller) -> None:
         owner = self._owner(id)
-        if owner is not None and owner != caller.user:
+        if owner is None:
+            raise RefusedError(Refusal(RefusalKind.UNKNOWN, unknown_job(self._cluster.state, id)))
+        if owner != caller.user:
             raise NotAllowedError(f"job {id} is {owner}'s, not {caller.user}'s")
 
     def _check_booker(self, message: Any, caller: Caller) -> None:
         if "reservation_id" in message.DESCRIPTOR.fields_by_name:
             booking = self._cluster.state.bookings.by_id.get(message.reservation_id)
-            if booking is not None and caller.user not in (booking.user, booking.by):
+            if booking is None:
+                raise RefusedError(unknown_reservation(message.reservation_id))
+            if caller.user not in (booking.user, booking.by):
                 raise NotAllowedError(f"reservation {booking.booking} is {booking.user}'s, not {caller.user}'s")
         elif message.user != caller.user:
             raise NotAllowedError(f"--user: GPUs for {message.user[:64]!r} are an operator's to reserve")

@@ -18,7 +18,7 @@ from ebbtide_protos.v1 import booking_pb2, channel_pb2, client_pb2, user_pb2
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.master.methods import Method, all_methods
-from tests.master.world import Master, a_master, make_spec
+from tests.master.world import Master, a_master, make_spec, refused
 
 METHODS = list(all_methods())
 CHANGES = {
@@ -113,8 +113,7 @@ async def test_a_method_that_counts_as_a_read_changes_nothing_even_for_an_admin(
         before = cast.facts()
         codes = {method.name: await cast.code(method, cast.tokens["ada"]) for method in reads}
         assert cast.facts() == before
-    refused = {name: code for name, code in codes.items() if code in (UNAUTHENTICATED, DENIED)}
-    assert refused == {}
+    assert {name: code for name, code in codes.items() if code in (UNAUTHENTICATED, DENIED)} == {}
 
 
 async def test_without_a_proof_that_holds_no_method_does_anything(tmp_path):
@@ -142,15 +141,30 @@ async def test_what_is_somebody_elses_is_refused_by_every_method_that_names_it(t
         assert cast.facts() == before
 
 
+async def test_what_does_not_exist_is_refused_at_once_and_not_awaited_until_it_is_somebody_elses(tmp_path):
+    async with a_cast(tmp_path) as cast:
+        ask, bob = cast.master.ask, {"metadata": (("authorization", cast.tokens["bob"]),)}
+        turn = cast.master.service.context.throttle.work("bob")
+        while not turn.locked():
+            await turn.acquire()
+        assert await refused(ask.Cancel(client_pb2.CancelRequest(job_id="2"), **bob)) == (
+            grpc.StatusCode.NOT_FOUND,
+            "job 2 does not exist",
+        )
+        assert await refused(
+            ask.CancelReservation(booking_pb2.CancelReservationRequest(reservation_id="2"), **bob)
+        ) == (grpc.StatusCode.NOT_FOUND, "reservation 2 does not exist, or is over")
+
+
 @pytest.mark.parametrize(
-    ("name", "refused"),
+    ("name", "denied"),
     [
         ("bob", {Access.AGENT, Access.OPERATOR, Access.ADMIN}),
         ("olga", {Access.AGENT, Access.ADMIN}),
     ],
 )
-async def test_a_method_for_a_higher_role_is_refused(tmp_path, name, refused):
-    methods = [method for method in METHODS if ACCESS[method.path] in refused]
+async def test_a_method_for_a_higher_role_is_refused(tmp_path, name, denied):
+    methods = [method for method in METHODS if ACCESS[method.path] in denied]
     async with a_cast(tmp_path) as cast:
         before = cast.facts()
         codes = {method.name: await cast.code(method, cast.tokens[name]) for method in methods}
