@@ -12,6 +12,7 @@ import grpc
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
+from ebbtide_core.nodes import silence
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_machine.place import NotTrusted
 from ebbtide_protos import home_socket
@@ -144,7 +145,7 @@ async def serving(
             await _announce(loop, consumer, epoch)
             notifier.run()
             history.start()
-            agents.await_nodes(sorted(cluster.state.awaited), limits.RECOVERY_GRACE_S)
+            agents.await_nodes(silence.to_await(cluster.state), limits.RECOVERY_GRACE_S)
             await server.start()
             bound, agent_bound = (0, 0) if front is None else (front.port, front.agent_port)
             async with gate.identities.uses.kept():

@@ -14,6 +14,7 @@ def _started(state: ClusterState, event: e.MasterStarted, now: float) -> None:
     state.epoch = event.epoch
     state.recovery_ends = now + limits.RECOVERY_GRACE_S
     state.awaited = {id for id, node in state.nodes.items() if node.attempts}
+    state.silent.started = now
     state.leasing.clear()  # this master does not know what the one before it acknowledged
     for node in state.nodes.values():
         node.connected = False

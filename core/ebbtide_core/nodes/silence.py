@@ -20,7 +20,7 @@ from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import ExitFacts
+from ebbtide_core.model.types import ExitFacts, NodeId
 from ebbtide_core.nodes import foreign_use
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.silent_nodes import NOBODY
@@ -145,6 +145,14 @@ def _refuse_belief(state: ClusterState, event: e.SilenceBelieved) -> Refusal | N
 
 
 # --- a journal from before ---
+
+
+def to_await(state: ClusterState) -> list[NodeId]:
+    """Return the nodes that count as lost unless they come back after the start of a master.
+
+    Idle ones are among them, although nothing that is placed waits for those (see `ClusterState.awaited`).
+    """
+    return sorted(id for id, node in state.nodes.items() if id in state.awaited or not node.lost)
 
 
 def await_all(state: ClusterState) -> None:

@@ -21,6 +21,8 @@ class SilentNodes:
 
     def __init__(self, nodes: Mapping[NodeId, Node]) -> None:
         self.doubted = NOBODY
+        self.started = 0.0
+        """When the last master started, in Unix seconds: what was connected before is silent from then on."""
         self._nodes = nodes
         self._connected: set[NodeId] = set()
         self._settled: set[NodeId] = set()
@@ -46,7 +48,7 @@ class SilentNodes:
         elif node.loan is not None:
             self._lent[id] = node
         else:
-            self._since[id] = since = silent_since(node)
+            self._since[id] = since = max(silent_since(node), self.started)
             insort(self._order, (since, id))
 
     def forget(self, id: NodeId) -> None:

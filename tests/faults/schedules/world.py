@@ -21,6 +21,7 @@ from ebbtide_agent.link.link import MasterLink
 from ebbtide_agent.node import NodeDescription
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.types import FINISHED, HeldBy, JobState
+from ebbtide_core.nodes import silence
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.digest import digest
 from ebbtide_core.views.ledger import Ledger
@@ -121,7 +122,7 @@ class SimulatedMaster:
     async def serve(self, network: Network) -> None:
         """From now on agents get through."""
         await _announce(self.loop, self.consumer, self.epoch)
-        self.agents.await_nodes(sorted(self.cluster.state.awaited), 60.0)
+        self.agents.await_nodes(silence.to_await(self.cluster.state), 60.0)
         network.agents = self.agents
 
     def crash(self, network: Network) -> None:
@@ -130,8 +131,8 @@ class SimulatedMaster:
         network.agents = None
         network.cut_all()
         self.consumer.cancel()
-        for silence in self.agents._silences.values():
-            silence.cancel()
+        for task in self.agents._silences.values():
+            task.cancel()
 
 
 class World:

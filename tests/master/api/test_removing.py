@@ -1,10 +1,13 @@
 """Finished jobs, and dead nodes, that somebody removes."""
 
+import asyncio
+
 import grpc
+from ebbtide_core.model import limits
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.master.api.test_users import people
-from tests.master.world import FREED, Agent, Master, a_master, make_spec, refused
+from tests.master.world import DEADLINE_S, FREED, Agent, Master, a_master, make_spec, refused
 
 UNKNOWN, CONFLICT = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION
 
@@ -81,3 +84,15 @@ async def test_a_dead_node_is_listed_no_more(tmp_path):
         code, words = await refused(master.ask.RemoveNode(client_pb2.NodeRequest(node="n1")))
         assert (code, words) == (CONFLICT, "node n1 is connected: stop its agent first")
         assert (await refused(master.ask.RemoveNode(client_pb2.NodeRequest(node="n9"))))[0] is UNKNOWN
+
+
+async def test_an_idle_node_that_does_not_come_back_to_a_new_master_is_lost_and_may_be_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "RECOVERY_GRACE_S", 0.01)
+    async with a_master(tmp_path) as master:
+        await master.agent()
+    async with a_master(tmp_path) as master, asyncio.timeout(DEADLINE_S):
+        async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True)):
+            if event.kind == "NodeLost":
+                break
+        await master.ask.RemoveNode(client_pb2.NodeRequest(node="n1"))
+        assert not (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
