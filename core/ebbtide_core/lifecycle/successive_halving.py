@@ -18,6 +18,7 @@ from ebbtide_core.lifecycle.halving_tasks import halving_of
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import RungPlace, SuccessiveHalving, result_of
 from ebbtide_core.model.types import HeldBy, JobId, JobState, StopCause
+from ebbtide_core.nodes import strays
 from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
@@ -96,18 +97,26 @@ def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event
 
 
 def review(state: ClusterState) -> Iterator[Event]:
-    """Yield which tasks are promoted and which are stopped, given the new results. Each decision may lead to others."""
+    """Yield which tasks are promoted and which are stopped, given the new results. Each decision may lead to others.
+
+    A task of which an attempt that the journal does not know may still run is promoted once that is gone.
+    """
+    later = set[JobId]()
     while state.halvings_changed:
         array = min(state.halvings_changed)
         state.halvings_changed.discard(array)
         if (halving := state.halvings.get(array)) is None:
             continue
         for id in halving.promotable():
-            yield e.TaskPromoted(id, _goes_on(halving, id))
+            if strays.unknown_of(state, id) is None:
+                yield e.TaskPromoted(id, _goes_on(halving, id))
+            else:
+                later.add(array)
         for id in halving.hopeless():
             job = state.jobs[id]
             if job.held_by is HeldBy.SYSTEM and job.live is None:
                 yield e.TaskStopped(id, f"stopped early at {_standing(halving, id, halving.place(id))}")
+    state.halvings_changed |= later
 
 
 def _goes_on(halving: SuccessiveHalving, id: JobId) -> str:

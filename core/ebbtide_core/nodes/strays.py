@@ -243,13 +243,19 @@ def _refuse_end(state: ClusterState, event: e.StrayEndRequested) -> Refusal | No
 
 def refuse_start(state: ClusterState, job: Job, event: e.ReleaseRequested | e.ResumeRequested) -> Refusal | None:
     """Return why ``job`` cannot go on: an attempt that the journal does not know may still run. None if it can."""
-    if job.live is not None:
+    if job.live is not None or (found := unknown_of(state, job.id)) is None:
         return None
+    node, attempt = found
+    what = f"attempt {attempt} of job {job.id} is on node {node}, set aside"
+    return Refusal(RefusalKind.CONFLICT, f"{what}: 'ebb node end-stray {node} {job.id}.{attempt}'")
+
+
+def unknown_of(state: ClusterState, job: JobId) -> tuple[NodeId, int] | None:
+    """Return a node and an attempt of ``job`` there that the journal does not know; None if there is none."""
     for node in state.nodes.values():
         for ref, stray in node.strays.items():
-            if ref.job == job.id and stray.kind is StrayKind.UNKNOWN:
-                what = f"attempt {ref.attempt} of job {job.id} is on node {node.id}, set aside"
-                return Refusal(RefusalKind.CONFLICT, f"{what}: 'ebb node end-stray {node.id} {job.id}.{ref.attempt}'")
+            if ref.job == job and stray.kind is StrayKind.UNKNOWN:
+                return node.id, ref.attempt
     return None
 
 

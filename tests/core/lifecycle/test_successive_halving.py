@@ -4,10 +4,11 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events.codec import decode_event, encode
+from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.model.settings import PoolSettings, Settings
 from ebbtide_core.model.spec import JobSpec, SpecError, validate
 from ebbtide_core.model.spec.halving import Asha, Mode
-from ebbtide_core.model.types import ExitFacts, HeldBy, JobId, JobState, ProgressFacts, SuspendMode, Task
+from ebbtide_core.model.types import ExitFacts, HeldBy, JobId, JobState, NodeId, ProgressFacts, SuspendMode, Task
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_core.views.narrate import narrate
 
@@ -111,6 +112,23 @@ def test_who_waits_goes_on_from_its_checkpoint_before_any_new_task_starts() -> N
     lab.end(lab.tasks[3])
     assert launched(lab.last) == {"1.0"}
     assert len(lab.tasks[0].attempts) == 2
+
+
+def test_who_waits_does_not_go_on_while_an_attempt_of_it_that_nobody_knew_may_run() -> None:
+    lab = Sweep([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], gpus=1)
+    for index in range(3):
+        lab.report(index, 100)
+        lab.settle()
+    attempt = {"node": NodeId("a"), "job": JobId("1.0"), "attempt": 2}
+    lab.tell(e.StrayFound(**attempt, kind=StrayKind.UNKNOWN))
+    lab.report(3, 100)
+    lab.end(lab.tasks[3])
+    assert launched(lab.last) == {"1.4"}
+    assert lab.tasks[0].held_by is HeldBy.SYSTEM
+    lab.tell(e.StrayGone(**attempt, asked=True))
+    assert lab.tasks[0].held_by is None
+    lab.end(lab.tasks[4])
+    assert launched(lab.last) == {"1.0"}
 
 
 def test_who_is_paused_does_not_count_as_one_of_the_tasks_at_a_time() -> None:
