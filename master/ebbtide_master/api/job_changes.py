@@ -84,7 +84,7 @@ class JobChangeService:
             # A request is carried out completely or not at all, so a refusal has to come first.
             refused = False
             for job in jobs_named(cluster, request.job_id) if request.HasField("pool") else ():
-                refused = refused or cluster.refusal(changed(job.id)) is not None
+                refused = refused or (not job.state.finished and cluster.refusal(changed(job.id)) is not None)
                 yield PAUSE
             if request.HasField("pool") and not refused:
                 yield from events_for_each(cluster, request.job_id, lambda id: _moved(cluster.job(id), id, request))

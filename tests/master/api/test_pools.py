@@ -88,6 +88,23 @@ async def test_of_a_change_that_is_refused_in_part_nothing_is_done(tmp_path):
         assert (message.pool, message.spec.priority) == ("big", 42)
 
 
+async def test_the_tasks_of_an_array_that_are_not_over_are_moved(tmp_path):
+    async with a_master(tmp_path, settings=TWO) as master:
+        agent = await master.agent("n1", 1, pool="big")
+        tasks = [client_pb2.ArrayTask(index=index) for index in range(3)]
+        array = (await master.ask.Submit(client_pb2.SubmitRequest(spec=make_spec(), tasks=tasks))).job_id
+        await agent.receive("launch")
+        await master.ask.Cancel(client_pb2.CancelRequest(job_id=f"{array}.2"))
+        await change(master, array, pool="default")
+        shown = [await master.show(f"{array}.{index}") for index in range(3)]
+        assert [task.moves_to or task.pool for task in shown] == ["default", "default", "big"]
+        await master.ask.Cancel(client_pb2.CancelRequest(job_id=f"{array}.1"))
+        await agent.report(f"{array}.0", 1, FREED)
+        await master.becomes(f"{array}.0", "COMPLETED")
+        code, words = await refused(change(master, array, pool="big"))
+        assert (code, words) == (grpc.StatusCode.FAILED_PRECONDITION, f"job {array}.0 is COMPLETED already")
+
+
 async def test_a_node_with_a_job_stays_in_its_pool_until_that_is_over(tmp_path):
     async with a_master(tmp_path, settings=TWO) as master:
         agent = await master.agent("n1", pool="big")
