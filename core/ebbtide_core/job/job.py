@@ -487,6 +487,7 @@ TRANSITIONS: Final = frozenset(
         # A swapped-out job is SUSPENDED and has a live attempt.
         (_S.SUSPENDED, _S.STOPPING),
         (_S.SUSPENDED, _S.UNREACHABLE),
+        (_S.SUSPENDED, _S.PENDING),  # its attempt failed, and the next one starts anew
         # An attempt may end, or be asked to end, before it was seen to run.
         *((live, after) for live in (_S.STARTING, _S.RUNNING) for after in (
             _S.SUSPENDING, _S.STOPPING, _S.UNREACHABLE,

@@ -167,6 +167,15 @@ def test_one_that_breaks_on_its_way_back_starts_again_and_is_not_charged_for_it(
     assert use(lab) == (1, 2.0, 8)
 
 
+def test_one_that_fails_in_host_memory_is_tried_again(lab):
+    job, urgent = away(lab, retries=1)
+    lab.end(job, ExitFacts(exit_code=1))
+    assert (job.state, job.retries.failures) == (JobState.PENDING, 1)
+    lab.end(urgent, ExitFacts())
+    lab.wait(600)
+    assert (job.state, len(job.attempts)) == (JobState.STARTING, 2)
+
+
 def test_one_that_finds_no_room_on_its_gpu_stays_in_host_memory_and_tries_again_later(lab):
     job, urgent = away(lab)
     lab.end(urgent, ExitFacts())

@@ -12,13 +12,14 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.spec.leaving import STOP_SIGNALS
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 from google.protobuf.descriptor import MethodDescriptor
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.drawing import share_of
-from tests.master.world import DEADLINE_S, Agent, Master, a_master, make_hello, make_spec
+from tests.master.world import DEADLINE_S, FREED, RUNNING, Agent, Master, a_master, make_hello, make_spec, make_status
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
+CHECKPOINT, SWAP = job_pb2.SUSPEND_MODE_CHECKPOINT, job_pb2.SUSPEND_MODE_SWAP
 quick = settings(max_examples=share_of(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 numbers = st.one_of(
@@ -282,7 +283,10 @@ statuses = st.builds(
         acknowledged=st.booleans(),
         killed=st.booleans(),
         checkpointed=st.integers(-1, 5),
+        swap_failure=st.just("") | texts,
     ),
+    swaps=st.sampled_from([0, 1, 2, 2**32 - 1]),
+    swapped_bytes=sizes,
     refusal=texts,
     refusal_cause=st.integers(-1, 5),
     dirty_gpus=st.lists(st.sampled_from(["n1-0", "n1-1", "none", ""]), max_size=2),
@@ -312,8 +316,16 @@ messages = st.one_of(
 )
 
 
+FAILS_IN_HOST_MEMORY = [
+    make_status("1", 1, RUNNING),
+    make_status("1", 1, agent_pb2.ATTEMPT_PHASE_SWAPPED, swaps=1),
+    make_status("1", 1, FREED, exit=agent_pb2.ExitRecord(exit_code=1, ended_at=1001.0)),
+]
+
+
 @settings(quick, max_examples=share_of(25))
 @given(st.lists(messages, max_size=25), st.lists(statuses, max_size=4))
+@example([agent_pb2.AgentMessage(status=status) for status in FAILS_IN_HOST_MEMORY], [])
 def test_whatever_a_registered_agent_says_the_master_goes_on(
     tmp_path_factory: pytest.TempPathFactory, said: list[agent_pb2.AgentMessage], known: list[agent_pb2.AttemptStatus]
 ) -> None:
@@ -322,7 +334,7 @@ def test_whatever_a_registered_agent_says_the_master_goes_on(
     async def scenario() -> None:
         async with a_master(home) as master:
             agent = await master.agent("n1", gpus=2, attempts=known)
-            jobs = [await master.submit(retries=2) for _ in range(3)]
+            jobs = [await master.submit(retries=2, suspend=mode) for mode in (SWAP, CHECKPOINT, SWAP)]
             await master.ask.Suspend(client_pb2.JobRequest(job_id=jobs[0]))
             for message in said:
                 await agent._call.write(message)
