@@ -212,15 +212,19 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def _fall_silent(self, node: NodeId, acknowledged: float) -> None:
         with suppress(StoppedError):  # the next master starts with no node connected
-            await self._loop.tell(lambda _: [e.NodeDisconnected(node)], lambda _: None)
+            await self._tell_unless_back(e.NodeDisconnected(node))
             await self._declare_lost(node, NODE_SILENCE_S, acknowledged)
 
     async def _declare_lost(self, node: NodeId, seconds: float, acknowledged: float = 0.0) -> None:
         """Record that ``node`` is lost after so many seconds; a registration cancels this task."""
         await asyncio.sleep(seconds)
         log.warning("node=%s lost: silent for %.0f s", node, seconds)
-        await self._loop.tell(lambda _: [e.NodeLost(node, seconds, acknowledged)], lambda _: None)
+        await self._tell_unless_back(e.NodeLost(node, seconds, acknowledged))
         self._silent(node)
+
+    async def _tell_unless_back(self, silence: e.NodeDisconnected | e.NodeLost) -> None:
+        """Record that a node is silent, unless it is connected again by the time that its turn has come."""
+        await self._loop.tell(lambda _: [] if self._sessions.attached(silence.node) else [silence], lambda _: None)
 
     async def _read(
         self, session: AgentSession, registration: e.NodeRegistered, stream: AsyncIterator[agent_pb2.AgentMessage]

@@ -1,6 +1,7 @@
 """The master and the agents of its nodes, over real streams."""
 
 import asyncio
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,37 @@ async def test_a_node_that_is_back_in_time_is_not_lost(tmp_path: Path, monkeypat
                     assert event.node == "n2"
                     break
         assert (await master.show(job)).state == job_pb2.JOB_STATE_RUNNING
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["disconnected", "lost"])
+async def test_a_node_that_is_back_before_its_silence_is_written_down_is_not_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.0)
+    tell, goes_on, turns, waiting = MasterLoop.tell, asyncio.Event(), count(), asyncio.Queue[asyncio.Task[Any]]()
+
+    async def behind_others(loop: MasterLoop, *what: Any) -> Any:
+        if next(turns) < before:
+            return await tell(loop, *what)
+
+        async def later() -> Any:
+            await goes_on.wait()
+            return await tell(loop, *what)
+
+        waiting.put_nowait(task := asyncio.create_task(later()))
+        return await asyncio.shield(task)
+
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        monkeypatch.setattr(MasterLoop, "tell", behind_others)
+        agent.vanish()
+        silence = await waiting.get()
+        monkeypatch.setattr(MasterLoop, "tell", tell)
+        await master.agent("n1")
+        goes_on.set()
+        await silence
+        [node] = (await master.ask.ListNodes(client_pb2.ListNodesRequest())).nodes
+        assert node.state == "up"
 
 
 async def test_a_gpu_that_becomes_unhealthy_is_told_once_and_not_used(tmp_path: Path) -> None:
