@@ -7,9 +7,14 @@ from ebbtide_core.model.types import JobId
 
 @frozen
 class RequeueRequested(Event):
-    """A user wants the running job to step aside and to go back to the queue."""
+    """A user wants the running job to step aside and to go back to the queue.
+
+    With its ``operation_id`` a repeated request finds the job again. ``request`` is a digest of what was asked for.
+    """
 
     job: JobId
+    operation_id: str = ""
+    request: str = ""
 
 
 @frozen

@@ -16,7 +16,7 @@ from ebbtide_core.model.refusals import Refusal, RefusalKind
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import JobState, StopCause, gpus
 from ebbtide_core.reconcile import stop
-from ebbtide_core.rule import Rule, about_job, change_nothing
+from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
 # --- back to the queue ---
@@ -26,6 +26,11 @@ def _refuse(state: ClusterState, job: Job, event: e.RequeueRequested) -> Refusal
     if not job.running:
         return Refusal(RefusalKind.CONFLICT, f"job {job.id} is {job.state.value}: it has no GPUs to give up")
     return refusing.stop_of_live(state, job, event)
+
+
+def _note(state: ClusterState, job: Job, event: e.RequeueRequested, now: float) -> None:
+    if event.operation_id:
+        state.operations[event.operation_id], state.requests[event.operation_id] = job.id, event.request
 
 
 def _step_aside(state: ClusterState, event: e.RequeueRequested) -> Iterator[Event]:
@@ -99,7 +104,7 @@ RULES: Final = (
     Rule(
         e.RequeueRequested,
         refuse=of_unfinished(_refuse),
-        apply=about_job(change_nothing),
+        apply=about_job(_note),
         decide=_step_aside,
         say=lambda event: "user asked for it to go back to the queue",
     ),

@@ -107,13 +107,14 @@ class SubmissionService:
         def facts(cluster: Cluster) -> Facts:
             jobs = jobs_named(cluster, request.job_id)
             if known := known_job(cluster, *operation):
-                chosen.append(known)
+                was_running = any(job.id == known for job in jobs)
+                chosen.append(JobId(request.job_id) if was_running else known)
                 if not is_whole(cluster, known):  # the master ended before it had accepted all
                     yield from _the_rest(cluster, known, jobs, request.failed)
                 return
             if not request.failed and not (jobs and all(job.state.finished for job in jobs)):
                 chosen.append(JobId(request.job_id))
-                yield from events_for_each(cluster, request.job_id, e.RequeueRequested)
+                yield from events_for_each(cluster, request.job_id, lambda id: e.RequeueRequested(id, *operation))
                 return
             jobs = [job for job in jobs if job.state is JobState.FAILED] if request.failed else jobs
             if any(job.spec.stdin for job in jobs):

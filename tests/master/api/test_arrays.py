@@ -12,7 +12,7 @@ from ebbtide_core.model.types import WHOLE
 from ebbtide_master.api.submissions import jobs_requested
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, a_master, make_spec
+from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, STEPPED_ASIDE, a_master, make_spec
 
 FAILED = agent_pb2.ExitRecord(exit_code=3, ended_at=1001.0)
 
@@ -232,6 +232,26 @@ async def test_a_job_that_runs_goes_back_to_the_queue_and_one_that_is_over_is_su
             0
         ] == "FAILED_PRECONDITION"
         assert (await refusal(master.ask.Requeue(client_pb2.RequeueRequest(job_id="77"))))[0] == "NOT_FOUND"
+
+
+async def test_a_requeue_of_what_ran_is_not_done_again_when_it_is_asked_for_once_more(tmp_path):
+    async with cluster(tmp_path) as (master, agent):
+        job = await master.running(agent)
+        array = await submit(master, 2)
+        tasks = [await start(agent) for _ in range(2)]
+        asked = [client_pb2.RequeueRequest(job_id=id, operation_id=f"of {id}", user="ann") for id in (job, array)]
+        first = [await master.ask.Requeue(request) for request in asked]
+        for one in (job, *tasks):
+            await agent.report(one, 1, FREED, exit=STEPPED_ASIDE)
+        for one in [await start(agent, number=2) for _ in range(3)]:
+            await end(agent, one, number=2)
+        for id in (job, array):
+            await master.becomes(id, "COMPLETED")
+        again = [await master.ask.Requeue(request) for request in asked]
+        assert [reply.job_id for reply in again] == [reply.job_id for reply in first] == [job, array]
+        assert len((await master.ask.ListJobs(client_pb2.ListJobsRequest(all=True))).jobs) == 3
+        other = client_pb2.RequeueRequest(job_id=array, operation_id=f"of {job}", user="ann")
+        assert (await refusal(master.ask.Requeue(other)))[0] == "FAILED_PRECONDITION"
 
 
 @pytest.mark.parametrize(("field", "value"), [("operation_id", "x" * 65), ("user", "a\nb")])
