@@ -82,7 +82,7 @@ class Registry:
         """Follow an attempt that may have a supervisor already."""
         attempt = self.add(place, intent)
         self._sharing.adopt(intent)
-        attempt.recover()
+        attempt.adopt()
 
     def discard(self, key: AttemptKey) -> None:
         """Drop an attempt that could not be launched."""

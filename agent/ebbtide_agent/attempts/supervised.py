@@ -24,6 +24,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir, AttemptKey
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.mps.sharing import SharingMode
 from ebbtide_agent.processes.process_tree import descendants
+from ebbtide_agent.supervisor.lease import boottime
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,11 @@ class Supervised:
         channel.send(self.intent.to_json())
         self._backstop.renew(self.intent.leased_at)
         self._use(channel)
+
+    def adopt(self) -> None:
+        """Follow an attempt of an earlier agent, which may have renewed its lease until now."""
+        self._backstop.renew(boottime())
+        self.recover()
 
     def recover(self) -> None:
         """Start to find out whether the attempt runs, has ended or is lost, and follow it from there."""

@@ -144,6 +144,16 @@ async def test_a_supervisor_that_wakes_after_the_agent_killed_its_job_does_not_c
         assert (status.exit.fenced, status.exit.stop_requested, status.exit.killed) == (True, True, True)
 
 
+async def test_the_lease_of_an_adopted_attempt_counts_from_its_adoption_and_not_from_its_launch(agent):
+    async with agent(leave=True) as node:
+        await launch(node, SAVES, failover_after_s=600.0, grace_s=30.0)
+        an_hour_ago = node.place().intent() | {"leased_at": boottime() - 3600.0}
+        node.place().record_intent(an_hour_ago)
+    async with agent() as node:
+        status = await node.stop(30.0)
+        assert (status.exit.exit_code, status.exit.killed) == (85, False)
+
+
 async def test_what_was_ordered_too_late_is_not_started(agent):
     async with agent() as node:
         node.attempts.renew(boottime() - 100.0)
