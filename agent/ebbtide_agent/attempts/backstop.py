@@ -58,6 +58,7 @@ class Backstop:
         self._supervisor = supervisor
         self._give_up = give_up
         self._end_by = math.inf  # the loop's time
+        self._fenced = True  # until it is asked to end, nothing but its lease ends it
         self._renewed = leased_at
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -67,9 +68,9 @@ class Backstop:
         """Whether the attempt is so overdue that no step waits any longer."""
         return self._late_s() >= KILL_S
 
-    def expect_end(self, by: float) -> None:
-        """Expect the attempt, which was asked to end, to end by this time of the event loop."""
-        self._end_by = min(self._end_by, by)
+    def expect_end(self, by: float, fenced: bool) -> None:
+        """Expect the attempt, which was asked to end, to end by this time of the loop; `fenced`: as its node ends."""
+        self._end_by, self._fenced = min(self._end_by, by), fenced
         self._watch()
 
     def renew(self, at: float) -> None:
@@ -140,7 +141,7 @@ class Backstop:
                 supervisor = await on_daemon_thread(partial(recovery.recorded_supervisor, self._place))
         if supervisor is not None and supervisor.is_alive():
             with suppress(OSError):
-                what = self._place, self._attempt, supervisor, self._end_by == math.inf
+                what = self._place, self._attempt, supervisor, self._fenced
                 supervisor_too &= await on_daemon_thread(partial(recovery.kill_under, *what))
             if supervisor_too:
                 supervisor.signal(signal.SIGKILL)

@@ -119,9 +119,9 @@ def record_refusal(place: AttemptDir, intent: Intent, reason: str) -> dict[str, 
 def kill_under(place: AttemptDir, attempt: AttemptOnNode, supervisor: Identity, fenced: bool) -> bool:
     """Kill the attempt's processes because its live supervisor has not done it. Blocks.
 
-    `fenced` says that its lease is over. The kill is recorded, so that a supervisor that goes on later does not take it
-    for the job's own end. Return False if a process is in uninterruptible sleep: then the supervisor is not to blame,
-    and the attempt is not over.
+    `fenced` says that its lease is over, or its node ends. The kill is recorded, so that a supervisor that goes on
+    later does not take it for the job's own end. Return False if a process is in uninterruptible sleep: then the
+    supervisor is not to blame, and the attempt is not over.
     """
     below = [process for pid in descendants(supervisor.pid) if (process := Identity.of(pid)) is not None]
     own = [process for process in below if supervisor.is_alive() and is_below(process.pid, supervisor.pid)]

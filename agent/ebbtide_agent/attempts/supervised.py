@@ -71,6 +71,7 @@ class Supervised:
         self._identity: Identity | None = None
         self._move: dict[str, Any] = {}  # the last order to swap or resume; the supervisor ignores an old one
         self._stop_at = math.inf  # the loop's time at which the grace period ends
+        self._fenced = False  # it was first asked to stop because its node ends
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
         lease = intent.failover_after_s, intent.leased_at
@@ -131,17 +132,11 @@ class Supervised:
 
     def stop(self, grace_s: float) -> None:
         """Ask the attempt to end within the grace period; a second request can only shorten the period."""
-        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
-        self._backstop.expect_end(self._stop_at)
-        if self._channel is not None:
-            self._channel.send({"do": "stop", "grace_s": grace_s})
+        self._request_stop(grace_s, fenced=False)
 
     def leave_alone(self, grace_s: float) -> None:
         """Ask the attempt to end within the grace period because its node ends, though no master may know of it."""
-        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
-        self._backstop.expect_end(self._stop_at)
-        if self._channel is not None:
-            self._channel.send({"do": "stop", "grace_s": grace_s, "fenced": True})
+        self._request_stop(grace_s, fenced=True)
 
     def swap(self, grace_s: float, swaps: int) -> None:
         """Ask the attempt, which was swapped out `swaps` times, to swap out once more."""
@@ -303,6 +298,17 @@ class Supervised:
     def _new_channel(self) -> ControlChannel:
         return ControlChannel(self.apply, self._lose_connection)
 
+    def _request_stop(self, grace_s: float, *, fenced: bool) -> None:
+        if self._stop_at == math.inf:
+            self._fenced = fenced
+        self._stop_at = min(self._stop_at, self._loop.time() + grace_s)
+        self._backstop.expect_end(self._stop_at, self._fenced)
+        self._send_stop(grace_s)
+
+    def _send_stop(self, grace_s: float) -> None:
+        if self._channel is not None:
+            self._channel.send({"do": "stop", "grace_s": grace_s, "fenced": self._fenced})
+
     def _order_move(self, order: dict[str, Any]) -> None:
         self._move = order
         if self._channel is not None:
@@ -313,7 +319,7 @@ class Supervised:
         if self._move:
             channel.send(self._move)
         if self._stop_at < math.inf:
-            channel.send({"do": "stop", "grace_s": max(0.0, self._stop_at - self._loop.time())})
+            self._send_stop(max(0.0, self._stop_at - self._loop.time()))
 
     def _lose_connection(self) -> None:
         self._channel = None

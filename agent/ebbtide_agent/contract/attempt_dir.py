@@ -148,7 +148,8 @@ class AttemptDir:
         return frozenset((read_json(self.path / "cut-short.json") or {}).get("files", []))
 
     def killed_overdue(self) -> bool | None:
-        """Return whether the agent killed the attempt because its lease was over; False: because a grace period was.
+        """Return whether the agent killed the attempt because its lease was over, or its node ends; False: because it
+        had been asked to stop.
 
         None if the agent did not kill it.
         """

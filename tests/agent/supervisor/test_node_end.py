@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from ebbtide_agent.attempts import backstop
+from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.node_end import MARGIN_S, NodeEnd
-from ebbtide_machine.process import boot_id
+from ebbtide_agent.supervisor.launching.launch_wait import LaunchWait
+from ebbtide_machine.process import Identity, boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervisor.node import EXITED, RUNNING, Node, python
-from tests.agent.supervisor.test_lease import SAVES
+from tests.agent.supervisor.test_lease import SAVES, UP
 
 
 @asynccontextmanager
@@ -47,6 +52,47 @@ async def test_an_attempt_that_its_master_asked_before_is_only_given_less_time(a
         end.hear(time.time() + 2.0)
         status = await node.end()
         assert (status.phase, status.exit.killed, status.exit.fenced) == (EXITED, True, False)
+
+
+def orders_after(*orders: dict[str, object]) -> list[dict[str, object]]:
+    """What an attempt obeys first when it runs, if these orders came while it was prepared."""
+    ours, supervisors = socket.socketpair()
+    with ours, supervisors:
+        ours.sendall(b"".join(json.dumps(order).encode() + b"\n" for order in orders))
+        waiting = LaunchWait(supervisors, b"", None, 0.0, Worker(None))
+        waiting.leased_at()
+        return [json.loads(line) for line in waiting.received().splitlines()]
+
+
+def test_an_attempt_that_is_asked_while_it_is_prepared_counts_as_interrupted_when_it_runs() -> None:
+    leave, stop = {"do": "stop", "grace_s": 60.0, "fenced": True}, {"do": "stop", "grace_s": 60.0}
+    assert orders_after(leave)[0]["fenced"] is True
+    assert orders_after(leave, stop)[0]["fenced"] is True
+    assert orders_after(stop, leave)[0]["fenced"] is False
+
+
+async def test_an_attempt_that_is_asked_while_its_supervisor_is_not_reached_counts_as_interrupted(agent) -> None:
+    async with agent() as node:
+        await start(node, SAVES, grace_s=20.0)
+        [attempt] = node.attempts.supervised()
+        attempt._give_up()
+        attempt.leave_alone(20.0)
+        status = await node.end()
+        assert (status.exit.exit_code, status.exit.fenced) == (85, True)
+
+
+async def test_an_attempt_that_is_killed_because_its_supervisor_hangs_counts_as_interrupted(agent, monkeypatch) -> None:
+    monkeypatch.setattr(backstop, "END_S", 600.0)
+    async with agent() as node:
+        await start(node, UP, grace_s=20.0)
+        job, supervisor = Identity.of(node.status().pid), node.supervisor()
+        supervisor.signal(signal.SIGSTOP)
+        [attempt] = node.attempts.supervised()
+        attempt.leave_alone(0.0)
+        await node.until(lambda: not job.is_alive())
+        assert node.place().killed_overdue() is True
+        supervisor.signal(signal.SIGCONT)
+        assert (await node.end()).exit.fenced
 
 
 def test_a_notice_on_the_machine_counts_until_its_next_boot_and_a_later_word_of_the_master_before_it(

@@ -41,6 +41,7 @@ class LaunchWait:
         self._open = True
         self._lines = 0  # lines that were looked at
         self._end_by = math.inf
+        self._fenced = False  # the first stop came because the node ends
         self._look()
 
     def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], account: Account | None) -> Any:
@@ -95,7 +96,8 @@ class LaunchWait:
         """Return all that the channel has received, after a stop order with the grace period that is left, if any."""
         if self._end_by == math.inf:
             return self._received
-        stop = {"do": "stop", "grace_s": max(0.0, self._end_by - time.monotonic())}
+        left_s = max(0.0, self._end_by - time.monotonic())
+        stop = {"do": "stop", "grace_s": left_s, "fenced": self._fenced}
         return json.dumps(stop).encode() + b"\n" + self._received
 
     def _receive(self) -> None:
@@ -116,6 +118,7 @@ class LaunchWait:
                 continue
             match order:
                 case {"do": "stop", "grace_s": int() | float() as grace_s} if grace_s >= 0:
+                    self._fenced |= self._end_by == math.inf and order.get("fenced") is True
                     self._end_by = min(self._end_by, time.monotonic() + grace_s)
                 case {"do": "lease", "at": int() | float() as at}:
                     self._leased_at = max(self._leased_at, at)
