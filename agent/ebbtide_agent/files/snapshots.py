@@ -17,6 +17,7 @@ import os
 import shutil
 import stat
 import tarfile
+import threading
 import time
 import zlib
 from collections import defaultdict
@@ -72,6 +73,7 @@ class SnapshotCache:
         self._workdirs = node_dir / "workdirs"
         self._exchange = exchange
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._writing = defaultdict[str, threading.Lock](threading.Lock)  # a thread goes on if its launch is cancelled
         self._setting_aside = asyncio.Lock()  # held to set a directory aside, or to find out that a job needs it
 
     def workdir(self, job_id: str) -> Path:
@@ -91,7 +93,7 @@ class SnapshotCache:
             try:
                 if not await self._is_there(place):
                     await self._fetch(job_id, attempt, digest)
-                    await on_daemon_thread(partial(_copy_tree, self._cache / digest, place, account))
+                    await self._write_once(digest, place, partial(_copy_tree, self._cache / digest, place, account))
             except (Unanswered, Unreadable, OSError, ValueError, zlib.error, tarfile.TarError) as error:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
@@ -123,10 +125,21 @@ class SnapshotCache:
         started = time.monotonic()
         await self._fetch_windows(job_id, attempt, digest, part)
         try:
-            await on_daemon_thread(partial(_unpack, part, digest, tree))
+            await self._write_once(digest, tree, partial(_unpack, part, digest, tree))
         finally:
             part.unlink(missing_ok=True)  # if it was damaged, all of it is fetched again
         log.info("event=snapshot-unpacked job=%s digest=%s s=%.3f", job_id, digest[:12], time.monotonic() - started)
+
+    async def _write_once(self, digest: str, path: Path, write: Callable[[], None]) -> None:
+        """Have a thread write the path from the snapshot, unless another one that is just ending has written it."""
+        writing = self._writing[digest]
+
+        def write_after_others() -> None:
+            with writing:
+                if not path.exists():
+                    write()
+
+        await on_daemon_thread(write_after_others)
 
     async def _fetch_windows(self, job_id: str, attempt: int, digest: str, part: Path) -> None:
         """Append what is missing of the archive."""

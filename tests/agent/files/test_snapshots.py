@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import tarfile
+import threading
 import time
 import zlib
 
@@ -108,6 +109,43 @@ async def test_what_broke_off_is_gone_on_with(here, tmp_path, monkeypatch):
     again = SnapshotCache(tmp_path, here._exchange)
     assert ((await again.place("1", 1, DIGEST)) / "latest").read_text() == "1 2 3\n"
     assert here.master.offsets.count(0) == 1
+
+
+async def until(holds):
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("step", ["_extract", "_copy_folder"])
+async def test_a_launch_that_is_cancelled_while_it_writes_does_not_disturb_the_next(here, monkeypatch, step):
+    begun, writers, write, go_on = [], [], getattr(snapshots, step), threading.Event()
+    begin = snapshots.on_daemon_thread
+
+    def noted(call):
+        if getattr(call, "func", None) is not snapshots._touch:
+            begun.append(call)
+        return begin(call)
+
+    def slow(*arguments):
+        me = threading.current_thread()
+        if me not in writers:
+            writers.append(me)
+            go_on.wait() if me is writers[0] else writers[0].join()
+        write(*arguments)
+
+    monkeypatch.setattr(snapshots, "on_daemon_thread", noted)
+    monkeypatch.setattr(snapshots, step, slow)
+    cancelled = asyncio.create_task(here.place("1", 1, DIGEST))
+    await until(lambda: writers)
+    cancelled.cancel()
+    before = len(begun)
+    placing = asyncio.create_task(here.place("1", 2, DIGEST))
+    await until(lambda: len(begun) > before)
+    go_on.set()
+    place = await placing
+    assert sorted(path.name for path in place.parent.iterdir()) == ["1"]
+    assert [(place / name).exists() for name in ("run.sh", "data/set", "latest")] == [True, True, True]
 
 
 async def test_what_a_killed_agent_left_half_unpacked_is_begun_anew(here, tmp_path):
