@@ -287,7 +287,8 @@ class Supervised:
             self._release = Release(self.key, allocation_of(self.intent), self._gpus, self._note_freed)
 
     def _note_freed(self, dirty: Mapping[str, str]) -> None:
-        self.place.record_freed(dict(dirty))
+        with suppress(FileNotFoundError):  # the directory was removed, so no later agent asks for the record
+            self.place.record_freed(dict(dirty))
         self._change(freed(self.status, dirty))
 
     def _give_up(self) -> None:

@@ -21,6 +21,7 @@ import re
 import shutil
 import stat
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -218,12 +219,13 @@ class AttemptDir:
 
     def forget(self) -> None:
         """Delete everything but the logs. The attempt counts as forgotten even if this is interrupted."""
-        (self.path / "forgotten").touch(mode=0o600)
-        with os.scandir(self.path) as found:
-            entries = list(found)
-        for entry in entries:
-            if entry.name != "forgotten" and not entry.name.startswith(("output.log", "rank-")):
-                os.unlink(entry)
+        with suppress(FileNotFoundError):  # the directory was removed
+            (self.path / "forgotten").touch(mode=0o600)
+            with os.scandir(self.path) as found:
+                entries = list(found)
+            for entry in entries:
+                if entry.name != "forgotten" and not entry.name.startswith(("output.log", "rank-")):
+                    os.unlink(entry)
         shutil.rmtree(self.socket_dir, ignore_errors=True)
 
     def _draft(self, name: str, content: dict[str, Any]) -> Path:

@@ -399,6 +399,17 @@ async def test_an_exit_is_reported_though_the_attempts_directory_is_gone(agent):
         assert (status.phase, status.exit.signal, status.lost) == (EXITED, signal.SIGTERM, False)
 
 
+async def test_an_attempt_whose_directory_is_gone_frees_its_gpus_and_is_forgotten(agent):
+    async with agent() as node:
+        await node.launch(SLEEP)
+        await node.running(line="up")
+        shutil.rmtree(node.place().path)
+        await node.stop()
+        await node.prove_free()
+        await node.attempts.forget("1", 1)
+        assert node.attempts.statuses() == []
+
+
 async def test_a_spawner_that_died_is_replaced(agent):
     async with agent() as node:
         await node.launch(SLEEP, job_id="1")
