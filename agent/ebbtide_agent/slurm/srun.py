@@ -8,6 +8,7 @@ node's log.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,9 +18,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
 
+    T = TypeVar("T")
     Step = dict[str, Any]
 
 
@@ -31,6 +33,7 @@ def named(text: str) -> frozenset[str]:
 NAME = "ebb:srun"
 POLL_S = 0.1
 USAGE = 1
+PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOSPC, errno.EDQUOT})
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 LETTERS = {
@@ -223,16 +226,40 @@ def answer(index: int, rank: str) -> int:
     path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}.exit")
     while not os.path.exists(path):
         look_again()
-    with open(path) as file:
-        return int(file.read())
+    return int(insist(lambda: read(path)))
 
 
 def look_again() -> None:
     """Wait a little, and make a file, so that a network file system drops its cache of the directory."""
     time.sleep(POLL_S)
     probe = os.path.join(os.environ["EBB_SLURM_STEPS"], f".probe-{os.uname().nodename}-{os.getpid()}")
-    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
-    os.unlink(probe)
+    with contextlib.suppress(OSError):
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.unlink(probe)
+
+
+def insist(call: Callable[[], T]) -> T:
+    """Make the call again while the file system is full or does not answer, and return the result."""
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+        time.sleep(POLL_S)
+
+
+def read(path: str) -> str:
+    """Return the text of a file."""
+    with open(path) as file:
+        return file.read()
+
+
+def write(path: str, text: str) -> None:
+    """Write a file that appears whole."""
+    with open(f"{path}.part", "w") as file:
+        file.write(text)
+    os.rename(f"{path}.part", path)
 
 
 def follow(*, deaf: bool) -> int:
@@ -244,7 +271,7 @@ def follow(*, deaf: bool) -> int:
     heard: set[str] = set()
     index = 0
     while True:
-        names = set(os.listdir(folder))
+        names = set(insist(lambda: os.listdir(folder)))
         if f"{index}.json" in names:
             if pid := begin(os.path.join(folder, f"{index}.json"), rank, index):
                 steps[index] = pid
@@ -262,8 +289,7 @@ def follow(*, deaf: bool) -> int:
 
 def begin(path: str, rank: str, index: int) -> int:
     """Start this node's part of a step, and return the pid of its process; 0 if this node has no part."""
-    with open(path) as file:
-        step = json.load(file)
+    step = json.loads(insist(lambda: read(path)))
     if rank not in step["shares"]:
         return 0
     pid = os.fork()
@@ -287,10 +313,8 @@ def report(step: Step, rank: str, index: int) -> None:
         pass_on(running, None)
         code = run_here(step, rank, index, running)
     finally:
-        path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}")
-        with open(f"{path}.part", "w") as file:
-            file.write(str(code))
-        os.rename(f"{path}.part", f"{path}.exit")
+        path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}.exit")
+        insist(lambda: write(path, str(code)))
         os._exit(0)
 
 

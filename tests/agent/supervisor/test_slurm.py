@@ -1,5 +1,6 @@
 """What scripts for Slurm find here: variables, `srun`, `scontrol`."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from ebbtide_agent import slurm
+from ebbtide_agent.slurm import srun as srun_program
 from ebbtide_agent.slurm.variables import job_number, slurm_environment
 
 from tests.agent.contract.test_environment import PLAIN
@@ -142,6 +144,30 @@ def test_the_first_node_has_the_others_run_their_tasks_and_they_leave_with_the_s
         (disk / slurm.END).touch()
         assert sorted(later.stdout) == ["b 1 0 0\n", "b 1 0 2 1\n", "b 1 1 3 1\n"]
     assert later.returncode == 0
+
+
+def test_a_later_node_outlives_a_file_system_that_fails_for_a_moment(disk, monkeypatch):
+    failures = {"listdir": errno.ESTALE, "open": errno.ENOSPC}
+
+    class Failing:
+        """The system, of which each of these calls fails once; then the script ends."""
+
+        def __getattr__(self, name):
+            if name not in failures:
+                return getattr(os, name)
+            error = OSError(failures.pop(name), name)
+            if not failures:
+                (disk / slurm.END).touch()
+
+            def fail(*_):
+                raise error
+
+            return fail
+
+    monkeypatch.setenv("EBB_SLURM_STEPS", str(disk))
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    monkeypatch.setattr(srun_program, "os", Failing())
+    assert srun_program.follow(deaf=False) == 0
 
 
 def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes(disk):
