@@ -8,6 +8,8 @@ import sys
 
 SUPERVISOR = "ebb:"
 """The beginning of the names of supervisor processes."""
+SRUN = "ebb:srun"
+"""The name of `srun`, which is no supervisor."""
 
 
 def main(arguments: list[str]) -> int:
@@ -51,8 +53,9 @@ def leader() -> int:
         with open(f"/proc/{pid}/stat", "rb") as file:
             parent = int(file.read().rpartition(b")")[2].split()[1])
         with open(f"/proc/{parent}/comm") as file:
-            if file.read().startswith(SUPERVISOR) or parent == 1:
-                return pid
+            name = file.read().strip()
+        if (name.startswith(SUPERVISOR) and name != SRUN) or parent == 1:
+            return pid
         pid = parent
 
 

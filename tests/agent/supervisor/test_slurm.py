@@ -112,6 +112,12 @@ async def test_a_requeue_ends_the_script_as_the_exit_that_asks_to_be_run_again(a
     assert (log, code) == ("", 75)
 
 
+async def test_a_requeue_by_a_task_of_srun_ends_the_script_too(agent):
+    async with agent() as node:
+        log, code = await run(node, "srun sh -c 'scontrol requeue $SLURM_JOB_ID; sleep 60'; echo never")
+    assert (log, code) == ("", 75)
+
+
 async def test_a_script_that_requeues_itself_when_it_is_asked_to_stop_is_suspended_by_that(agent):
     lines = ["trap 'echo saving; scontrol requeue $SLURM_JOB_ID' USR1", "sleep 60 &", "echo ready", "wait"]
     async with agent() as node:
