@@ -77,6 +77,14 @@ def folders_in(folder: str) -> list[str]:
         return []
 
 
+def names_in(folder: str) -> list[str]:
+    """Return the names of all that is in the folder. Raises OSError."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def size(folder: str) -> int:
     """Return the bytes on disk of the regular files in the tree, each counted once. Raises OSError.
 

@@ -18,14 +18,14 @@ from ebbtide_machine.threads import on_daemon_thread
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.contract.attempt_dir import attempts_dir, is_job_id
-from ebbtide_agent.files.clearing import ANSWER_S, clear, folders_in, size
+from ebbtide_agent.files.clearing import ANSWER_S, clear, folders_in, names_in, size
 from ebbtide_agent.files.exchange import Unanswered, Unreadable
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
 
 PERIOD_S: Final = 600.0
 AT_ONCE: Final = 1000
-_PARTS: Final = "attempt-"
+_PARTS: Final = ("attempt-", "steps-", "script-")
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,11 @@ async def _sizes(folder: Path) -> dict[str, int]:
 
 
 async def _folders_in(folder: Path) -> list[str]:
-    answer = await _asked(folders_in, folder)
+    return await _listed(folders_in, folder)
+
+
+async def _listed(task: Callable[[str], list[str]], folder: Path) -> list[str]:
+    answer = await _asked(task, folder)
     return [] if isinstance(answer, NoAnswer) else answer
 
 
@@ -199,7 +203,7 @@ def _logs(attempts: Path) -> dict[str, list[Path]]:
 
 async def _remove_checkpoints(folder: Path) -> None:
     """Remove all that attempts have left in a job's directory; a half-removed checkpoint does not verify any more."""
-    for name in await _folders_in(folder):
+    for name in await _listed(names_in, folder):
         if name.startswith(_PARTS):
             await clear(folder / name)
     with suppress(OSError):  # the directory has other content, which stays

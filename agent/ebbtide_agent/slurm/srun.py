@@ -288,8 +288,11 @@ def follow(*, deaf: bool) -> int:
 
 
 def begin(path: str, rank: str, index: int) -> int:
-    """Start this node's part of a step, and return the pid of its process; 0 if this node has no part."""
-    step = json.loads(insist(lambda: read(path)))
+    """Start this node's part of a step, and return the pid of its process; 0 if it has none or the script has ended."""
+    try:
+        step = json.loads(insist(lambda: read(path)))
+    except FileNotFoundError:
+        return 0
     if rank not in step["shares"]:
         return 0
     pid = os.fork()

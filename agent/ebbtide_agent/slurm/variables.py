@@ -18,7 +18,7 @@ def slurm_environment(
     return {
         "PATH": f"{slurm.BIN}:{user_env.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
         "EBB_PYTHON": python,
-        **({"EBB_SLURM_STEPS": str(steps_dir(attempt))} if attempt.num_nodes > 1 else {}),
+        **({"EBB_SLURM_STEPS": str(steps_dir(attempt.job_dir, attempt.attempt))} if attempt.num_nodes > 1 else {}),
         "SLURM_JOB_ID": number,
         "SLURM_JOBID": number,
         **({"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if index else {}),
@@ -45,6 +45,6 @@ def job_number(job_id: str) -> str:
     return f"{array}{int(index):06d}" if index.isdecimal() else array
 
 
-def steps_dir(attempt: AttemptOnNode) -> Path:
+def steps_dir(job_dir: Path, attempt: int) -> Path:
     """Return the folder of an attempt's `srun` steps, in the job's checkpoint directory, which all nodes share."""
-    return Path(attempt.job_checkpoint_dir, f"steps-{attempt.attempt}")
+    return job_dir / f"steps-{attempt}"

@@ -75,6 +75,15 @@ def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_sta
     assert [place.name for place in (tmp_path / "node" / "attempts").iterdir()] == ["2.1"]
 
 
+def test_the_steps_and_scripts_of_a_job_go_with_its_checkpoints(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "root", "1").parents[1]
+    (folder / "steps-1").mkdir()
+    (folder / "steps-1" / "end").touch()
+    (folder / "script-1").write_text("#!/bin/sh\n")
+    assert tidy(tmp_path, Master(job1=9 * DAY_S), Retention(seconds=7 * DAY_S)) == ["1"]
+    assert not folder.exists()
+
+
 def test_what_users_have_removed_goes_as_soon_as_that_is_known_and_nothing_else(tmp_path: Path) -> None:
     folders = {job: checkpoint(tmp_path / "root", job) for job in ("1", "2", "3.0")}
     output = tmp_path / "root" / CLUSTER / "1" / "output"

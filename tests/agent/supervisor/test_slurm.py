@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from ebbtide_agent import slurm
 from ebbtide_agent.slurm import srun as srun_program
 from ebbtide_agent.slurm.variables import job_number, slurm_environment
+from ebbtide_agent.supervisor.sealing import settling
+from ebbtide_agent.supervisor.sealing.evidence import StopConduct
+from ebbtide_agent.supervisor.sealing.settling import LeftFiles
 
 from tests.agent.contract.test_environment import PLAIN
 from tests.agent.supervisor.node import EXITED
@@ -173,6 +176,29 @@ def test_a_later_node_outlives_a_file_system_that_fails_for_a_moment(disk, monke
     monkeypatch.setenv("EBB_SLURM_STEPS", str(disk))
     monkeypatch.setenv("SLURM_NODEID", "1")
     monkeypatch.setattr(srun_program, "os", Failing())
+    assert srun_program.follow(deaf=False) == 0
+
+
+def test_the_steps_with_the_scripts_environment_go_when_it_has_ended_even_if_that_is_lost(disk):
+    for number, lost in enumerate((False, True), start=1):
+        attempt = replace(PLAIN, attempt=number, num_nodes=2, node_rank=0, job_checkpoint_dir=str(disk))
+        steps, left = disk / f"steps-{number}", LeftFiles(number)
+        attempt.checkpoint_dir.mkdir()
+        steps.mkdir()
+        for name in ("0.json", ".17", "0.1.exit"):
+            (steps / name).touch()
+        if lost:
+            settling.settle_lost(str(disk), attempt.job_id, 0, asdict(left))
+        else:
+            settling.settle(attempt, left, None, StopConduct(handled=False), ends_steps=True)
+        assert {path.name for path in steps.iterdir()} == {"0.1.exit", slurm.END}
+
+
+def test_a_later_node_passes_over_a_step_that_is_gone_because_the_script_has_ended(disk, monkeypatch):
+    (disk / "0.json").symlink_to("gone")
+    (disk / slurm.END).touch()
+    monkeypatch.setenv("EBB_SLURM_STEPS", str(disk))
+    monkeypatch.setenv("SLURM_NODEID", "1")
     assert srun_program.follow(deaf=False) == 0
 
 

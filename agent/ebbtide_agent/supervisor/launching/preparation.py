@@ -117,7 +117,7 @@ def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
     intent.checkpoint_dir.mkdir(exist_ok=True)
     intent.output_dir.mkdir(exist_ok=True)
     if intent.slurm and intent.num_nodes > 1:
-        steps_dir(intent).mkdir(exist_ok=True)
+        steps_dir(intent.job_dir, intent.attempt).mkdir(exist_ok=True)
     return checkpoint
 
 

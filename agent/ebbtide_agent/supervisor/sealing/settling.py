@@ -64,8 +64,7 @@ def settle(
     With `ends_steps`, first tell the attempt's other nodes that no `srun` will ask them for anything more.
     """
     if ends_steps:
-        with suppress(OSError):
-            (steps_dir(attempt) / slurm.END).touch()
+        _end_steps(steps_dir(attempt.job_dir, attempt.attempt))
     sealed = None
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
         with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
@@ -80,11 +79,21 @@ def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, An
     """Seal what an attempt wrote whose exit status is lost, and return the JSON of `SavedState`."""
     directory, left = Path(job_dir), LeftFiles.from_json(remains)
     if node_rank == 0:
+        _end_steps(steps_dir(directory, left.attempt))
         seal(directory, job_id, left, None)
     newest = checkpoints.newest_valid(directory, before_attempt=left.attempt + 1)
     if newest is None or newest.attempt != left.attempt:
         return asdict(SavedState())
     return asdict(SavedState(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
+
+
+def _end_steps(folder: Path) -> None:
+    """Remove what the script asked other nodes for, with its environment, and tell them that nothing more comes."""
+    with suppress(OSError):
+        for step in (*folder.glob("*.json"), *folder.glob(".*")):
+            step.unlink(missing_ok=True)
+    with suppress(OSError):
+        (folder / slurm.END).touch()
 
 
 def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None) -> Checkpoint | None:
