@@ -96,13 +96,14 @@ def _prepared(home: Path, backup: Backup, epoch: int, event: JournalRestored, no
 def _restore_vault(home: Path, backup: Backup, draft: Path) -> None:
     """Keep the present vault if it is sound, so that tokens that were revoked since the backup stay revoked.
 
-    Only the backup's environments are added, because jobs that have ended since the backup are unfinished again.
+    Only the backup's environments are added, because jobs that have ended since the backup are unfinished again. A
+    vault of another cluster is replaced.
     """
     present, old, new = home / VAULT_NAME, backup.path / VAULT_NAME, draft / VAULT_NAME
     if not old.exists():
         return
     shutil.copy2(old, new)
-    if not present.exists() or not _is_sound(present):
+    if not present.exists() or not _is_sound(present) or _is_of_another(home, draft):
         return
     with closing(sqlite3.connect(new)) as db, db:
         db.execute("DELETE FROM entries WHERE kind <> ?", (EntryKind.ENVIRONMENT.value,))
@@ -114,6 +115,14 @@ def _restore_vault(home: Path, backup: Backup, draft: Path) -> None:
 def _is_sound(path: Path) -> bool:
     try:
         return not damages(path)
+    except StoreError:
+        return False
+
+
+def _is_of_another(home: Path, draft: Path) -> bool:
+    """Return whether the present journal can be read, and is of another cluster than the draft's."""
+    try:
+        return SqliteJournal(home / JOURNAL_NAME).cluster_id != SqliteJournal(draft / JOURNAL_NAME).cluster_id
     except StoreError:
         return False
 
@@ -134,11 +143,14 @@ def _set_aside(home: Path, now: float) -> Path | None:
 
 
 def _switch(home: Path, draft: Path) -> None:
-    """Move the new files to the place of the old ones; until all are moved, no master starts there."""
+    """Move the new files to the place of the old ones; until all are moved, no master starts there.
+
+    The vault comes first: a restore that is done again takes it for that of the journal beside it.
+    """
     marker = home / RESTORING_NAME
     marker.touch(mode=0o600)
     sync(home)
-    for name in (JOURNAL_NAME, VAULT_NAME):
+    for name in (VAULT_NAME, JOURNAL_NAME):
         for side in SIDE_FILES:  # SQLite would take the old file's log for the new file's
             (home / f"{name}{side}").unlink(missing_ok=True)
         if (draft / name).exists():

@@ -35,6 +35,22 @@ def spoil(path: Path) -> None:
         file.write(b"\xff" * 4096)
 
 
+def die_after(moves: int, monkeypatch: pytest.MonkeyPatch, home: Path, backup: Path) -> None:
+    """Restore a backup to that home, and die once so many files are at their places."""
+    replace, left = Path.replace, [None] * moves
+
+    def dying(path: Path, target: Path) -> Path:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dying)
+        with pytest.raises(KeyboardInterrupt):
+            restoring.restore(home, backup)
+
+
 async def test_a_backup_beside_a_running_master_has_all_that_was_acknowledged(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         for _ in range(3):
@@ -179,6 +195,24 @@ class TestRestore:
             assert store.vault.read(EntryKind.TOKEN) == {"new": "made since"}
             assert store.vault.read(EntryKind.ENVIRONMENT) == {"1": "needed again", "2": "newer"}
 
+    @pytest.mark.parametrize("dies_after", [None, 0, 1])
+    def test_over_another_cluster_its_vault_is_replaced_also_by_a_restore_that_is_done_again(
+        self, tmp_path: Path, dies_after: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours, other = tmp_path / "ours", tmp_path / "other"
+        for home, whose in ((ours, "ours"), (other, "another's")):
+            home.mkdir()
+            with closing(SqliteStore(home / "journal.db")) as store:
+                store.vault.put(EntryKind.USER, {whose: "a user"}).result()
+                store.vault.put(EntryKind.ENVIRONMENT, {"1": whose}).result()
+        backup, _ = backups.take(ours)
+        if dies_after is not None:
+            die_after(dies_after, monkeypatch, other, backup.path)
+        restoring.restore(other, backup.path)
+        with closing(SqliteStore(other / "journal.db")) as store:
+            assert store.vault.read(EntryKind.USER) == {"ours": "a user"}
+            assert store.vault.read(EntryKind.ENVIRONMENT) == {"1": "ours"}
+
     @pytest.mark.parametrize("moves", [0, 1])
     async def test_a_restore_that_dies_on_its_way_keeps_masters_out_until_it_is_done_again(
         self, tmp_path: Path, moves: int, monkeypatch: pytest.MonkeyPatch
@@ -186,18 +220,7 @@ class TestRestore:
         await jobs_in(tmp_path, 1)
         backup, _ = backups.take(tmp_path)
         await jobs_in(tmp_path, 1)
-        replace, left = Path.replace, [None] * moves
-
-        def dying(path: Path, target: Path) -> Path:
-            if not left:
-                raise KeyboardInterrupt
-            left.pop()
-            return replace(path, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", dying)
-            with pytest.raises(KeyboardInterrupt):
-                restoring.restore(tmp_path, backup.path)
+        die_after(moves, monkeypatch, tmp_path, backup.path)
         with pytest.raises(StoreError, match="was not put back to the end"):
             SqliteStore(tmp_path / "journal.db")
         restoring.restore(tmp_path, backup.path)
