@@ -352,6 +352,7 @@ class Borrower:
         """Have the supply hear how its loans are."""
         up = {id for id, lent in self._lent.items() if lent.loan.was_up and not lent.over}
         self._supply.hear({id: self._facts(lent) for id, lent in self._lent.items()}, up, now)
+        self._supply.forget()
 
     def _facts(self, lent: _Lent) -> LenderFacts:
         if lent.over:

@@ -13,7 +13,7 @@ from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.settings import FILE, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.supplying.supplier import Supplier
-from ebbtide_core.supply.supply import BorrowedNode, LoanPhase, NodeSupply
+from ebbtide_core.supply.supply import REMEMBERED, BorrowedNode, LoanPhase, NodeSupply
 from ebbtide_protos.v1 import client_pb2
 
 from tests.client.scripted_master import ScriptedMaster, serving
@@ -35,11 +35,15 @@ class NeedyMaster(ScriptedMaster):
         self._note("InviteNode", request, context)
         return client_pb2.InviteNodeReply(address="localhost:1", secret="s", ca="")
 
+    def ConfirmDead(self, request: client_pb2.NodeRequest, context: grpc.ServicerContext) -> client_pb2.NodeReply:
+        self._note("ConfirmDead", request, context)
+        return client_pb2.NodeReply()
+
 
 class Counted:
-    """A supply with so many nodes up, and a Slurm whose commands are counted."""
+    """A supply with so many nodes up, and a Slurm whose commands are counted, and for which they run or have ended."""
 
-    def __init__(self, home: Path, master: NeedyMaster, nodes: int) -> None:
+    def __init__(self, home: Path, master: NeedyMaster, nodes: int, run: bool = True) -> None:
         (home / FILE).write_text('[supply.hpc]\nmax_nodes = 256\nbacklog = 256\ngpus_per_node = 2\ntime = "8h"\n')
         self.borrowing = read(home / FILE, "hpc")
         self.folder = SupplyFolder.of(Home(home), "hpc")
@@ -52,7 +56,7 @@ class Counted:
         known = NodeSupply("hpc", self.borrowing.settings, {loan.id: loan for loan in loans}, number=KNOWN)
         self.folder.save(facts_of(known))
         master.nodes += [client_pb2.Node(name=loan.id, state="up", labels={"supply": "hpc"}) for loan in loans]
-        states = ["RUNNING"] * nodes + ["COMPLETED"] * (KNOWN - nodes)
+        states = ["RUNNING" if run else "COMPLETED"] * nodes + ["COMPLETED"] * (KNOWN - nodes)
         listed = "\n".join(f"ebb-hpc-{number}|{number}|{state}|N/A|None" for number, state in enumerate(states))
         asked = f"sed -n 's/^sbatch .*\\/\\(hpc-[0-9]*\\)\\.sh$/ebb-\\1|9|PENDING|N\\/A|Priority/p' {self.log}"
         for name, does in (
@@ -116,3 +120,19 @@ def test_slurm_is_asked_though_the_clock_was_set_back(home: Path, needy: NeedyMa
     counted.now -= 3600.0
     counted.serve(counted.supplier(), 1)
     assert len(counted.at["squeue"]) == 2
+
+
+def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_and_removed(
+    home: Path, needy: NeedyMaster
+) -> None:
+    counted = Counted(home, needy, REMEMBERED + 10, run=False)
+    for node in needy.nodes:
+        node.state = "down"
+    names = {node.name for node in needy.nodes}
+    supplier = counted.supplier()
+    counted.serve(supplier, 1)
+    assert {request.node for request in needy.sent("ConfirmDead")} == names
+    assert {request.node for request in needy.sent("RemoveNode")} == names
+    needy.nodes.clear()
+    counted.serve(supplier, 1)
+    assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED

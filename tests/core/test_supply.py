@@ -309,6 +309,20 @@ def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:
     assert lab.supply.loans == {}
 
 
+def test_of_loans_that_have_ended_the_newest_are_remembered_and_those_whose_nodes_the_master_lists() -> None:
+    lab = Lab(most=2)
+    lab.asks(2)
+    for _ in range(REMEMBERED + 1):
+        [id] = lab.asks(2, LONGEST_PAUSE_S)
+        lab.supply.refused(id, "no", lab.now)
+    lab.hears(_1=OVER)
+    lab.supply.forget(["hpc-1"])
+    assert len(lab.supply.loans) == REMEMBERED + 1
+    assert "hpc-1" in lab.supply.loans
+    lab.supply.forget()
+    assert [*lab.supply.loans] == [f"hpc-{number}" for number in range(3, REMEMBERED + 3)]
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [((0,), "max_nodes"), ((257,), "max_nodes"), ((2, 3), "min_nodes"), ((2, -1), "min_nodes"), ((2, 0, 0), "backlog")],
@@ -365,6 +379,7 @@ class Lending(RuleBasedStateMachine):
     def is_heard(self, up: str) -> None:
         runs = [id for id, facts in self.lender.items() if facts.state is LenderState.RUNS]
         self.supply.hear(self.lender, None if up == "nobody knows" else runs if up == "all" else [], self.now)
+        self.supply.forget(runs)
         there = {id for id, facts in self.lender.items() if facts.state is not LenderState.OVER}
         assert there <= {loan.id for loan in self.supply.unfinished()}
 

@@ -89,6 +89,8 @@ class Supplier:
                         self.lender.call_off(id, self.supply.loans[id].job)
         for loan in self.supply.loans.values():
             self._tell(loan)
+        if nodes is not None:
+            self.supply.forget(nodes)
         self._note("supply", self._state(now))
         self._save()
 

@@ -33,7 +33,7 @@ AGAIN_S: Final = 60.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 1800.0
 REMEMBERED: Final = 50
-"""Ended loans that are kept to be shown."""
+"""Ended loans that are kept to be shown, beside those whose nodes the master still lists."""
 
 
 class LoanPhase(Enum):
@@ -200,7 +200,10 @@ class NodeSupply:
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
-        over = [loan.id for loan in self.loans.values() if loan.is_over]
+
+    def forget(self, listed: Collection[str] = ()) -> None:
+        """Forget the oldest loans that have ended, but none whose node is ``listed`` by the master."""
+        over = [loan.id for loan in self.loans.values() if loan.is_over and loan.id not in listed]
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
 
