@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -109,14 +109,16 @@ class Identities:
         await self.put_users({user.name: user})
 
     async def remove_user(self, name: str) -> int:
-        """Remove the user ``name`` and all its tokens, which prove nothing from now on; return how many there were."""
-        gone = [token.id for token in self.tokens_of(name)]
+        """Remove the user ``name`` and all its tokens, which prove nothing from now on; return how many there were.
+
+        The tokens go first: a master that is killed in between leaves none to whoever gets that name later.
+        """
+        gone, why = [token.id for token in self.tokens_of(name)], f"user {name} does not exist any more"
+        await self._revoke(gone, why)
         await _durable(self._vault.put(EntryKind.USER, {name: None}))
         self._users.pop(name, None)
         self.uses.forget_user(name)
-        self._end(lambda caller: caller.user == name, f"user {name} does not exist any more")
-        for id in gone:
-            await self.revoke(id)
+        self._end(lambda caller: caller.user == name, why)
         return len(gone)
 
     async def issue(self, user: str, now: float, expires: float | None = None, label: str = "") -> tuple[Token, str]:
@@ -130,12 +132,15 @@ class Identities:
 
     async def revoke(self, id: str) -> None:
         """Revoke the token ``id``, so that it proves no caller any more."""
-        await _durable(self._vault.put(EntryKind.TOKEN, {id: None}))
-        token = self._tokens.pop(id, None)
-        if token is not None:
-            self._tokens_of[token.user].pop(id)
-            self.uses.forget_token(id)
-        self._end(lambda caller: caller.token == id, "the token was revoked")
+        await self._revoke([id], "the token was revoked")
+
+    async def _revoke(self, ids: Collection[str], why: str) -> None:
+        await _durable(self._vault.put(EntryKind.TOKEN, dict.fromkeys(ids)))
+        for id in ids:
+            if (token := self._tokens.pop(id, None)) is not None:
+                self._tokens_of[token.user].pop(id)
+                self.uses.forget_token(id)
+        self._end(lambda caller: caller.token in ids, why)
 
     def _add(self, token: Token) -> None:
         self._tokens[token.id] = self._tokens_of.setdefault(token.user, {})[token.id] = token
