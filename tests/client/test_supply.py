@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import subprocess
 import threading
 import time
@@ -241,6 +242,24 @@ def test_a_loan_is_asked_for_or_refused(slurm: Slurm, tmp_path) -> None:
     assert slurm.ask("hpc-1", tmp_path / "invitation", kept=False) == "4711"
     program(tmp_path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(LenderRefusedError, match=r"^Batch job submission failed: Invalid account$"):
+        slurm.ask("hpc-1", tmp_path / "invitation", kept=False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Socket timed out on send/recv operation",
+        "Unable to contact slurm controller (connect failure)",
+        "Zero Bytes were transmitted or received",
+        "Communication connection failure",
+        "Message receive failure",
+        "Connection refused",
+        "Connection timed out",
+    ],
+)
+def test_a_request_on_whose_way_something_failed_is_not_refused(slurm: Slurm, tmp_path, said: str) -> None:
+    program(tmp_path, "sbatch", f"echo 'sbatch: error: Batch job submission failed: {said}' >&2; exit 1")
+    with pytest.raises(LenderAwayError, match=re.escape(said)):
         slurm.ask("hpc-1", tmp_path / "invitation", kept=False)
 
 

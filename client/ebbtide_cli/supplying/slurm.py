@@ -1,5 +1,6 @@
 """Borrow nodes from Slurm: each loan is a job there, with one step in which a pilot runs."""
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ _NEVER: Final = frozenset(
     }
 )
 """Reasons for waiting that time does not end."""
+_UNANSWERED: Final = re.compile(
+    r"timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Communication \w+ failure"
+    r"|Message (send|receive) failure|Connection (refused|reset)|controller in standby mode",
+    re.IGNORECASE,
+)
+"""What sbatch says where it does not know whether Slurm has taken the job."""
 
 
 class Slurm:
@@ -72,7 +79,8 @@ class Slurm:
         script.write_text(self.script(id, invitation, kept))
         done = self._run("sbatch", "--parsable", str(script))
         if done.returncode:
-            raise LenderRefusedError(_said(done.stderr) or f"sbatch ended with exit code {done.returncode}")
+            said = _said(done.stderr) or f"sbatch ended with exit code {done.returncode}"
+            raise LenderAwayError(said) if _UNANSWERED.search(said) else LenderRefusedError(said)
         return done.stdout.strip().partition(";")[0]
 
     def preview(self, id: str, invitation: Path) -> Iterator[str]:
