@@ -136,3 +136,22 @@ def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_a
     needy.nodes.clear()
     counted.serve(supplier, 1)
     assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED
+
+
+@pytest.mark.parametrize("amid", ["save", "remove_wishes"])
+def test_wishes_are_granted_once_though_the_supplier_is_killed_meanwhile(
+    home: Path, needy: NeedyMaster, monkeypatch: pytest.MonkeyPatch, amid: str
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    counted = Counted(home, needy, 1)
+    counted.folder.wish(do="add", nodes=3)
+    counted.folder.wish(do="pause")
+    with monkeypatch.context() as patch:
+        patch.setattr(SupplyFolder, amid, killed)
+        with pytest.raises(KeyboardInterrupt):
+            counted.serve(counted.supplier(), 1)
+    supplier = counted.supplier()
+    counted.serve(supplier, 1)
+    assert (supplier.supply.paused, supplier.supply.wanted, len(counted.at["sbatch"])) == (True, 2, 1)

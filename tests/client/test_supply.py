@@ -127,13 +127,14 @@ def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
         folder.load("hpc", SupplySettings(4))
 
 
-def test_wishes_are_taken_once_and_in_order(home: Home) -> None:
+def test_wishes_are_there_in_order_until_they_are_removed(home: Home) -> None:
     folder = SupplyFolder.of(home, "hpc")
     folder.wish(do="add", nodes=2)
     folder.wish(do="pause")
     (folder.path / "wishes" / "broken.json").write_text("{")
-    assert [wish["do"] for wish in folder.take_wishes()] == ["add", "pause"]
-    assert folder.take_wishes() == []
+    assert [wish and wish["do"] for wish in folder.wishes().values()] == ["add", "pause", None]
+    folder.remove_wishes(folder.wishes())
+    assert folder.wishes() == {}
 
 
 def test_only_one_supplier_serves_a_supply(home: Home) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from ebbtide_cli.home import Home, write_record
 
 _STATE: Final = "loans.json"
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(BorrowedNode))
-_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at", "looked_at")
+_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at", "looked_at", "granted")
 
 
 def facts_of(supply: NodeSupply) -> dict[str, Any]:
@@ -100,12 +100,16 @@ class SupplyFolder:
         self.make()
         write_record(self.path / "wishes" / f"{time.time_ns():020}-{secrets.token_hex(4)}.json", wish)
 
-    def take_wishes(self) -> list[dict[str, Any]]:
-        """Return the wishes that wait, the oldest first, and remove them."""
-        found = []
-        with suppress(FileNotFoundError):
-            for path in sorted((self.path / "wishes").glob("*.json")):
-                with suppress(ValueError):
-                    found.append(json.loads(path.read_text()))
-                path.unlink()
-        return [wish for wish in found if isinstance(wish, dict)]
+    def wishes(self) -> dict[str, Any]:
+        """Return the wishes that wait by their names, the oldest first; one that cannot be read is None."""
+        found = dict[str, Any]()
+        for path in sorted((self.path / "wishes").glob("*.json")):
+            found[path.name] = None
+            with suppress(OSError, ValueError):
+                found[path.name] = json.loads(path.read_text())
+        return found
+
+    def remove_wishes(self, names: Iterable[str]) -> None:
+        """Remove wishes, which were granted."""
+        for name in names:
+            (self.path / "wishes" / name).unlink(missing_ok=True)

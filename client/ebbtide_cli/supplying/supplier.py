@@ -75,8 +75,7 @@ class Supplier:
 
     def round(self, now: float) -> None:
         """Hear what is new, and do what follows."""
-        for wish in self.folder.take_wishes():
-            self._grant(wish)
+        self._grant_wishes()
         nodes = self._nodes()
         self._hear(nodes, now)
         for action in list(self.supply.decide(self._needed(nodes, now), now)):
@@ -197,7 +196,18 @@ class Supplier:
         reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=id, expires_s=INVITED_S))
         return self.folder.write_secret(f"{id}.invitation", encode(Invitation(reply.address, reply.secret, reply.ca)))
 
-    def _grant(self, wish: dict[str, object]) -> None:
+    def _grant_wishes(self) -> None:
+        """Grant each wish once, though the supplier may be killed before or after that is saved."""
+        wishes = self.folder.wishes()
+        for name, wish in wishes.items():
+            if name not in self.supply.granted:
+                self._grant(wish)
+        if wishes:
+            self.supply.granted = [*wishes]
+            self._save()
+            self.folder.remove_wishes(wishes)
+
+    def _grant(self, wish: object) -> None:
         match wish:
             case {"do": "pause"}:
                 self.supply.paused = True

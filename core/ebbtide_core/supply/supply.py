@@ -174,6 +174,8 @@ class NodeSupply:
     looked_at: float = 0.0
     """When the lender was asked about all loans last."""
     needed_at: float = 0.0
+    granted: list[str] = field(default_factory=list)
+    """The names of the wishes of users that were granted last."""
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
