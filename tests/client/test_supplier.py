@@ -39,6 +39,12 @@ class NeedyMaster(ScriptedMaster):
         self._note("ConfirmDead", request, context)
         return client_pb2.NodeReply()
 
+    def RevokeNode(
+        self, request: client_pb2.RevokeNodeRequest, context: grpc.ServicerContext
+    ) -> client_pb2.RevokeNodeReply:
+        self._note("RevokeNode", request, context)
+        return client_pb2.RevokeNodeReply()
+
 
 class Counted:
     """A supply with so many nodes up, and a Slurm whose commands are counted, and for which they run or have ended."""
@@ -134,7 +140,7 @@ def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_a
     assert {request.node for request in needy.sent("ConfirmDead")} == names
     assert {request.node for request in needy.sent("RemoveNode")} == names
     needy.nodes.clear()
-    counted.serve(supplier, 1)
+    counted.serve(supplier, 5)
     assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED
 
 
@@ -155,3 +161,12 @@ def test_wishes_are_granted_once_though_the_supplier_is_killed_meanwhile(
     supplier = counted.supplier()
     counted.serve(supplier, 1)
     assert (supplier.supply.paused, supplier.supply.wanted, len(counted.at["sbatch"])) == (True, 2, 1)
+
+
+def test_the_invitation_of_a_loan_that_ends_before_its_node_came_is_withdrawn(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 1, run=False)
+    (home / "bin" / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Invalid account' >&2\nexit 1\n")
+    counted.serve(counted.supplier(), 12)
+    invited = [request.node for request in needy.sent("InviteNode")]
+    assert len(invited) > 1
+    assert [request.node for request in needy.sent("RevokeNode")] == invited

@@ -88,7 +88,10 @@ class Supplier:
                         self.lender.call_off(id, self.supply.loans[id].job)
         for loan in self.supply.loans.values():
             self._tell(loan)
-        if nodes is not None:
+        if nodes is not None and now - self._left_at >= DEMAND_S:
+            self._left_at = now
+            self._take_leave(nodes)
+            self._withdraw_invitations()
             self.supply.forget(nodes)
         self._note("supply", self._state(now))
         self._save()
@@ -122,9 +125,6 @@ class Supplier:
                 self.supply.hear(self.lender.look(), up, now, silent)
                 self._note("lender", "")
                 self._pass_on_ends(nodes or {}, now)
-        if nodes and now - self._left_at >= DEMAND_S:
-            self._left_at = now
-            self._take_leave(nodes)
 
     def _pass_on_ends(self, nodes: dict[str, client_pb2.Node], now: float) -> None:
         """Tell the master which nodes end earlier than they know, because the lender has moved their ends."""
@@ -150,6 +150,14 @@ class Supplier:
                     ask(stub.ConfirmDead, request)
                 ask(stub.RemoveNode, request)
                 self.say(f"{name}: forgotten")
+
+    def _withdraw_invitations(self) -> None:
+        """Have the master forget the invitations of loans that have ended before their nodes came."""
+        for loan in self.supply.loans.values():
+            if loan.is_over and loan.invited and not loan.was_up:
+                loan.invited = False
+                with suppress(Failure), connected(self.master) as stub:  # it has expired, or was used after all
+                    ask(stub.RevokeNode, client_pb2.RevokeNodeRequest(node=loan.id))
 
     def _needed(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> int | None:
         """Return how many more nodes are needed; None if that is not known."""
@@ -184,6 +192,7 @@ class Supplier:
         try:
             with connected(self.master) as stub:
                 invitation = self._invitation(stub, loan.id)
+            loan.invited = True
             job = self.lender.ask(loan.id, invitation, loan.kept)
         except LenderAwayError as error:
             self.supply.unanswered(str(error), now)

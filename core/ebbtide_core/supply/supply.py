@@ -97,7 +97,7 @@ class BorrowedNode:
     It is in its phase since Unix time ``since``. ``job`` is the lender's name for it, empty until that is known;
     ``reason`` says why it waits or how it ended. A ``kept`` one is not given back when it is idle; an ``added`` one was
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
-    says that no process of it is left.
+    says that no process of it is left, ``invited`` that an invitation was made for its node.
     """
 
     id: str
@@ -113,6 +113,7 @@ class BorrowedNode:
     called_off: str = ""
     called_at: float = 0.0
     proved: bool = False
+    invited: bool = False
 
     @property
     def is_over(self) -> bool:
