@@ -125,16 +125,33 @@ def test_a_pod_of_somebody_else_is_left_alone(cluster, tmp_path):
     assert lender(tmp_path).look() == {}
 
 
-def test_a_secret_that_is_refused_takes_its_pod_along(cluster, tmp_path):
+@pytest.mark.parametrize(("status", "error"), [(403, LenderRefusedError), (503, LenderAwayError)])
+def test_a_secret_that_is_not_made_takes_its_pod_along(cluster, tmp_path, status, error):
     def broken(method: str, path: str) -> None:
         if path.endswith("/secrets"):
-            raise RefusedError(403, "secrets is forbidden")
+            raise RefusedError(status, "no secrets")
 
     cluster.broken = broken
     made = lender(tmp_path)
-    with pytest.raises(LenderRefusedError, match="secrets is forbidden"):
+    with pytest.raises(error, match="no secrets"):
         asked(made, tmp_path)
     assert "deletionTimestamp" in cluster.pods["ebb-k8s-1"]["metadata"]
+
+
+def test_a_pod_whose_secret_was_not_made_because_the_api_went_away_gets_it_when_it_is_back(cluster, tmp_path):
+    def broken(method: str, path: str) -> None:
+        if cluster.pods:
+            raise RefusedError(503, "away")
+
+    cluster.broken = broken
+    made, invitation = lender(tmp_path), tmp_path / "k8s-1.invitation"
+    invitation.write_text("the invitation")
+    with pytest.raises(LenderAwayError):
+        made.ask("k8s-1", invitation, False)
+    cluster.broken = lambda method, path: None
+    assert made.look()["k8s-1"].state is LenderState.WAITS
+    assert cluster.secrets["ebb-k8s-1"]["stringData"]["invitation"] == "the invitation"
+    assert not invitation.exists()
 
 
 @pytest.mark.parametrize(

@@ -170,13 +170,7 @@ class Kubernetes:
         """
         text = invitation.read_text()
         uid = self._create_pod(id, kept)
-        try:
-            self._request(
-                self._api.create_namespaced_secret, self._namespace, self.secret(id, text, uid), fine=_CONFLICT
-            )
-        except LenderRefusedError:
-            self.call_off(id, uid)
-            raise
+        self._create_secret(id, uid, text)
         invitation.unlink()
         return uid
 
@@ -188,10 +182,28 @@ class Kubernetes:
                 raise LenderRefusedError(f"there is another pod {_name_of(id)} in namespace {self._namespace}")
         return str(there["metadata"]["uid"])
 
+    def _create_secret(self, id: str, uid: str, invitation: str) -> None:
+        """Make the secret of a pod; call the pod off if that fails, since it holds its GPUs and could not start."""
+        try:
+            self._request(
+                self._api.create_namespaced_secret, self._namespace, self.secret(id, invitation, uid), fine=_CONFLICT
+            )
+        except (LenderRefusedError, LenderAwayError):
+            with suppress(LenderAwayError):
+                self.call_off(id, uid)
+            raise
+
+    def _complete(self, id: str, uid: str) -> None:
+        """Make the secret of a pod that waits, if its invitation is left from a request that broke off."""
+        invitation = self._folder / f"{id}.invitation"
+        with suppress(LenderRefusedError, LenderAwayError, FileNotFoundError):
+            self._create_secret(id, uid, invitation.read_text())
+            invitation.unlink()
+
     def look(self) -> dict[str, LenderFacts]:
         """Return all loans that Kubernetes knows, by their ids; one call. Raises LenderAwayError.
 
-        A pod whose end was returned by an earlier call is removed.
+        A pod whose end was returned by an earlier call is removed, and one that lacks its secret gets it.
         """
         try:
             answer = self._request(
@@ -205,6 +217,8 @@ class Kubernetes:
             if pod["metadata"]["name"] != _name_of(id) or not self._is_ours(id):
                 continue  # somebody else's, whatever its labels say
             found[id] = facts = facts_of(pod, self._borrowing.time_s, time.time())
+            if facts.state is LenderState.WAITS and "deletionTimestamp" not in pod["metadata"]:
+                self._complete(id, facts.job)
             if facts.state is not LenderState.OVER:
                 continue
             if facts.job in self._noted:
