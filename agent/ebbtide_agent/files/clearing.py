@@ -85,13 +85,16 @@ def names_in(folder: str) -> list[str]:
         return []
 
 
-def size(folder: str) -> int:
-    """Return the bytes on disk of the regular files in the tree, each counted once. Raises OSError.
+def size(folder: str, *prefixes: str) -> int:
+    """Return the bytes on disk of the regular files in those of the folder's directories that have such a prefix.
 
-    A file that vanishes meanwhile does not count.
+    Each file is counted once, and one that vanishes meanwhile is not counted. Raises OSError.
     """
     seen: dict[tuple[int, int], int] = {}
     for place in trees.walk(Path(folder), changing=True):
+        if not place.path:
+            place.folders[:] = [name for name in place.folders if name.startswith(prefixes)]
+            continue
         for name in place.files:
             with suppress(FileNotFoundError):
                 found = os.stat(name, dir_fd=place.descriptor, follow_symlinks=False)

@@ -42,7 +42,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """What a job has in the checkpoint root. `ended_ago_s` is None for a job that may go on or is not known."""
+    """What a job's attempts have left. `ended_ago_s` is None for a job that may go on or is not known."""
 
     bytes: int
     ended_ago_s: float | None = None
@@ -162,11 +162,11 @@ class KnowsCluster(Protocol):
 
 
 async def _sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes that each job's directory takes; 0 for a directory that cannot be read."""
+    """Return the bytes that the attempts of each job take; 0 for a directory that cannot be read."""
     sizes: dict[str, int] = {}
     for job in await _folders_in(folder):
         if is_job_id(job):
-            answer = await _asked(size, folder / job)
+            answer = await _asked(size, folder / job, *_PARTS)
             sizes[job] = 0 if isinstance(answer, NoAnswer) else answer
     return sizes
 
@@ -180,10 +180,10 @@ async def _listed(task: Callable[[str], list[str]], folder: Path) -> list[str]:
     return [] if isinstance(answer, NoAnswer) else answer
 
 
-async def _asked(task: Callable[[str], T], path: Path) -> T | NoAnswer:
+async def _asked(task: Callable[..., T], path: Path, *rest: str) -> T | NoAnswer:
     """Return what the task says of a path that jobs have made; log why if no answer comes."""
     try:
-        answer = await ask(task, str(path), account=None, within_s=ANSWER_S)
+        answer = await ask(task, str(path), *rest, account=None, within_s=ANSWER_S)
     except OSError as error:
         answer = NoAnswer(str(error))
     if isinstance(answer, NoAnswer):

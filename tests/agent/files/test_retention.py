@@ -124,6 +124,15 @@ def test_under_a_quota_nothing_goes_of_jobs_that_the_master_does_not_call_finish
     assert not gone.exists()
 
 
+def test_what_a_job_puts_into_its_output_does_not_count_towards_the_quota(tmp_path: Path) -> None:
+    kept = [checkpoint(tmp_path / "root", job) for job in ("1", "2")]
+    output = tmp_path / "root" / CLUSTER / "1" / "output"
+    output.mkdir()
+    (output / "results.bin").write_bytes(b"x" * 1_000_000)
+    assert tidy(tmp_path, Master(job1=2.0, job2=1.0), Retention(quota_bytes=500_000)) == []
+    assert all(folder.exists() for folder in kept)
+
+
 def test_while_the_master_is_away_nothing_goes(tmp_path: Path) -> None:
     kept = checkpoint(tmp_path / "root", "1")
     with pytest.raises(Unanswered):
