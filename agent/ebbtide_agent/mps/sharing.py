@@ -135,6 +135,8 @@ class GpuSharing:
         part = _part_of(intent)
         if part is not None and intent.sharing:
             self._gpu(part.uuid).modes[intent.job_id, intent.attempt] = SharingMode(intent.sharing)
+        elif part is None:
+            self._keep_servers_away(intent)
 
     def watch(self) -> None:
         """Watch the daemons that were taken over, once all attempts that use them are counted."""
@@ -168,6 +170,7 @@ class GpuSharing:
                     return await self._share(intent, part)
                 for held in intent.gpus:
                     await self._vacate(held.uuid)
+                self._keep_servers_away(intent)
                 return intent
         except TimeoutError:
             raise NotShared(f"the MPS server that was on its GPU does not end ({_PATIENCE_S:g} s)") from None
@@ -221,6 +224,11 @@ class GpuSharing:
         while gpu is not None and gpu.daemon is not None and (gpu.trouble or not gpu.modes):
             gpu.changed.set()
             await asyncio.sleep(_PAUSE_S)
+
+    def _keep_servers_away(self, intent: Intent) -> None:
+        """Have no server started on the whole GPUs of a job that swaps, also while it is swapped out of them."""
+        for held in intent.gpus if intent.swaps else ():
+            self._gpu(held.uuid).modes[intent.job_id, intent.attempt] = SharingMode.TIME_SLICING
 
     async def _share(self, intent: Intent, part: Part) -> Intent:
         gpu = self._gpu(part.uuid)

@@ -277,3 +277,15 @@ async def test_a_job_that_swaps_is_no_client_and_keeps_others_from_it(world, pla
         assert (swap.sharing, beside.sharing) == ("time-slicing", "time-slicing")
         assert lab.node.log("1") == f"{place}/node/mps/none\n"
         assert lab.daemon is None
+
+
+async def test_no_server_starts_on_the_whole_gpu_of_a_job_that_swaps_also_after_a_restart_of_the_agent(world, place):
+    async with world(leave=True) as lab:
+        swap = await lab.other("1", suspend=job_pb2.SUSPEND_MODE_SWAP, gpus=part(1, 1))
+        assert (swap.sharing, (await lab.other("2")).sharing) == ("", "time-slicing")
+        await lab.node.stop(0.0, "2")
+    async with world() as later:
+        assert (await later.other("3")).sharing == "time-slicing"
+        await later.node.stop(0.0, "1")
+        await later.node.stop(0.0, "3")
+        assert (await later.client("4")).sharing == "mps"
