@@ -34,8 +34,10 @@ _BUFFER_BYTES = 256 * 1024
 _OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
+_COPY = "-copy"
 _DRAFTS = (".step-", ".attempt-")
-_DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-[0-9a-f]+")  # with the pid of the process that fills it
+# A save's draft has the pid of the process that fills it; a copy's has none.
+_DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-(?:[0-9a-f]+|copy)")
 
 
 class InvalidCheckpoint(Exception):
@@ -146,7 +148,14 @@ def listed(path: Path) -> tuple[File, ...]:
 
 def copy_of(path: Path) -> Path:
     """Return where a copy that is to be the checkpoint `path` is made: beside it, never taken for a checkpoint."""
-    return path.with_name(f".{path.name}-copy")
+    return path.with_name(f".{path.name}{_COPY}")
+
+
+def remove_other_copies(job_dir: Path, kept: Path) -> None:
+    """Remove the unfinished copies in the job's directory, except `kept`, which may be gone on with."""
+    for path, _ in _drafts(job_dir):
+        if path.name.endswith(_COPY) and path != kept:
+            _discard(path)
 
 
 def publish_copy(path: Path) -> Checkpoint:
@@ -246,17 +255,20 @@ def retain(job_dir: Path, keep: int = 2, *, trusted: Collection[Path] = ()) -> l
 
 
 def remove_drafts(attempt_dir: Path) -> None:
-    """Remove the drafts that interrupted saves and removals of this job left; published checkpoints are not touched.
+    """Remove the drafts that interrupted saves, copies and removals of this job left, and no published checkpoint.
 
     Call it from the attempt that owns `attempt_dir`, on its first node. Drafts of earlier attempts have no owner any
     more, because an attempt starts only when the one before is dead. A draft of this attempt has no owner if the
     process that began it is dead.
     """
-    job_dir = attempt_dir.parent
+    for path, match in _drafts(attempt_dir.parent):
+        if not (path.parent == attempt_dir and match[1] and _is_alive(int(match[1]))):
+            _discard(path)
+
+
+def _drafts(job_dir: Path) -> Iterator[tuple[Path, re.Match[str]]]:
     for parent in (job_dir, *(path for _, path in _attempts(job_dir))):
-        for path, match in _subdirectories(parent, _DRAFT):
-            if not (parent == attempt_dir and match[1] and _is_alive(int(match[1]))):
-                _discard(path)
+        yield from _subdirectories(parent, _DRAFT)
 
 
 def _is_alive(pid: int) -> bool:

@@ -307,7 +307,7 @@ def test_retain_checks_sizes_even_of_what_the_caller_trusts(tmp_path: Path) -> N
     assert checkpoints.retain(tmp_path, trusted=[*paths, good]) == [paths[0]]
 
 
-def test_unfinished_saves_are_removed_unless_their_process_lives(tmp_path: Path) -> None:
+def test_unfinished_saves_and_copies_are_removed_unless_their_process_lives(tmp_path: Path) -> None:
     kept = [publish(tmp_path, 1, 10).path, publish(tmp_path, 2, 20).path]
     with subprocess.Popen(["true"]) as ended:
         pass
@@ -315,7 +315,8 @@ def test_unfinished_saves_are_removed_unless_their_process_lives(tmp_path: Path)
     of_dead_process = tmp_path / "attempt-2" / f".step-000000000021-{ended.pid}-00c0ffee"
     running = tmp_path / "attempt-2" / f".step-000000000021-{os.getpid()}-00c0ffee"
     removals = [tmp_path / ".attempt-0-12345678", tmp_path / "attempt-2" / ".step-000000000019.1-12345678"]
-    for draft in (of_earlier_attempt, of_dead_process, running, *removals):
+    copies = [tmp_path / ".attempt-0-copy", tmp_path / "attempt-1" / ".step-000000000011.1-copy"]
+    for draft in (of_earlier_attempt, of_dead_process, running, *removals, *copies):
         draft.mkdir()
         (draft / "half").write_text("half")
     checkpoints.remove_drafts(tmp_path / "attempt-2")

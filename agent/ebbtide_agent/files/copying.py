@@ -1,7 +1,8 @@
 """Copy a job's newest checkpoint from the node that has it, before an attempt starts here.
 
 The files go one by one into a draft beside their final place. If this agent or its node broke down half-way, the parts
-that arrived are kept. The draft is not taken for a checkpoint before every digest of its manifest matched.
+that arrived are kept until a copy of another checkpoint begins; if the disk is full, they are removed. The draft is not
+taken for a checkpoint before every digest of its manifest matched.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -76,9 +78,20 @@ class Copy:
         return name
 
     async def _bring(self, name: str, path: Path) -> None:
+        draft = checkpoints.copy_of(path)
+        await self._do(partial(checkpoints.remove_other_copies, self._job_dir, draft), READ_S)
         if await self._do(partial(_is_valid, path), READ_S):
             return
-        draft = checkpoints.copy_of(path)
+        try:
+            await self._fill(name, path, draft)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                with suppress(OSError):
+                    await self._do(partial(trees.remove, draft), READ_S)
+            raise
+
+    async def _fill(self, name: str, path: Path, draft: Path) -> None:
+        """Copy into the draft what it lacks, and publish it as `path`."""
         await self._do(partial(draft.mkdir, mode=0o700, parents=True, exist_ok=True))
         await self._bring_manifest(name, draft)
         files = await self._do(partial(checkpoints.listed, draft))

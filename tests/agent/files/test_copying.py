@@ -1,7 +1,9 @@
 """A checkpoint on its way to another node: whole, verified, bounded, and begun again where it broke off."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +161,32 @@ async def test_a_half_written_window_of_a_killed_agent_does_no_harm(two: Two) ->
     await two.bring()
     assert (path / "big.bin").read_bytes() == BIG
     assert not (path / "other.bin").exists()
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_copy_that_finds_no_room_leaves_the_room_that_it_took(
+    two: Two, monkeypatch: pytest.MonkeyPatch, full: int
+) -> None:
+    draft = checkpoints.copy_of(two.here / save(two.there).relative_to(two.there))
+
+    def append(out: object, data: bytes) -> None:
+        raise OSError(full, os.strerror(full))
+
+    monkeypatch.setattr(copying, "_append", append)
+    with pytest.raises(NotCopied, match=os.strerror(full)):
+        await two.bring()
+    assert draft.parent.exists()
+    assert not draft.exists()
+
+
+async def test_what_copies_of_other_checkpoints_left_goes_when_a_copy_begins(two: Two) -> None:
+    save(two.there)
+    left = [two.here / ".attempt-2-copy", two.here / "attempt-3" / ".step-000000000006-copy"]
+    for draft in left:
+        draft.mkdir(parents=True)
+        (draft / "big.bin").write_bytes(BIG)
+    await two.bring()
+    assert not any(draft.exists() for draft in left)
 
 
 async def test_one_that_is_here_already_is_not_copied_again(two: Two) -> None:

@@ -64,14 +64,16 @@ def test_the_longest_ended_go_first_and_unfinished_jobs_never(retention: Retenti
 
 def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_stays(tmp_path: Path) -> None:
     old, young = checkpoint(tmp_path / "root", "1"), checkpoint(tmp_path / "root", "2")
+    unfinished = tmp_path / "root" / CLUSTER / "1" / ".attempt-2-copy"
     output = tmp_path / "root" / CLUSTER / "1" / "output"
-    output.mkdir()
+    for folder in (unfinished, output):
+        folder.mkdir()
     for job in ("1", "2"):
         place = tmp_path / "node" / "attempts" / f"{job}.1"
         place.mkdir(parents=True)
         (place / "forgotten").touch()
     assert tidy(tmp_path, Master(job1=9 * DAY_S, job2=DAY_S), Retention(seconds=7 * DAY_S)) == ["1"]
-    assert (old.exists(), young.exists(), output.exists()) == (False, True, True)
+    assert [folder.exists() for folder in (old, unfinished, young, output)] == [False, False, True, True]
     assert [place.name for place in (tmp_path / "node" / "attempts").iterdir()] == ["2.1"]
 
 
