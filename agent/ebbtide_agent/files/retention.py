@@ -83,15 +83,19 @@ class RetentionTask:
     async def run(self, cluster_id: "KnowsCluster") -> NoReturn:
         """Tidy until cancelled. The cluster is read each time, because a node joins one when it first attaches."""
         removed = self._exchange.jobs_removed
+        clock = asyncio.get_running_loop().time
+        tidy_at = clock() + PERIOD_S
         while True:
-            soon = False
             with suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD_S):
-                    soon = await removed.wait()
+                async with asyncio.timeout_at(tidy_at):
+                    await removed.wait()
             removed.clear()
+            due = clock() >= tidy_at
+            if due:
+                tidy_at = clock() + PERIOD_S
             try:
                 await self.remove(cluster_id.cluster_id)
-                if not soon:
+                if due:
                     await self.tidy(cluster_id.cluster_id)
             except (Unanswered, Unreadable, OSError) as error:
                 log.warning("event=not-tidied reason=%r", str(error))

@@ -118,6 +118,28 @@ def test_what_users_have_removed_goes_as_soon_as_that_is_known_and_nothing_else(
     assert sorted(place.name for place in (tmp_path / "node" / "attempts").iterdir()) == ["1.2", "2.1"]
 
 
+def test_the_node_is_tidied_in_time_however_often_users_remove_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide_agent.files.retention.PERIOD_S", 0.5)
+    old = checkpoint(tmp_path / "root", "1")
+    master = Master(job1=9 * DAY_S)
+
+    class Cluster:
+        cluster_id = CLUSTER
+
+    async def told_again_and_again() -> None:
+        tidying = RetentionTask(tmp_path / "node", tmp_path / "root", master, Retention(seconds=DAY_S))
+        running = asyncio.create_task(tidying.run(Cluster()))
+        async with asyncio.timeout(30):
+            while old.exists():
+                master.jobs_removed.set()
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    asyncio.run(told_again_and_again())
+
+
 def test_under_a_quota_nothing_goes_of_jobs_that_the_master_does_not_call_finished(tmp_path: Path) -> None:
     kept = [checkpoint(tmp_path / "root", job) for job in ("1", "2")]
     gone = checkpoint(tmp_path / "root", "3")
