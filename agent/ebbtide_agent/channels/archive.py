@@ -1,7 +1,8 @@
 """Writes files of a job as a tar archive to standard output, in a process of its own so that reading blocks nothing.
 
 The request is one JSON object on standard input; the first line of the output says how many bytes of files follow, or
-what is wrong. Files that cannot be read are left out and named on standard error. It imports the standard library only.
+what is wrong. Files that cannot be read, or not to their end, are named on standard error. It imports the standard
+library only.
 """
 
 import itertools
@@ -93,14 +94,14 @@ def _send_archive(sources: Sequence[ArchiveSource], out: BinaryIO) -> None:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a file, a directory or a link. A file that grows is added up to its present size."""
+    """Add a file, a directory or a link. A file is added with its present size, whatever becomes of it meanwhile."""
     archive.inodes = {}  # type: ignore[attr-defined]  # add a file with two names twice: a reader may skip one
     try:
         file = _open(path) if stat.S_ISREG(os.lstat(path).st_mode) else None
         try:
             member = archive.gettarinfo(path, name, file) if file else archive.gettarinfo(path, name)
             if member is not None and (member.isreg() or member.isdir() or member.issym()):
-                archive.addfile(member, file)
+                archive.addfile(member, _Padded(path, file) if file else None)
             else:
                 sys.stderr.write(f"{path}: neither a file nor a directory nor a link\n")
         finally:
@@ -110,6 +111,27 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
         _complain(error)
     except FileNotFoundError:
         return  # deleted meanwhile
+
+
+class _Padded:
+    """Reads a file that has as many bytes as are asked for: zeros stand for what cannot be read of it any more."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self._has_ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        data = b""
+        if not self._has_ended:
+            try:
+                data, why = self._file.read(size), "it became shorter"
+            except OSError as error:
+                why = error.strerror or str(error)
+            self._has_ended = len(data) < size
+            if self._has_ended:
+                sys.stderr.write(f"{self._path}: its end, which is zeros in the copy: {why}\n")
+        return data.ljust(size, b"\0")
 
 
 def _open(path: Path) -> BinaryIO:
