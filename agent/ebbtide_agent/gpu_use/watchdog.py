@@ -31,6 +31,7 @@ NEARLY_FULL: Final = 0.05
 _NEWS: Final = 1.05  # a peak that grew by less than this factor is sent only when something else is
 _HURRY_S: Final = 0.5
 _NO_OVERRUN: Final = ("", 0, 0)
+_LIVE: Final = frozenset({agent_pb2.ATTEMPT_PHASE_RUNNING, agent_pb2.ATTEMPT_PHASE_SWAPPED})
 
 
 class WatchdogAttempts(Protocol):
@@ -75,10 +76,10 @@ class Watchdog:
 
     def look(self, readings: Readings, owners: Owners) -> None:
         """Take in readings, and the owners of the processes on those GPUs."""
-        running = self._running()
-        self._records = {key: self._records.get(key) or _AttemptUse({}) for key in running}
+        live = self._live()
+        self._records = {key: self._records.get(key) or _AttemptUse({}) for key in live}
         for uuid, reading in readings.items():
-            here = {key: given[uuid] for key, given in running.items() if uuid in given}
+            here = {key: given[uuid] for key, given in live.items() if uuid in given}
             if here:
                 self._look_at(reading, here, owners)
         for key, record in self._records.items():
@@ -92,9 +93,8 @@ class Watchdog:
             self._hurrying.cancel()
             await asyncio.gather(self._hurrying, return_exceptions=True)
 
-    def _running(self) -> dict[AttemptKey, dict[str, GpuAllocation]]:
-        running = agent_pb2.ATTEMPT_PHASE_RUNNING
-        keys = [(status.job_id, status.attempt) for status in self._attempts.statuses() if status.phase == running]
+    def _live(self) -> dict[AttemptKey, dict[str, GpuAllocation]]:
+        keys = [(status.job_id, status.attempt) for status in self._attempts.statuses() if status.phase in _LIVE]
         return {key: {gpu.uuid: gpu for gpu in self._attempts.allocation(*key)} for key in keys}
 
     async def _hurry(self) -> None:

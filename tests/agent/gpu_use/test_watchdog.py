@@ -32,12 +32,16 @@ def reading(*processes, used=None, uuid="GPU-0"):
 class Attempts:
     def __init__(self):
         self.given = {ONE: (part(),), TWO: (part(),)}
+        self.swapped = set()
         self.noted = {}
         self.told = []
 
     def statuses(self):
-        phase = agent_pb2.ATTEMPT_PHASE_RUNNING
-        return [agent_pb2.AttemptStatus(job_id=job, attempt=attempt, phase=phase) for job, attempt in self.given]
+        running, swapped = agent_pb2.ATTEMPT_PHASE_RUNNING, agent_pb2.ATTEMPT_PHASE_SWAPPED
+        return [
+            agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=swapped if key in self.swapped else running)
+            for key in self.given
+        ]
 
     def allocation(self, job_id, attempt):
         return self.given[job_id, attempt]
@@ -166,6 +170,22 @@ async def test_a_peak_is_told_when_it_grew_by_more_than_a_twentieth_and_the_last
         look(watchdog, reading((11, int(used * GIB))))
     assert [round(peak, 2) for _, peak in attempts.told] == [1.0, 1.06]
     assert round(attempts.noted[ONE].gpu_mem_peak_bytes / GIB, 2) == 1.07
+
+
+async def test_the_peak_outlasts_a_swap(attempts, watchdog):
+    look(watchdog, reading((11, 5 * GIB)))
+    attempts.swapped.add(ONE)
+    look(watchdog, reading((21, 2 * GIB)))
+    attempts.swapped.clear()
+    look(watchdog, reading((11, 3 * GIB), (21, 2 * GIB)))
+    assert attempts.noted[ONE].gpu_mem_peak_bytes == 5 * GIB
+
+
+async def test_who_is_swapped_out_uses_too_much_no_more(attempts, watchdog):
+    look(watchdog, reading((11, 9 * GIB)), times=SAMPLES)
+    attempts.swapped.add(ONE)
+    look(watchdog, reading())
+    assert overrun(attempts) == ("", 0, 0)
 
 
 async def test_the_peak_of_several_gpus_is_that_of_one(attempts, watchdog):
