@@ -249,6 +249,15 @@ async def test_too_large_a_body_is_refused_unread(tmp_path, monkeypatch):
         assert (await ann.ask("POST", "/jobs", {}, content_length="", transfer_encoding="chunked")).status == 413
 
 
+async def test_a_body_that_says_two_lengths_is_refused_unread_without_a_session_too(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        body = b"9c40\r\n" + b" " * 0x9C40 + b"\r\n0\r\n\r\n"
+        lengths = {"content_length": "5", "transfer_encoding": "chunked"}
+        _, writer, status, _ = await stage.visitor().send("POST", "/login/token", body, **lengths)
+        writer.close()
+        assert status == 413
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
