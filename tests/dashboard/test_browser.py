@@ -235,6 +235,27 @@ def test_several_jobs_are_held_and_cancelled_at_once(cluster, page):
     assert "q=many" in page.url
 
 
+def test_what_a_filter_hides_of_an_array_is_told_before_all_of_it_is_cancelled(cluster, page):
+    array = submit(cluster, "--gpus", "1", "--array", "0-2", name="sweep")
+    for task in (0, 1):
+        cluster.wait_for_step(f"{array}.{task}", 2)
+    page.goto(at(cluster, f"/queue?q={array}.2"))
+    row = page.locator("tbody tr").filter(has_text="sweep")
+    row.get_by_text("array, 1 of 3 tasks").wait_for()
+    row.locator("input").check()
+    bulk, dialog = page.get_by_role("group", name="Change the chosen jobs"), page.get_by_role("dialog")
+    for verb in ("Suspend", "Cancel"):
+        bulk.get_by_role("button", name=verb).click()
+        assert dialog.get_by_role("heading").inner_text() == f"{verb} 1 array?"
+        assert f"Array {array}: all 3 tasks, 2 of which run." in dialog.inner_text()
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+    bulk.get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Cancel").click()
+    for task in range(3):
+        cluster.wait_for_state(f"{array}.{task}", "CANCELLED")
+
+
 def test_changes_of_state_are_on_the_screen_without_a_reload(cluster, page):
     page.goto(at(cluster, "/queue"))
     page.evaluate("window.same = true")

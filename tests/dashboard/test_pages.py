@@ -386,6 +386,9 @@ def test_the_tasks_of_an_array_are_one_row():
     cells = WantedJobs().cells(picture, {})
     assert json.loads(cells["page"])["rows"] == ["5"]
     assert json.loads(cells["row:5"])["tasks"] == {"RUNNING": 2, "PENDING": 1}
+    for wanted in (WantedJobs(), WantedJobs(state="PENDING"), WantedJobs(tab="finished")):
+        row = json.loads(wanted.cells(picture, {})["row:5"])
+        assert row["left"] == {"tasks": 3, "run": 2}, "whatever the filter shows of them"
 
 
 # --- the cluster ---

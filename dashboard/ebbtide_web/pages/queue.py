@@ -91,6 +91,7 @@ class WantedJobs:
         """Return a cell for each row, one with their order, and one with the choices of the filters."""
         places = {id: place for queue in picture.queues.values() for place, id in enumerate(queue.job_ids, 1)}
         tabs = Counter(_tab(job) for job in picture.jobs.values())
+        of_arrays = Counter((job.array, _tab(job)) for job in picture.jobs.values() if job.array)
         of_tab = [job for job in picture.jobs.values() if _is_of(job, self.tab)]
         found = [job for job in of_tab if _matches(job, self)]
         lines = _ordered(_folded(found, places), self)
@@ -111,7 +112,8 @@ class WantedJobs:
             "facets": encoded(_facets(of_tab)),
         }  # fmt: skip
         for line in shown:
-            told[f"row:{_id(line)}"] = encoded(_row(line) | {"forecast": forecasts.get(line.first.job_id)})
+            rest = {"forecast": forecasts.get(line.first.job_id), "left": _left(line, of_arrays)}
+            told[f"row:{_id(line)}"] = encoded(_row(line) | rest)
         return told
 
 
@@ -204,6 +206,14 @@ def _number(job: client_pb2.BoardJob) -> float:
 
 def _id(line: _QueueRow) -> str:
     return line.first.array or line.first.job_id
+
+
+def _left(line: _QueueRow, of_arrays: Mapping[tuple[str, str], int]) -> dict[str, int] | None:
+    """Return how many tasks of an array are not over, and how many of them run, whether or not they are wanted."""
+    if not (array := line.first.array):
+        return None
+    runs = of_arrays[array, "running"]
+    return {"tasks": of_arrays[array, "waiting"] + runs, "run": runs}
 
 
 def _row(line: _QueueRow) -> dict[str, Any]:

@@ -83,7 +83,7 @@ function updateRow(row, job, finished) {
   row.classList.toggle("chosen", row.check.checked);
   row.classList.toggle("unplaced", !finished && job.place === null);
   const [name, user, its, gpus, prio, times, place, start, why] = row.parts;
-  put(name, [job.name, job.many, job.tasks], () => [jobLink(job.id, [h("b", {}, job.id), " ", job.name || "(no name)"]), job.tasks ? h("span", { class: "dim small" }, ` array, ${plural(job.many, "task")}`) : null]);
+  put(name, [job.name, job.many, job.tasks, job.left, finished], () => [jobLink(job.id, [h("b", {}, job.id), " ", job.name || "(no name)"]), job.tasks ? h("span", { class: "dim small" }, ` array, ${!finished && job.left.tasks > job.many ? `${job.many} of ` : ""}${plural(finished ? job.many : job.left.tasks, "task")}`) : null]);
   put(user, job.user, () => job.user);
   put(its, [job.state, job.tasks, job.held], () => job.tasks ? Object.entries(job.tasks).map(([one, count]) => h("span", { class: "stack" }, state(one), ` ${count}`)) : [state(job.state), job.held && job.state === "PENDING" ? h("span", { class: "dim small" }, " held") : null]);
   put(gpus, job.gpus, () => job.gpus);
@@ -121,16 +121,29 @@ function showBulk() {
   for (const button of [...verbs, none]) whyNot(button, chosen.size ? "" : "No row is chosen.");
 }
 
+/** What is changed, in a title and in full: of an array all tasks that are not over, also those that are not shown. */
+function inWords(ids) {
+  const arrays = ids.map((id) => cells.get(`row:${id}`)).filter((row) => row?.tasks), jobs = ids.filter((id) => !cells.get(`row:${id}`)?.tasks);
+  const counts = [[jobs, "job"], [arrays, "array"]].filter(([some]) => some.length).map(([some, noun]) => plural(some.length, noun));
+  const of = ({ tasks, run }) => !tasks ? "all its tasks are over" : `all ${plural(tasks, "task")}${run ? `, ${run.toLocaleString("en")} of which run` : ", none of which runs"}`;
+  const full = jobs.length > 12 ? [`Jobs ${jobs.slice(0, 12).join(", ")} and ${jobs.length - 12} more.`] : jobs.length ? [`Job${jobs.length > 1 ? "s" : ""} ${jobs.join(", ")}.`] : [];
+  for (const { id, left } of arrays.slice(0, 12)) full.push(`Array ${id}: ${of(left)}.`);
+  if (arrays.length > 12) full.push(`All tasks of ${plural(arrays.length - 12, "more array")}.`);
+  return { title: counts.join(" and "), full, beyond: arrays.some(({ left, many }) => left.tasks > many) };
+}
+
 async function change(words, verb) {
-  const ids = [...chosen], fields = { verb, ids };
+  const ids = [...chosen], fields = { verb, ids }, { title, full, beyond } = inWords(ids);
   if (verb === "cancel") {
-    const sure = await ask({ verb: "Cancel", danger: true, title: `Cancel ${plural(ids.length, "job")}?`, follows: [
-      ids.length > 12 ? `Jobs ${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more.` : `Job${ids.length > 1 ? "s" : ""} ${ids.join(", ")}.`,
+    const sure = await ask({ verb: "Cancel", danger: true, title: `Cancel ${title}?`, follows: [...full,
       "Each gets its grace period to end, and does not come back: this cannot be undone."] });
+    if (!sure) return;
+  } else if (beyond && verb !== "priority") {
+    const sure = await ask({ verb: words, title: `${words} ${title}?`, follows: [...full, "Some of these tasks are not shown here."] });
     if (!sure) return;
   }
   if (verb === "priority") {
-    const found = await ask({ verb: "Priority", title: `Give ${plural(ids.length, "job")} another priority`, follows: ["1 is the most urgent, 99 the least. It counts from the next decision on."],
+    const found = await ask({ verb: "Priority", title: `Give ${title} another priority`, follows: [...(beyond ? full : []), "1 is the most urgent, 99 the least. It counts from the next decision on."],
       fields: [h("label", {}, "Priority ", h("input", { name: "priority", type: "number", min: 1, max: 99, value: 42, required: true }))] });
     if (!found) return;
     fields.priority = Number(found.priority);
