@@ -218,13 +218,16 @@ export function setAway(found) {
     It is left while the page is hidden, unless `whileHidden` says that something ends when nobody reads. */
 export function stream(path, handlers, { whileHidden = false } = {}) {
   let source = null, timer = 0, over = false;
+  const isClosed = () => !source || source.readyState === EventSource.CLOSED;
+  const isWanted = () => !over && (whileHidden || !document.hidden);
   const open = () => {
+    source?.close();
     source = new EventSource(`${base}${path}`);
     source.onopen = () => { if (away?.dashboard) setAway(null); handlers.open?.(); };
     source.onerror = () => {
       if (over) return;
       if (!away) setAway({ since: lastHeard, dashboard: true, words: "" });
-      if (source.readyState === EventSource.CLOSED) { timer = setTimeout(again, 1500); }
+      if (isClosed()) timer = setTimeout(again, 1500);
     };
     for (const [name, handle] of Object.entries(handlers)) {
       if (name === "open") continue;
@@ -238,13 +241,17 @@ export function stream(path, handlers, { whileHidden = false } = {}) {
       const reply = await fetch(`${base}/me`, { headers: { accept: "application/json" } });
       if (reply.status === 401) return leave("your session is over");
     } catch { /* the dashboard is away */ }
-    if (!over) open();
+    if (isWanted() && isClosed()) open();
   };
-  const close = () => { over = true; clearTimeout(timer); source?.close(); };
-  const visible = () => { if (whileHidden) return; if (document.hidden) source?.close(); else if (!over && source?.readyState === EventSource.CLOSED) open(); };
-  document.addEventListener("visibilitychange", visible);
-  open();
-  return { close: () => { close(); document.removeEventListener("visibilitychange", visible); } };
+  const seen = () => {
+    clearTimeout(timer);
+    if (!isWanted()) source?.close();
+    else if (isClosed()) open();
+  };
+  const close = () => { over = true; clearTimeout(timer); document.removeEventListener("visibilitychange", seen); source?.close(); };
+  document.addEventListener("visibilitychange", seen);
+  seen();
+  return { close };
 }
 
 let loggingOut = false;

@@ -1,0 +1,75 @@
+"""What all pages share in the browser, held against streams that the test opens, fails and fills by hand."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ebbtide_web.answers import HERE
+
+from tests.dashboard.looking import watched
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+PAGE = """<!doctype html><meta name="base" content=""><body>
+<span id="live"><span></span><span>connecting</span></span><div id="banner" hidden></div><main></main>
+<script type="module">import * as app from "/static/app.js"; window.app = app;</script>"""
+BY_HAND = """
+window.sources = [];
+window.isHidden = false;
+Object.defineProperty(document, "hidden", { get: () => window.isHidden });
+window.show = (seen) => { window.isHidden = !seen; document.dispatchEvent(new Event("visibilitychange")); };
+window.EventSource = class extends EventTarget {
+  static CLOSED = 2;
+  constructor(url) { super(); this.url = url; this.readyState = 1; sources.push(this); }
+  close() { this.readyState = 2; }
+  fail(state) { this.readyState = state; this.onerror(); }
+  tell(name, found) { this.dispatchEvent(new MessageEvent(name, { data: JSON.stringify(found) })); }
+};
+window.opened = () => sources.filter((one) => one.readyState !== 2).length;
+"""
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """An empty page with the script that all pages share, a clock and streams that stand still."""
+    page = browser.new_page()
+    complaints = watched(page)
+    page.clock.install()
+    page.add_init_script(BY_HAND)
+    page.route("**/*", lambda route: route.fulfill(status=200, body=PAGE, content_type="text/html"))
+    page.route("**/me", lambda route: route.fulfill(status=200, body=json.dumps({"user": "ann"})))
+    page.route("**/static/app.js", lambda route: route.fulfill(path=HERE / "static" / "app.js"))
+    page.goto("http://127.0.0.1:1/")
+    page.wait_for_function("window.app")
+    yield page
+    assert complaints == []
+    page.close()
+
+
+def test_a_page_that_opens_in_the_background_has_no_stream_before_it_is_seen(page):
+    page.evaluate("show(false); app.stream('/stream/x', {})")
+    assert page.evaluate("sources.length") == 0
+    page.evaluate("show(true)")
+    assert page.evaluate("opened()") == 1
+
+
+def test_a_stream_that_ends_something_when_nobody_reads_is_open_in_the_background_too(page):
+    page.evaluate("show(false); app.stream('/stream/x', {}, { whileHidden: true })")
+    assert page.evaluate("opened()") == 1
+
+
+def test_a_page_that_was_left_while_its_stream_was_refused_has_one_stream_when_it_is_seen_again(page):
+    page.evaluate("app.stream('/stream/x', {}); sources[0].fail(2); show(false)")
+    page.clock.run_for(5000)
+    assert page.evaluate("opened()") == 0, "it is left alone while nobody sees it"
+    page.evaluate("show(true); sources.at(-1).fail(2); show(false); show(true)")
+    page.clock.run_for(5000)
+    page.evaluate("fetch('/me')")
+    assert page.evaluate("[sources.length, opened()]") == [3, 1]
+
+
+def test_a_stream_that_was_refused_is_opened_again_while_the_page_is_seen(page):
+    page.evaluate("app.stream('/stream/x', {}); sources[0].fail(2)")
+    page.clock.run_for(2000)
+    page.wait_for_function("opened() === 1")
