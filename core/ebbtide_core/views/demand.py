@@ -24,10 +24,14 @@ MOST_PASSES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The nodes on which ``jobs`` would start, which wait for as long as was asked."""
+    """The new nodes on which ``jobs`` would start, which wait for as long as was asked.
+
+    ``beside`` are the nodes that are there already and that these jobs need together with new ones.
+    """
 
     nodes: tuple[NodeId, ...]
     jobs: tuple[JobId, ...]
+    beside: tuple[NodeId, ...] = ()
 
 
 def copy_of(node: e.NodeRegistered, number: int) -> e.NodeRegistered:
@@ -60,7 +64,8 @@ def demand(cluster: "Cluster", nodes: Iterable[e.NodeRegistered], now: float, af
         found |= {event.job: event.allocation.node_ids for event in placed}
     jobs = cluster.state.jobs
     wanting = {id: on for id, on in found.items() if new.intersection(on) and jobs[id].waiting_s(now) >= after_s}
-    return Demand(tuple(sorted(new.intersection(*[set().union(*wanting.values())]))), tuple(sorted(wanting)))
+    used = set[NodeId]().union(*wanting.values())
+    return Demand(tuple(sorted(used & new)), tuple(sorted(wanting)), tuple(sorted(used - new)))
 
 
 def _fix_at_smallest(state: "ClusterState", job: Job, now: float) -> None:

@@ -1,6 +1,7 @@
 """Shows nodes, takes them out of service and puts them back, and takes in what operators know of silent nodes."""
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -125,11 +126,12 @@ class NodeService:
         _check_supply(request.supply)
         async with self._copies.turn(caller().user):
             found = await (await self._loop.ask(lambda cluster: self._count_in_a_copy(cluster, request, like)))
-        reply = client_pb2.DemandReply(why_not=f"not found out within {LONGEST_S:g} s")
+        reply, beside = client_pb2.DemandReply(why_not=f"not found out within {LONGEST_S:g} s"), list[str]()
         if found is not None:
-            reply = client_pb2.DemandReply.FromString(found)
+            said, beside = json.loads(found)
+            reply = client_pb2.DemandReply(**said)
         if request.supply.name:
-            self._supplies.note(like.pool, request.supply, reply.nodes, self._clock.now())
+            self._supplies.note(like.pool, request.supply, beside, self._clock.now())
         return reply
 
     def _count_in_a_copy(
@@ -142,8 +144,8 @@ class NodeService:
         def work() -> bytes:
             cluster.follow(None)
             found = demand(cluster, [copy_of(like, number) for number in range(request.nodes)], now, request.after_s)
-            reply = client_pb2.DemandReply(nodes=len(found.nodes), job_ids=found.jobs[:MOST_NAMED], at=now)
-            return reply.SerializeToString()
+            said = {"nodes": len(found.nodes), "job_ids": found.jobs[:MOST_NAMED], "at": now}
+            return json.dumps([said, found.beside]).encode()
 
         return self._copies.compute(work)
 

@@ -56,7 +56,7 @@ class Heartbeats:
         await self._loop.tell_if_any(lambda cluster: self._facts(cluster, node, readings, loan, heartbeat.leaving))
         if heartbeat.beat:
             now = self._clock.now()
-            wanted = session.lent and self._supplies.needs_all(session.hello.labels.get(SUPPLY_LABEL, ""), now)
+            wanted = session.lent and self._supplies.needs(node, session.hello.labels.get(SUPPLY_LABEL, ""), now)
             session.acknowledge(heartbeat.beat, now, wanted, self._every_s())
 
     def _facts(

@@ -1,6 +1,6 @@
 """Remembers what supplies have said of themselves, and whether jobs wait for more of their nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ class _Heard:
     pool: str
     at: float
     status: client_pb2.SupplyStatus
-    missing: int
+    beside: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -26,17 +26,17 @@ class HeardSupplies:
 
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
-    def note(self, pool: str, status: client_pb2.SupplyStatus, missing: int, now: float) -> None:
-        """Note how a supply is that borrows nodes for ``pool``, and how many more waiting jobs have a use for."""
+    def note(self, pool: str, status: client_pb2.SupplyStatus, beside: Iterable[str], now: float) -> None:
+        """Note how a supply is that borrows nodes for ``pool``, and which nodes jobs need ``beside`` those to come."""
         self._heard.pop(status.name, None)
-        self._heard[status.name] = _Heard(pool, now, status, missing)
+        self._heard[status.name] = _Heard(pool, now, status, frozenset(beside))
         while len(self._heard) > MOST:
             del self._heard[next(iter(self._heard))]
 
-    def needs_all(self, name: str, now: float) -> bool:
-        """Return whether a supply asks for more nodes, because jobs wait that none of those there can run alone."""
+    def needs(self, node: str, name: str, now: float) -> bool:
+        """Return whether a supply asks for more nodes, because jobs wait that need them and ``node`` together."""
         heard = self._heard.get(name)
-        return heard is not None and now - heard.at <= HEARD_S and heard.missing > 0 and not heard.status.not_asking
+        return heard is not None and now - heard.at <= HEARD_S and node in heard.beside and not heard.status.not_asking
 
     def of_pool(self, pool: str, now: float) -> Iterator[client_pb2.SupplyStatus]:
         """Yield the status of each supply of ``pool`` that was heard lately, by name."""

@@ -118,6 +118,15 @@ def test_a_job_on_several_nodes_asks_for_all_of_them(lab):
     assert wanted(lab, more(1)).nodes == ()
 
 
+@pytest.mark.parametrize(("nodes", "idle_gpus", "beside"), [(2, 4, (NodeId("lent"),)), (1, 3, ())])
+def test_a_node_that_is_there_is_needed_beside_new_ones_only_by_a_job_on_both(lab, nodes, idle_gpus, beside):
+    lab.running(4)
+    lab.tell(registration("lent", idle_gpus, checkpoint_root_id="shared"))
+    lab.submit(4 * nodes, nodes=nodes)
+    seen = wanted(lab, more(4))
+    assert (len(seen.nodes), seen.beside) == (1, beside)
+
+
 def test_a_node_that_ends_too_soon_for_a_job_is_of_no_use_to_it(lab):
     lab.running(4)
     lab.submit(1, time_limit_s=7200.0, suspend=SuspendMode.NONE)

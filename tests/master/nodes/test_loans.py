@@ -146,6 +146,22 @@ async def test_an_idle_node_hears_that_a_job_waits_for_it_and_for_others(
         assert (await agent.receive("heard")).wanted == wanted
 
 
+async def test_an_idle_node_that_the_waiting_jobs_cannot_use_is_not_kept_for_them(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        await master.running(await master.agent("n0"), 2)
+        hello = on_loan(3600.0, gpus=1, labels={"supply": "hpc"})
+        agent = master.connect(hello)
+        await agent.register()
+        await master.until_node("n1", "up")
+        await master.submit(2)
+        like = make_hello("new", labels={"supply": "hpc"})
+        like.loan.CopyFrom(hello.loan)
+        request = client_pb2.DemandRequest(like=like, nodes=1, supply=client_pb2.SupplyStatus(name="hpc"))
+        assert (await master.ask.CountDemand(request)).nodes == 1
+        await agent.send(heartbeat=agent_pb2.Heartbeat(beat=1, loan=hello.loan))
+        assert not (await agent.receive("heard")).wanted
+
+
 @pytest.mark.slow
 async def test_after_a_thousand_loans_the_nodes_that_are_there_are_listed_and_nothing_is_doubted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
