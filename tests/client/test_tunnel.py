@@ -1,11 +1,16 @@
 """A tunnel, and what serves over one, ends with its job."""
 
+import asyncio
 import os
+import socket
+import struct
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 from ebbtide_cli.channels import tunnel
+from ebbtide_protos.v1 import channel_pb2
 
 from tests.client.scripted_master import make_job
 
@@ -34,6 +39,34 @@ def test_a_tunnel_outlives_a_restart_of_the_master(ebb, master):
     master.changes["17"] = [make_job(state="RUNNING"), make_job(state="FAILED", reason="exit code 1", end_time=5.0)]
     master.dying = 2
     assert ebb("tunnel", "17", "8000").complaint == "job 17 FAILED (exit code 1): the tunnel is closed"
+
+
+def test_a_connection_that_its_program_resets_is_closed_at_the_job_too(monkeypatch):
+    class Silent:
+        async def frames(self):
+            await asyncio.Event().wait()
+            yield
+
+    async def reset():
+        opened, closed = asyncio.Event(), asyncio.Event()
+
+        @asynccontextmanager
+        async def channel(stub, want):
+            opened.set()
+            try:
+                yield Silent()
+            finally:
+                closed.set()
+
+        monkeypatch.setattr(tunnel, "open_channel_over", channel)
+        forwarding = tunnel._Forwarding(None, channel_pb2.OpenChannel(job_id="17"))
+        async with await asyncio.start_server(forwarding.forward, tunnel.LOOPBACK, 0) as server, asyncio.timeout(10):
+            with socket.create_connection(server.sockets[0].getsockname()) as program:
+                program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await opened.wait()
+            await closed.wait()
+
+    asyncio.run(reset())
 
 
 def test_tensorboard_ends_with_its_job(ebb, master):

@@ -103,18 +103,27 @@ class _Forwarding:
 
 
 async def _join(channel: ClientChannel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    feeding = asyncio.create_task(_feed(channel, reader))
+    """Pass on what comes from either end until the job's end is closed. Raises ConnectionError if this end is gone."""
+    feeding, receiving = asyncio.create_task(_feed(channel, reader)), asyncio.create_task(_receive(channel, writer))
     try:
-        async for frame in channel.frames():
-            if frame.data:
-                writer.write(frame.data)
-                await writer.drain()
-                await channel.done_with(len(frame.data))
-            elif frame.end and writer.can_write_eof():
-                writer.write_eof()
+        await asyncio.wait([feeding, receiving], return_when=asyncio.FIRST_COMPLETED)
+        if feeding.done():
+            feeding.result()
+        await receiving
     finally:
         feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
+        receiving.cancel()
+        await asyncio.gather(feeding, receiving, return_exceptions=True)
+
+
+async def _receive(channel: ClientChannel, writer: asyncio.StreamWriter) -> None:
+    async for frame in channel.frames():
+        if frame.data:
+            writer.write(frame.data)
+            await writer.drain()
+            await channel.done_with(len(frame.data))
+        elif frame.end and writer.can_write_eof():
+            writer.write_eof()
 
 
 async def _feed(channel: ClientChannel, reader: asyncio.StreamReader) -> None:
