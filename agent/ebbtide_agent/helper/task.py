@@ -3,6 +3,7 @@
 import math
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -114,6 +115,12 @@ class HelperTask(Generic[T]):
             return NoAnswer("no answer in time")
         found: T | NoAnswer = answer.read(self._inbox)
         return found
+
+    def wake(self) -> None:
+        """Continue the task's own process, which its user, or a swap, may have stopped."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.signal(signal.SIGCONT)
 
     def reap(self) -> None:
         """Reap the task's own process, which has answered, if it ends in a moment."""

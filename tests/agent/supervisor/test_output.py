@@ -1,9 +1,11 @@
 """Where what a job prints goes to, beside the node's own log."""
 
 import os
+import signal
 import sys
 
 import pytest
+from ebbtide_agent.supervisor.streams.output_file import OutputFile
 from ebbtide_agent.supervisor.streams.ranks_output import RanksOutput
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
@@ -133,6 +135,18 @@ async def test_the_file_grows_while_the_job_runs(agent, tmp_path):
         code = "import time; print('up', flush=True); time.sleep(60)"
         await node.launch(python(code), workdir=str(tmp_path), output="1.out")
         await node.until(lambda: _text(tmp_path / "1.out") == "up\n")
+
+
+def test_the_file_is_whole_though_what_writes_it_was_stopped_with_the_job(tmp_path):
+    log = tmp_path / "output.log"
+    log.write_text("x" * 3_000_000)  # more than the pipe takes
+    copy = OutputFile(log, tmp_path / "1.out")
+    copy.patience_s = 10.0
+    os.kill(copy._helper_task.pid, signal.SIGSTOP)
+    copy.look(final=True)
+    os.kill(copy._helper_task.pid, signal.SIGSTOP)
+    copy.close()
+    assert _text(tmp_path / "1.out") == log.read_text()
 
 
 async def test_a_job_whose_file_cannot_be_written_is_not_started_and_says_why(agent, tmp_path):

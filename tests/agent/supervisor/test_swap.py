@@ -52,8 +52,8 @@ class Gpu:
         (self.dir / "faults.json").write_text(json.dumps({"driver": calls}))
 
 
-async def start(node, gpu, code, line):
-    await node.launch(python(code), gpus=gpu.allocation(), gpu_mem_bytes=GIB)
+async def start(node, gpu, code, line, **options):
+    await node.launch(python(code), gpus=gpu.allocation(), gpu_mem_bytes=GIB, **options)
     return await node.running(line=line)
 
 
@@ -87,6 +87,19 @@ def test_an_attempt_leaves_its_gpu_stands_still_and_goes_on_where_it_was(disk, a
             await node.until(lambda: node.log().count("\n") > lines + 3)
             steps = [int(line.split()[1]) for line in node.log().splitlines()]
             assert steps == list(range(len(steps)))
+
+    asyncio.run(scenario())
+
+
+def test_the_file_of_a_job_that_ends_while_it_is_out_has_all_that_it_printed(disk, agent):
+    async def scenario():
+        gpu = Gpu(disk)
+        async with agent(fake_gpus=True) as node:
+            await start(node, gpu, COUNT, "step", output=str(disk / "1.out"))
+            await swap(node)
+            await out(node)
+            await node.stop(0.0)
+            assert (disk / "1.out").read_text() == node.log()
 
     asyncio.run(scenario())
 

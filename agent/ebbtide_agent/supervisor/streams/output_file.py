@@ -49,6 +49,8 @@ class OutputFile:
 
     def look(self, *, final: bool = False) -> bool:
         """Append what was printed since, and return whether there was anything. What the disk has no room for waits."""
+        if final:
+            self._helper_task.wake()
         grown, windows = False, 0
         while self._write(self.patience_s if final else 0.0) and self._read():
             grown, windows = True, windows + 1
@@ -59,6 +61,7 @@ class OutputFile:
     def close(self) -> None:
         """Close the pipe, and give the writing process `patience_s` seconds to finish."""
         os.close(self._pipe)
+        self._helper_task.wake()
         self._helper_task.deadline = time.monotonic() + self.patience_s
         with suppress(OSError):
             self._helper_task.wait()
