@@ -86,13 +86,14 @@ def names_in(folder: str) -> list[str]:
 
 
 def size(folder: str, *prefixes: str) -> int:
-    """Return the bytes on disk of the regular files in those of the folder's directories that have such a prefix.
+    """Return the bytes on disk of the regular files in the tree, each counted once. Raises OSError.
 
-    Each file is counted once, and one that vanishes meanwhile is not counted. Raises OSError.
+    With `prefixes`, only those of the folder's directories count whose names begin with one. A file that vanishes
+    meanwhile does not count.
     """
     seen: dict[tuple[int, int], int] = {}
     for place in trees.walk(Path(folder), changing=True):
-        if not place.path:
+        if prefixes and not place.path:
             place.folders[:] = [name for name in place.folders if name.startswith(prefixes)]
             continue
         for name in place.files:
