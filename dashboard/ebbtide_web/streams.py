@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 Events = AsyncGenerator[bytes, None]
 
 PING_S: Final = 15.0
-"""Seconds after which a stream without news says that it is there."""
+"""Seconds after which a stream without news says that it is there; a page gives it up after three times as many."""
 RETRY_S: Final = 0.5
-PING: Final = b": here\n\n"
-RETRY: Final = b"retry: 1000\n\n"
+PING: Final = event("here", "{}")
+BEGIN: Final = b"retry: 1000\n\n" + PING
 log = logging.getLogger(__name__)
 
 
@@ -95,7 +95,7 @@ def of_topic(session: Session, feed: SharedFeed, wanted: BoardTopic) -> EventStr
 async def _shared(session: Session, feed: SharedFeed, wanted: BoardTopic) -> Events:
     seen = 0
     with session.stream(), feed.viewed(wanted) as topic:
-        yield RETRY
+        yield BEGIN
         while (found := await before_end(session, topic.after(seen, PING_S))) is not None:
             seen, frame = found
             yield frame or PING
@@ -108,12 +108,12 @@ def again(session: Session, begin: Callable[[], Events], retry_s: float = RETRY_
     That is tried every ``retry_s`` seconds, until the session ends. Raises `NoRoomError`.
     """
     session.check_room()
-    return EventStream(_again(session, begin, retry_s))
+    return EventStream(_pinged(_again(session, begin, retry_s)))
 
 
 async def _again(session: Session, begin: Callable[[], Events], retry_s: float) -> Events:
     with session.stream():
-        yield RETRY
+        yield BEGIN
         while not session.ended.is_set():
             try:
                 async with aclosing(begin()) as events:
@@ -131,6 +131,22 @@ async def _again(session: Session, begin: Callable[[], Events], retry_s: float) 
                     return
                 await before_end(session, asyncio.sleep(2.0))
         yield over(session)
+
+
+async def _pinged(events: Events) -> Events:
+    """Yield the events, and that the stream is there whenever none has come for `PING_S`."""
+    async with aclosing(events):
+        while True:
+            coming = asyncio.ensure_future(next_of(events))
+            try:
+                while not (await asyncio.wait({coming}, timeout=PING_S))[0]:
+                    yield PING
+            finally:
+                coming.cancel()
+                await asyncio.wait({coming})
+            if (found := coming.result()) is None:
+                return
+            yield found
 
 
 async def changes(session: Session, name: str, ask: Callable[[], Awaitable[tuple[str, float]]]) -> Events:

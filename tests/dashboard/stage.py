@@ -51,7 +51,7 @@ class Events:
     raw: bytes = b""
 
     async def next(self) -> tuple[str, Any] | None:
-        """The next event, or None at the end."""
+        """The next event but those that say that the stream is there, or None at the end."""
         async with asyncio.timeout(DEADLINE_S):
             while b"\n\n" not in self.raw:
                 size = int((await self.reader.readline()).strip() or b"0", 16)
@@ -60,7 +60,7 @@ class Events:
                 self.raw += (await self.reader.readexactly(size + 2))[:-2]
         text, _, self.raw = self.raw.partition(b"\n\n")
         lines = dict(line.split(b": ", 1) for line in text.split(b"\n") if b": " in line)
-        if b"event" not in lines:
+        if lines.get(b"event", b"here") == b"here":
             return await self.next()
         self.seen.append((lines[b"event"].decode(), json.loads(lines[b"data"])))
         return self.seen[-1]

@@ -73,3 +73,27 @@ def test_a_stream_that_was_refused_is_opened_again_while_the_page_is_seen(page):
     page.evaluate("app.stream('/stream/x', {}); sources[0].fail(2)")
     page.clock.run_for(2000)
     page.wait_for_function("opened() === 1")
+
+
+def test_a_page_says_that_it_is_live_only_once_something_was_heard(page):
+    page.evaluate("app.stream('/stream/x', {})")
+    page.clock.run_for(5000)
+    assert page.inner_text("#live") == "connecting"
+    page.evaluate("sources[0].tell('here', {})")
+    page.clock.run_for(1000)
+    assert page.inner_text("#live") == "live"
+
+
+def test_a_stream_that_went_silent_counts_as_away_and_is_opened_anew(page):
+    page.evaluate("app.stream('/stream/x', { told: () => {} }); sources[0].tell('told', {})")
+    for _ in range(3):
+        page.clock.run_for(30_000)
+        page.evaluate("sources[0].tell('here', {})")
+    assert page.evaluate("[sources.length, opened()]") == [1, 1]
+    page.clock.run_for(50_000)
+    assert "The dashboard has not answered since" in page.inner_text("#banner")
+    assert page.inner_text("#live").startswith("last heard 5")
+    assert page.evaluate("[sources.length, opened()]") == [2, 1]
+    page.evaluate("sources[1].tell('here', {})")
+    assert page.inner_text("#live") == "live"
+    assert page.locator("#banner").is_hidden()

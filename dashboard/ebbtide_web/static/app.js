@@ -167,8 +167,10 @@ export function say(words) {
 
 // --- whether what is shown is what is so ---
 
+const SILENT_S = 45; // three times as long as a stream without news is silent
+const loaded = now();
 let away = null;
-let lastHeard = now();
+let lastHeard = 0;
 
 function showAway() {
   const banner = byId("banner"), live = byId("live");
@@ -182,8 +184,8 @@ function showAway() {
       away.words ? h("span", { class: "dim" }, ` ${away.words}`) : null,
     ]);
   } else banner.hidden = true;
-  live.dataset.state = away ? "away" : "live";
-  live.lastElementChild.textContent = away ? `last heard ${short(now() - away.since)} ago` : "live";
+  live.dataset.state = away ? "away" : lastHeard ? "live" : "";
+  live.lastElementChild.textContent = away ? `last heard ${short(now() - away.since)} ago` : lastHeard ? "live" : "connecting";
   document.body.classList.toggle("is-away", away !== null);
   for (const button of document.querySelectorAll("button[data-verb]")) showWhyNot(button);
 }
@@ -214,25 +216,26 @@ export function setAway(found) {
   showAway();
 }
 
-/** Reads a stream of events and goes on by itself; `handlers` are called by name with what each event has.
+/** Reads a stream of events and goes on by itself, also if nothing comes any more although it seems to be open;
+    `handlers` are called by name with what each event has.
     It is left while the page is hidden, unless `whileHidden` says that something ends when nobody reads. */
 export function stream(path, handlers, { whileHidden = false } = {}) {
-  let source = null, timer = 0, over = false;
+  let source = null, timer = 0, heard = 0, over = false;
+  const hear = () => { heard = lastHeard = now(); if (away?.dashboard) setAway(null); };
+  const lose = () => { if (!away) setAway({ since: lastHeard || loaded, dashboard: true, words: "" }); };
   const isClosed = () => !source || source.readyState === EventSource.CLOSED;
   const isWanted = () => !over && (whileHidden || !document.hidden);
   const open = () => {
     source?.close();
+    heard = now();
     source = new EventSource(`${base}${path}`);
-    source.onopen = () => { if (away?.dashboard) setAway(null); handlers.open?.(); };
     source.onerror = () => {
       if (over) return;
-      if (!away) setAway({ since: lastHeard, dashboard: true, words: "" });
+      lose();
       if (isClosed()) timer = setTimeout(again, 1500);
     };
-    for (const [name, handle] of Object.entries(handlers)) {
-      if (name === "open") continue;
-      source.addEventListener(name, (event) => { lastHeard = now(); handle(JSON.parse(event.data)); });
-    }
+    source.addEventListener("here", hear);
+    for (const [name, handle] of Object.entries(handlers)) source.addEventListener(name, (event) => { hear(); handle(JSON.parse(event.data)); });
     source.addEventListener("over", (event) => { close(); leave(JSON.parse(event.data).why); });
   };
   // A stream that is refused is not opened again by the browser: perhaps the session is over.
@@ -248,7 +251,8 @@ export function stream(path, handlers, { whileHidden = false } = {}) {
     if (!isWanted()) source?.close();
     else if (isClosed()) open();
   };
-  const close = () => { over = true; clearTimeout(timer); document.removeEventListener("visibilitychange", seen); source?.close(); };
+  const listening = setInterval(() => { if (!isClosed() && now() - heard > SILENT_S) { lose(); open(); } }, 1000);
+  const close = () => { over = true; clearTimeout(timer); clearInterval(listening); document.removeEventListener("visibilitychange", seen); source?.close(); };
   document.addEventListener("visibilitychange", seen);
   seen();
   return { close };

@@ -1,0 +1,40 @@
+"""Streams of events: that a page hears of each often enough to know that it is there."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from ebbtide_web import streams
+from ebbtide_web.board.shared_page import event
+
+from tests.dashboard.stage import a_stage
+
+
+@pytest.mark.timeout(30)
+async def test_a_stream_without_news_says_again_and_again_that_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "PING_S", 0.01)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        await stage.logged_in("ann")
+        (session,) = stage.dashboard.sessions.all()
+        ended = asyncio.Event()
+
+        async def begin():
+            try:
+                yield event("told", "1")
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        async with aclosing(streams.again(session, begin)._events) as events:
+            found = [await anext(events) for _ in range(4)]
+            assert found == [streams.BEGIN, event("told", "1"), streams.PING, streams.PING]
+        assert ended.is_set(), "what it was waiting for is given up with it"
+
+
+async def test_a_stream_begins_by_saying_that_it_is_there(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.logged_in("ann")
+        for path in ("/stream/cluster", "/stream/events"):
+            reader, writer, _, _ = await ann.send("GET", path)
+            await reader.readuntil(b"event: here\ndata: {}\n\n")
+            writer.close()
