@@ -21,6 +21,10 @@ Events = AsyncGenerator[bytes, None]
 PING_S: Final = 15.0
 """Seconds after which a stream without news says that it is there; a page gives it up after three times as many."""
 RETRY_S: Final = 0.5
+BUSY_S: Final = 2.0
+"""Seconds after which is asked again what the master had no room for."""
+REFUSED_S: Final = 30.0
+"""Seconds after which is asked again what the master refused: perhaps it may be seen by then."""
 PING: Final = event("here", "{}")
 BEGIN: Final = b"retry: 1000\n\n" + PING
 log = logging.getLogger(__name__)
@@ -103,9 +107,9 @@ async def _shared(session: Session, feed: SharedFeed, wanted: BoardTopic) -> Eve
 
 
 def again(session: Session, begin: Callable[[], Events], retry_s: float = RETRY_S) -> EventStream:
-    """Return the stream of the events of ``begin``, which is called again whenever the master was away.
+    """Return the stream of the events of ``begin``, which is called again whenever the master was away or refused.
 
-    That is tried every ``retry_s`` seconds, until the session ends. Raises `NoRoomError`.
+    That is tried every ``retry_s`` or `REFUSED_S` seconds, until the session ends. Raises `NoRoomError`.
     """
     session.check_room()
     return EventStream(_pinged(_again(session, begin, retry_s)))
@@ -127,9 +131,7 @@ async def _again(session: Session, begin: Callable[[], Events], retry_s: float) 
                     session.end(OVER)
                     break
                 yield event("refused", encoded({"words": str(error), "status": error.status}))
-                if error.status != 429:
-                    return
-                await before_end(session, asyncio.sleep(2.0))
+                await before_end(session, asyncio.sleep(BUSY_S if error.status == 429 else REFUSED_S))
         yield over(session)
 
 

@@ -6,8 +6,33 @@ from contextlib import aclosing
 import pytest
 from ebbtide_web import streams
 from ebbtide_web.board.shared_page import event
+from ebbtide_web.reach import MasterRefusedError
 
 from tests.dashboard.stage import a_stage
+
+
+async def test_what_the_master_refuses_is_asked_for_again_on_the_same_stream_and_shown_once_it_may_be_seen(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(streams, "REFUSED_S", 0.05)
+    monkeypatch.setattr(streams, "PING_S", 0.01)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        await stage.logged_in("ann")
+        (session,) = stage.dashboard.sessions.all()
+        answers = [MasterRefusedError("job 1 is bob's", 403), MasterRefusedError("job 1 is bob's", 403), None]
+
+        async def begin():
+            if (refused := answers.pop(0)) is not None:
+                raise refused
+            yield event("told", "1")
+            await asyncio.Event().wait()
+
+        found = list[bytes]()
+        async with aclosing(streams.again(session, begin)._events) as events:
+            while event("told", "1") not in found:
+                found.append(await anext(events))
+        assert [each.startswith(b"event: refused") for each in found].count(True) == 2
+        assert streams.PING in found, "it is known to be there meanwhile"
 
 
 @pytest.mark.timeout(30)

@@ -77,7 +77,7 @@ export function followLog(path, job) {
     trace.hidden = true;
     box.replaceChildren(note("Waiting for output …"));
     source = stream(`/stream${path}/log?${query}`, {
-      begin: () => { box.replaceChildren(note("Waiting for output …")); open = null; shown = 0; },
+      begin: () => { tools.hidden = false; box.replaceChildren(note("Waiting for output …")); open = null; shown = 0; },
       log: ({ attempt: number, gap, lines: told, open: last }) => {
         if (!shown) box.replaceChildren();
         if (number !== shown) { open?.remove(); open = null; append(note(`attempt ${number}`)); shown = number; }
