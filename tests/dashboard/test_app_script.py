@@ -97,3 +97,23 @@ def test_a_stream_that_went_silent_counts_as_away_and_is_opened_anew(page):
     page.evaluate("sources[1].tell('here', {})")
     assert page.inner_text("#live") == "live"
     assert page.locator("#banner").is_hidden()
+
+
+def test_what_is_made_anew_keeps_what_was_unfolded_and_the_focus(page):
+    page.evaluate("""() => {
+        const { h, put } = app, main = document.querySelector("main");
+        const fold = (name, open) => h("details", { open }, h("summary", {}, name), "more");
+        const button = (number) => h("button", { "aria-label": "GPU 0: details" }, `GPU ${number}`);
+        const link = () => h("a", { href: "/" }, "a link");
+        window.make = (n) => put(main, n, () => [fold("one", false), fold("two", true), button(n), link()]);
+        make(1);
+    }""")
+    page.get_by_text("one").click()
+    page.get_by_text("two").click()
+    page.get_by_role("button").focus()
+    page.evaluate("make(2)")
+    assert page.evaluate("[...document.querySelectorAll('details')].map((one) => one.open)") == [True, False]
+    assert page.evaluate("document.activeElement.textContent") == "GPU 2"
+    page.get_by_role("link").focus()
+    page.evaluate("make(3)")
+    assert page.evaluate("document.activeElement.textContent") == "a link"

@@ -129,6 +129,21 @@ def test_with_the_keyboard_alone_one_sees_why_a_job_waits_and_suspends_and_resum
     assert "attempt 2" in lines.inner_text()
 
 
+def test_what_is_typed_into_the_form_for_looking_ahead_stays_when_another_explanation_comes(cluster, page):
+    cluster.wait_for_step(submit(cluster, "--gpus", "2", name="first"), 2)
+    waiting = submit(cluster, "--gpus", "2", name="second")
+    page.goto(at(cluster, f"/jobs/{waiting}"))
+    priority = page.locator("#why").get_by_label("priority")
+    priority.fill("7")
+    page.evaluate("document.querySelector('#why .big').isOld = true")
+    cluster.ebb("hold", waiting)
+    page.wait_for_function("() => !document.querySelector('#why .big').isOld")
+    assert priority.input_value() == "7"
+    assert priority.evaluate("(one) => one === document.activeElement")
+    page.keyboard.press("Enter")
+    page.locator("#why [role=status]:has-text('It would start')").wait_for()
+
+
 def test_what_cannot_be_undone_asks_first_and_says_what_follows(cluster, page):
     job = submit(cluster, "--gpus", "1")
     cluster.wait_for_step(job, 2)

@@ -25,12 +25,19 @@ export const h = (name, properties, ...children) => filled(document.createElemen
 export const svg = (name, properties, ...children) => filled(document.createElementNS(SVG, name), properties, children);
 export const byId = (id) => document.getElementById(id);
 
-/** Replaces what is in an element, but only if `key` says that it is something else than before. */
+const nameOf = (element) => `${element.tagName} ${element.ariaLabel ?? element.textContent}`;
+
+/** Replaces what is in an element, but only if `key` says that it is something else than before. What was unfolded
+    stays so, and the focus goes to what has the same name as before. */
 export function put(element, key, make) {
   const text = JSON.stringify(key);
   if (element.madeOf === text) return;
   element.madeOf = text;
+  const folds = () => [...element.querySelectorAll("details")], open = folds().map((one) => one.open);
+  const active = document.activeElement, focused = element !== active && element.contains(active) ? nameOf(active) : null;
   element.replaceChildren(...[make()].flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  if (open.length === folds().length) folds().forEach((one, at) => { one.open = open[at]; });
+  if (focused) [...element.querySelectorAll("a, button, summary, [tabindex]")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
 }
 
 /** Keeps children by key in order, making and updating only what has to be; elements that stay keep their focus. */

@@ -132,9 +132,15 @@ function showState() {
 function showWhy(found) {
   const place = byId("why");
   place.hidden = false;
-  put(place, { ...found, at: 0 }, () => {
+  if (!place.form) {
+    place.form = whatIf();
+    place.words = h("div", {});
+    place.replaceChildren(h("h2", { id: "why-title" }, "Why it waits"), place.words, place.form);
+  }
+  place.form.elements.priority.placeholder = job.request.priority;
+  put(place.words, { ...found, at: 0 }, () => {
     const seen = found.forecast;
-    return [h("h2", { id: "why-title" }, "Why it waits"),
+    return [
       h("p", { class: "big" }, linked(found.reason || "It waits for its turn.")),
       h("dl", { class: "facts-list" },
         h("div", { class: "fact" }, h("dt", {}, "May start"), h("dd", {}, startWords(seen, found))),
@@ -144,8 +150,7 @@ function showWhy(found) {
       found.stays.map((stays) => h("p", { class: "small" }, stays.many === 1 ? "Job " : "Jobs ", listed(stays.jobs.map((one) => jobLink(one)), stays.many - stays.jobs.length), stays.many === 1 ? " is" : " are", stays.until === null ? ` not asked to step aside: ${stays.reason}.` : ` spared until ${clock(stays.until)} (${stays.reason}).`)),
       found.nodes.length ? h("details", { class: "nodes-table", open: found.nodes.length <= 8 }, h("summary", {}, `What ${plural(found.nodes.length + found.more_nodes, "node")} could give it`),
         scroller("Nodes", h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Idle GPUs", "In the way"].map((title) => h("th", { scope: "col" }, title)))),
-          h("tbody", {}, found.nodes.map((node) => h("tr", {}, h("th", { scope: "row" }, node.node), h("td", { class: "number" }, `${node.idle} of ${node.gpus}`), h("td", {}, linked(node.obstacle || "nothing")))))))) : null,
-      whatIf()];
+          h("tbody", {}, found.nodes.map((node) => h("tr", {}, h("th", { scope: "row" }, node.node), h("td", { class: "number" }, `${node.idle} of ${node.gpus}`), h("td", {}, linked(node.obstacle || "nothing")))))))) : null];
   });
 }
 
@@ -160,7 +165,7 @@ function startWords(seen, found) {
 
 function whatIf() {
   const result = h("p", { role: "status" });
-  const form = h("form", { class: "what-if" }, h("span", {}, "What if it had"), h("label", {}, "priority ", h("input", { name: "priority", type: "number", min: 1, max: 99, placeholder: String(job?.request.priority ?? 42) })),
+  const form = h("form", { class: "what-if" }, h("span", {}, "What if it had"), h("label", {}, "priority ", h("input", { name: "priority", type: "number", min: 1, max: 99 })),
     h("label", {}, "GPUs ", h("input", { name: "gpus", placeholder: "1-4", maxlength: 16, autocomplete: "off" })), h("button", { type: "submit" }, "Look ahead"), result);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
