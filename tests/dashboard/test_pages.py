@@ -368,6 +368,15 @@ def test_filters_and_orders_do_as_they_say():
     assert rows_of(picture)["tabs"] == {"unfinished": 30, "waiting": 30, "running": 0, "finished": 0}
 
 
+def test_the_longest_wait_is_counted_to_one_moment_for_all_that_still_wait():
+    picture = a_picture(4)
+    told = {"1": (10.0, 100.0), "2": (5.0, 20.0), "3": (40.0, 0.0), "4": (60.0, 100.0)}
+    for id, (waiting_s, at) in told.items():
+        picture.jobs[id].waiting_s, picture.jobs[id].at = waiting_s, at
+    picture.jobs["3"].state = STATE("JOB_STATE_RUNNING")
+    assert rows_of(picture, sort="waited", down=True)["rows"] == ["2", "4", "3", "1"]
+
+
 def test_the_sums_tell_those_that_wait_from_those_that_are_held():
     picture = a_picture(5)
     picture.jobs["2"].held_by = "user"

@@ -131,6 +131,11 @@ def _tab(job: client_pb2.BoardJob) -> str:
     return "finished" if state in FINISHED else "running" if state in _RUNS else "waiting"
 
 
+def _waits(job: client_pb2.BoardJob) -> bool:
+    """Return whether the time for which a job has waited goes on."""
+    return _tab(job) == "waiting" and job.held_by != "user"
+
+
 def _is_of(job: client_pb2.BoardJob, tab: str) -> bool:
     found = _tab(job)
     return found == tab or (tab == "unfinished" and found != "finished")
@@ -176,6 +181,7 @@ def _folded(jobs: Iterable[client_pb2.BoardJob], places: Mapping[str, int]) -> l
 
 
 def _ordered(lines: list[_QueueRow], wanted: WantedJobs) -> list[_QueueRow]:
+    latest = max((line.first.at for line in lines), default=0.0)
     keys = {
         "queue": _in_queue,
         "id": lambda line: _number(line.first),
@@ -183,7 +189,7 @@ def _ordered(lines: list[_QueueRow], wanted: WantedJobs) -> list[_QueueRow]:
         "user": lambda line: (line.first.user, _number(line.first)),
         "state": lambda line: (state_of(line.first), _number(line.first)),
         "gpus": lambda line: share_of(line.first.gpus_allocated) or share_of(line.first.gpus_min),
-        "waited": lambda line: line.first.waiting_s,
+        "waited": lambda line: line.first.waiting_s + (latest - line.first.at if _waits(line.first) else 0.0),
         "priority": lambda line: (line.first.priority, _number(line.first)),
     }
     return sorted(lines, key=keys[wanted.sort], reverse=wanted.down)
@@ -236,7 +242,7 @@ def _row(line: _QueueRow) -> dict[str, Any]:
         "waited": job.waiting_s,
         "ran": job.running_s,
         "at": job.at,
-        "waits": _tab(job) == "waiting" and job.held_by != "user",
+        "waits": _waits(job),
         "runs": state_of(job) in ("RUNNING", "SUSPENDING", "STOPPING"),
         "step": optional(job, "step"),
         "total": optional(job, "total"),
