@@ -6,7 +6,7 @@ import pytest
 
 from tests.agent.supervisor.node import DEADLINE_S, Node, python
 
-GATED = """
+GATED = r"""
 import os, sys, time
 for n, gate in enumerate(sys.argv[1:]):
     os.write(1, b"line %d\n" % n)
