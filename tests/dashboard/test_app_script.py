@@ -117,3 +117,18 @@ def test_what_is_made_anew_keeps_what_was_unfolded_and_the_focus(page):
     page.get_by_role("link").focus()
     page.evaluate("make(3)")
     assert page.evaluate("document.activeElement.textContent") == "a link"
+
+
+def test_words_about_time_go_on_by_themselves(page):
+    page.clock.set_system_time("2026-03-01T23:00:00")
+    page.evaluate("""() => {
+        const at = Date.now() / 1000;
+        document.querySelector("main").append(app.time(at, false), " ", app.coming(at + 7200, "in about"));
+    }""")
+    before = page.evaluate("new Date().toTimeString().slice(0, 5)")
+    assert page.inner_text("main") == f"{before} in about 2.0 h"
+    page.clock.run_for(5_400_000)
+    page.wait_for_function("!document.querySelector('main').innerText.includes('2.0')")
+    assert page.inner_text("main") == f"2026-03-01 {before} in about 30 min"
+    page.clock.run_for(1_800_000)
+    assert page.inner_text("main") == f"2026-03-01 {before} now"

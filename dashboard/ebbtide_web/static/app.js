@@ -87,7 +87,7 @@ export function clock(seconds, withSeconds = true) {
 }
 
 export const time = (seconds, withSeconds = true) =>
-  h("time", { datetime: new Date(seconds * 1000).toISOString(), title: new Date(seconds * 1000).toString() }, clock(seconds, withSeconds));
+  h("time", { datetime: new Date(seconds * 1000).toISOString(), title: new Date(seconds * 1000).toString(), "data-at": seconds, "data-exact": withSeconds ? "1" : "" }, clock(seconds, withSeconds));
 
 export function bytes(count) {
   if (count === null || count === undefined) return "–";
@@ -150,11 +150,27 @@ export const counting = (seconds, at, runs, how = "short") =>
 
 const counted = (seconds, at, runs, how) => (how === "short" ? short : duration)(seconds + (runs ? Math.max(0, now() - at) : 0));
 
-setInterval(() => {
-  for (const element of document.querySelectorAll('.counting[data-runs="1"]')) {
-    const { seconds, at, how } = element.dataset;
-    const words = counted(Number(seconds), Number(at), true, how);
+/** How long it is to a moment, which grows less by itself: "in 3.9 h", and "now" at the end. */
+export const coming = (at, before = "in", how = "short") =>
+  h("span", { class: "coming", "data-at": at, "data-before": before, "data-how": how }, toCome(at, before, how));
+
+const toCome = (at, before, how) => (at - now() < 5 ? "now" : `${before} ${(how === "short" ? short : duration)(at - now())}`);
+
+function rewrite(selector, wordsOf) {
+  for (const element of document.querySelectorAll(selector)) {
+    const words = wordsOf(element.dataset);
     if (element.firstChild.data !== words) element.firstChild.data = words;
+  }
+}
+
+let today = new Date().toDateString();
+
+setInterval(() => {
+  rewrite('.counting[data-runs="1"]', ({ seconds, at, how }) => counted(Number(seconds), Number(at), true, how));
+  rewrite(".coming", ({ at, before, how }) => toCome(Number(at), before, how));
+  if (today !== new Date().toDateString()) {
+    today = new Date().toDateString();
+    rewrite("time[data-at]", ({ at, exact }) => clock(Number(at), exact === "1"));
   }
   showAway();
 }, 1000);

@@ -1,5 +1,5 @@
 // The page of one job: what it is, why it waits, its attempts and suspensions, its log and its story.
-import { ask, base, byId, bytes, clock, counting, duration, empty, gpuCount, gpuShare, h, jobLink, linked, listed, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, svg, time, whyNot } from "./app.js";
+import { ask, base, byId, bytes, clock, coming, counting, duration, empty, gpuCount, gpuShare, h, jobLink, linked, listed, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, svg, time, whyNot } from "./app.js";
 import { followLog } from "./log.js";
 
 const id = byId("job").dataset.id;
@@ -159,8 +159,7 @@ function startWords(seen, found) {
   const rest = seen.after.filter((one) => !seen.preempts.includes(one));
   const basis = [seen.start === null ? "" : ", ", linked(seen.basis), rest.length ? ["; ", rest.map((one, at) => [at ? ", " : "", jobLink(one, `job ${one}`)]), rest.length === 1 ? " has to leave first" : " have to leave first"] : null, seen.nodes.length ? ` (on ${seen.nodes.join(", ")})` : null];
   if (seen.start === null) return basis;
-  const wait = seen.start - now();
-  return [h("b", {}, wait < 5 ? "now" : `in about ${duration(wait)}`), wait < 5 ? null : [", at ", time(seen.start, false)], basis];
+  return [h("b", {}, coming(seen.start, "in about", "duration")), seen.start - now() < 5 ? null : [", at ", time(seen.start, false)], basis];
 }
 
 function whatIf() {

@@ -1,5 +1,5 @@
 // The page of one node: what it has, who is there, what happened, and, for operators, taking it out of service.
-import { ask, base, byId, bytes, clock, counting, empty, h, jobLink, linked, me, now, plural, post, put, read, say, scroller, setAway, short, state, stream, time, whyNot } from "./app.js";
+import { ask, base, byId, bytes, clock, coming, counting, empty, h, jobLink, linked, me, now, plural, post, put, read, say, scroller, setAway, state, stream, time, whyNot } from "./app.js";
 import { gpuSections } from "./gpu_sections.js";
 
 const name = byId("node").dataset.name;
@@ -83,13 +83,9 @@ async function askDrain() {
   return { deadline: found.deadline === "" ? null : Number(found.deadline), force: Boolean(found.force), reason: found.reason };
 }
 
-const outcomeList = (jobs) => h("ul", { class: "outcome-list" }, jobs.map((job) => h("li", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user} `), `${job.text}${fateTime(job)}`)));
+const outcomeList = (jobs) => h("ul", { class: "outcome-list" }, jobs.map((job) => h("li", {}, jobLink(job.id, [h("b", {}, job.id), " ", job.name]), h("span", { class: "dim" }, ` ${job.user} `), job.text, fateTime(job))));
 
-function fateTime(job) {
-  if (job.when === null) return "";
-  const wait = job.when - now();
-  return wait < 1 ? ", now" : `, in ${short(wait)}`;
-}
+const fateTime = (job) => (job.when === null ? null : [", ", coming(job.when)]);
 
 // --- what it is ---
 
@@ -120,7 +116,7 @@ function showJobs() {
   place.hidden = !node.jobs.length;
   put(place, [node.jobs, Boolean(node.drain), node.more_jobs], () => [h("h2", { id: "jobs-title" }, node.drain ? "Jobs that are still here" : "Jobs"),
     scroller("Jobs on this node", h("table", {}, h("thead", {}, h("tr", {}, ["Job", "User", "State", node.drain ? "What becomes of it" : null].filter(Boolean).map((title) => h("th", { scope: "col" }, title)))),
-      h("tbody", {}, node.jobs.map((job) => h("tr", {}, h("th", { scope: "row" }, jobLink(job.id, [job.id, " ", h("span", { class: "plain-name" }, job.name)])), h("td", {}, job.user), h("td", {}, state(job.state)), node.drain ? h("td", {}, `${job.text}${fateTime(job)}`) : null))))),
+      h("tbody", {}, node.jobs.map((job) => h("tr", {}, h("th", { scope: "row" }, jobLink(job.id, [job.id, " ", h("span", { class: "plain-name" }, job.name)])), h("td", {}, job.user), h("td", {}, state(job.state)), node.drain ? h("td", {}, job.text, fateTime(job)) : null))))),
     node.more_jobs ? h("p", { class: "dim small" }, `and ${node.more_jobs} more`) : null]);
 }
 

@@ -1,5 +1,5 @@
 // The page of the queue: filters in the address, rows that change as they are, and changes of several jobs at once.
-import { ask, base, byId, clock, counting, empty, frames, h, jobLink, keep, linked, now, plural, post, put, say, short, state, whyNot } from "./app.js";
+import { ask, base, byId, coming, counting, empty, frames, h, jobLink, keep, linked, plural, post, put, say, short, state, time, whyNot } from "./app.js";
 import { listPage } from "./list.js";
 
 const chosen = new Set();
@@ -89,14 +89,13 @@ function updateRow(row, job, finished) {
   put(gpus, job.gpus, () => job.gpus);
   put(prio, [job.priority, job.class], () => [String(job.priority), job.class === "te" ? h("span", { class: "tag", title: "trial and error" }, "te") : null]);
   put(times, [job.waited, job.ran, job.at, job.waits, job.runs], () => finished ? short(job.ran) : [counting(job.waited, job.at, job.waits), job.ran || job.runs ? [h("span", { class: "dim" }, " / "), counting(job.ran, job.at, job.runs)] : null]);
-  put(place, finished ? job.ended : [job.place, job.state], () => finished ? (job.ended ? clock(job.ended, false) : "–") : job.place ?? "–");
+  put(place, finished ? job.ended : [job.place, job.state], () => finished ? (job.ended ? time(job.ended, false) : "–") : job.place ?? "–");
   const seen = job.forecast;
   put(start, finished ? job.waited : [seen, job.place !== null], () => {
     if (finished) return short(job.waited);
     if (job.place === null || !seen) return h("span", { class: "dim" }, "–");
     if (seen.start === null || seen.start === undefined) return h("span", { class: "dim", title: seen.basis }, "not known");
-    const from = seen.start - now(), bound = seen.basis.startsWith("at the latest");
-    return h("span", { title: seen.basis }, from < 5 ? "now" : `${bound ? "within" : "in"} ${short(from)}`, seen.preempts?.length ? h("span", { class: "dim" }, ", by preempting") : null);
+    return h("span", { title: seen.basis }, coming(seen.start, seen.basis.startsWith("at the latest") ? "within" : "in"), seen.preempts?.length ? h("span", { class: "dim" }, ", by preempting") : null);
   });
   put(why, [job.reason, job.nodes, job.more_nodes, seen?.basis, job.step, job.total, job.place], () => [
     job.nodes.length ? h("span", {}, `on ${job.nodes.join(", ")}${job.more_nodes ? ` and ${job.more_nodes} more` : ""}`) : null,
