@@ -25,7 +25,7 @@ from ebbtide_agent.helper.asking import ask
 
 PERIOD_S: Final = 600.0
 AT_ONCE: Final = 1000
-_PARTS: Final = ("attempt-", ".attempt-", "steps-", "nodes-", "script-")
+_PARTS: Final = ("attempt-", ".attempt-", "steps-", "script-")
 
 log = logging.getLogger(__name__)
 

@@ -59,14 +59,11 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
         complete=not watch.exit.killed and all(_left(watch, code) for code in watch.returncodes.values()),
         doubtful=watch.exit.stop_requested and _failed_to_leave(watch),
         cut_short=tuple(sorted(watch.leaving.cut_short)),
-        asked=watch.exit.stop_requested and intent.num_nodes > 1,
     )
-    others_s = watch.others_s() if remains.asked and intent.node_rank == 0 else 0.0
     conduct = StopConduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
     ends_steps = intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0
-    what = intent, remains, watch.look.contents, conduct, ends_steps, others_s
     with suppress(OSError, LookupError, TypeError, ValueError):
-        found = watch.answer_to(settling.settle, *what, after_s=others_s)
+        found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct, ends_steps)
         if not isinstance(found, NoAnswer):
             return SavedState.from_json(found)
         settling.note(intent, remains)

@@ -43,8 +43,6 @@ _LEASE_LOOK_S = 1.0
 # period.
 _SETTLE_S = 60.0
 _SETTLE_AFTER_STOP_S = 1.2
-# How much of that the other nodes of the attempt may take to say that no process is left there.
-_OTHERS_AFTER_STOP_S = 0.6
 # The same for output on its way to the file of --output.
 _OUTPUT_S = 5.0
 _OUTPUT_AFTER_STOP_S = 0.8
@@ -134,19 +132,12 @@ class Watch:
         """Return the seconds that output may take to reach its file, now that no process of the attempt is left."""
         return min(_OUTPUT_S, max(0.0, self._end_by + _OUTPUT_AFTER_STOP_S - time.monotonic()))
 
-    def others_s(self) -> float:
-        """Return the seconds that the other nodes may take to end, now that no process of the attempt is left here."""
-        until = self._end_by + _OTHERS_AFTER_STOP_S
-        return 0.0 if until == math.inf else max(0.0, until - time.monotonic())
-
-    def answer_to(self, task: Callable[..., T], *arguments: Any, after_s: float = 0.0) -> T | NoAnswer:
+    def answer_to(self, task: Callable[..., T], *arguments: Any) -> T | NoAnswer:
         """Run a task in a helper process, when no process of the attempt is left, and return its answer.
 
-        The task may wait for `after_s` seconds before it begins. Orders are obeyed meanwhile. Raises the OSError that
-        the task raised.
+        Orders are obeyed meanwhile. Raises the OSError that the task raised.
         """
-        within_s = after_s + _SETTLE_S
-        asked = HelperTask(task, *arguments, account=self._intent.account, within_s=within_s, worker=self._worker)
+        asked = HelperTask(task, *arguments, account=self._intent.account, within_s=_SETTLE_S, worker=self._worker)
         self._selector.register(asked, selectors.EVENT_READ, _do_nothing)
         while not asked.receive():
             asked.deadline = min(asked.deadline, self._end_by + _SETTLE_AFTER_STOP_S)

@@ -77,11 +77,10 @@ def test_checkpoints_and_logs_of_a_job_that_ended_long_ago_go_and_its_output_sta
     assert [place.name for place in (tmp_path / "node" / "attempts").iterdir()] == ["2.1"]
 
 
-def test_the_steps_scripts_and_words_between_nodes_of_a_job_go_with_its_checkpoints(tmp_path: Path) -> None:
+def test_the_steps_and_scripts_of_a_job_go_with_its_checkpoints(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "root", "1").parents[1]
-    for part in ("steps-1", "nodes-1"):
-        (folder / part).mkdir()
-        (folder / part / "1").touch()
+    (folder / "steps-1").mkdir()
+    (folder / "steps-1" / "end").touch()
     (folder / "script-1").write_text("#!/bin/sh\n")
     assert tidy(tmp_path, Master(job1=9 * DAY_S), Retention(seconds=7 * DAY_S)) == ["1"]
     assert not folder.exists()

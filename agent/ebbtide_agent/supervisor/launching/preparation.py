@@ -20,7 +20,7 @@ from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
 from ebbtide_agent.supervisor.launching.launch import stop_signal
 from ebbtide_agent.supervisor.launching.script import command_of, edited, has_python
-from ebbtide_agent.supervisor.sealing import other_nodes, settling
+from ebbtide_agent.supervisor.sealing import settling
 from ebbtide_agent.supervisor.sealing.settling import LeftFiles
 from ebbtide_agent.supervisor.status import Refused, WireRefusalCause, refusing
 from ebbtide_agent.supervisor.streams.output_file import try_to_open
@@ -104,7 +104,7 @@ def _seal(intent: Intent, remains: list[LeftFiles]) -> int:
     """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
     for count, left in enumerate(remains):
         try:
-            settling.seal(intent.job_dir, intent.job_id, settling.with_others(intent.job_dir, left), None)
+            settling.seal(intent.job_dir, intent.job_id, left, None)
         except OSError:
             return count
     return len(remains)
@@ -118,8 +118,6 @@ def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
     intent.output_dir.mkdir(exist_ok=True)
     if intent.slurm and intent.num_nodes > 1:
         steps_dir(intent.job_dir, intent.attempt).mkdir(exist_ok=True)
-    if intent.node_rank:
-        other_nodes.begin(other_nodes.folder_of(intent.job_dir, intent.attempt), intent.node_rank)
     return checkpoint
 
 

@@ -6,7 +6,7 @@ seal it: the job's next attempt here does that before it looks for the checkpoin
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from ebbtide_agent import slurm
 from ebbtide_agent.contract.intent import AttemptOnNode
 from ebbtide_agent.jsonfile import read_json, write_json
 from ebbtide_agent.slurm.variables import steps_dir
-from ebbtide_agent.supervisor.sealing import evidence, other_nodes
+from ebbtide_agent.supervisor.sealing import evidence
 from ebbtide_agent.supervisor.sealing.evidence import CheckpointContents, StopConduct
 from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointed
 
@@ -30,14 +30,12 @@ class LeftFiles:
     complete: bool = False  # no process of the attempt was killed
     doubtful: bool = False  # the attempt failed when it was asked to stop: its last files may have been cut short
     cut_short: tuple[str, ...] = ()  # the files that it was writing when it was killed
-    asked: bool = False  # it was asked to stop, on all its nodes: what the others have left counts, too
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises LookupError, TypeError or ValueError."""
         complete, doubtful = content["complete"] is True, content["doubtful"] is True
-        asked = content.get("asked") is True  # notes of older versions lack it
-        return cls(int(content["attempt"]), complete, doubtful, tuple(map(str, content["cut_short"])), asked)
+        return cls(int(content["attempt"]), complete, doubtful, tuple(map(str, content["cut_short"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +58,16 @@ def settle(
     before: CheckpointContents | None,
     conduct: StopConduct,
     ends_steps: bool,
-    others_s: float = 0.0,
 ) -> dict[str, Any]:
     """Seal what the script wrote without the SDK, and return the JSON of `SavedState`.
 
-    With `ends_steps`, first tell the attempt's other nodes that no `srun` will ask them for anything more. After a stop
-    the first node waits until the others have ended, at most `others_s`.
+    With `ends_steps`, first tell the attempt's other nodes that no `srun` will ask them for anything more.
     """
     if ends_steps:
         _end_steps(steps_dir(attempt.job_dir, attempt.attempt))
     sealed = None
-    with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
-        if attempt.node_rank:  # all nodes of the attempt share the directory, and the first one seals it
-            _tell(attempt.job_dir, attempt.node_rank, remains)
-        else:
-            if remains.asked:
-                other_nodes.wait(other_nodes.folder_of(attempt.job_dir, attempt.attempt), others_s)
-            remains = with_others(attempt.job_dir, remains)
+    if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
+        with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before)
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
@@ -90,9 +81,6 @@ def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, An
     if node_rank == 0:
         _end_steps(steps_dir(directory, left.attempt))
         seal(directory, job_id, left, None)
-    else:
-        with suppress(OSError):
-            _tell(directory, node_rank, left)
     newest = checkpoints.newest_valid(directory, before_attempt=left.attempt + 1)
     if newest is None or newest.attempt != left.attempt:
         return asdict(SavedState())
@@ -106,31 +94,6 @@ def _end_steps(folder: Path) -> None:
             step.unlink(missing_ok=True)
     with suppress(OSError):
         (folder / slurm.END).touch()
-
-
-def with_others(job_dir: Path, remains: LeftFiles) -> LeftFiles:
-    """Return what the attempt left on all nodes if it was asked to stop, else what it left on the first one.
-
-    A node that has told nothing may have been killed.
-    """
-    if not remains.asked:
-        return remains
-    every = [remains]
-    for content in other_nodes.told(other_nodes.folder_of(job_dir, remains.attempt)):
-        try:
-            every.append(LeftFiles.from_json(content))
-        except (LookupError, TypeError, ValueError):
-            every.append(LeftFiles(remains.attempt))
-    return replace(
-        remains,
-        complete=all(one.complete for one in every),
-        doubtful=any(one.doubtful for one in every),
-        cut_short=tuple(sorted({path for one in every for path in one.cut_short})),
-    )
-
-
-def _tell(job_dir: Path, node_rank: int, remains: LeftFiles) -> None:
-    other_nodes.tell(other_nodes.folder_of(job_dir, remains.attempt), node_rank, asdict(remains))
 
 
 def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None) -> Checkpoint | None:
