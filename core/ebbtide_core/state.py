@@ -10,6 +10,7 @@ from typing import Final
 from ebbtide_core.admission.gates import Gates
 from ebbtide_core.admission.queues import Queue, by_arrival
 from ebbtide_core.estimates.work import Assumptions, Script, Speedup, script_of
+from ebbtide_core.job.facets import NextAttempt
 from ebbtide_core.job.job import TRANSITIONS, AdmissionRecord, Attempt, InvalidTransitionError, Job, derive_state
 from ebbtide_core.model import limits
 from ebbtide_core.model.asha import SuccessiveHalving
@@ -297,20 +298,22 @@ class ClusterState:
             queue.remove(job.queued, job)
         if wanted is not None:
             if pool.nodes_end or pool.books.anti_affinity is not None:
-                _tell_apart(pool, job)
+                job.next = _told_apart(pool, job)
             queue.add(wanted, job)
         job.queued = wanted
 
     def _sort_queue_anew(self, pool: PoolState) -> None:
         """Tell the jobs in the queue apart by what has only now begun to decide where they fit."""
         for job in list(pool.queue):
-            if (key := job.queued) is not None:
+            if (key := job.queued) is not None and (told := _told_apart(pool, job)) is not job.next:
                 self.leave_queue(job)
-                _tell_apart(pool, job)
+                job.next = told
                 pool.queue.add(key, job)
                 job.queued = key
                 if pool.ranking is not None:
                     pool.ranking.update(job)
+                if self.in_the_way is not None:
+                    self._note_for_bookings(self.in_the_way, job)
 
     # --- speed ---
 
@@ -496,12 +499,13 @@ def _keep(index: dict[JobId, Job], job: Job, wanted: bool) -> None:
         index.pop(job.id, None)
 
 
-def _tell_apart(pool: PoolState, job: Job) -> None:
-    """Note what decides where ``job`` fits beside its request, if anything of that kind does in its pool."""
+def _told_apart(pool: PoolState, job: Job) -> NextAttempt:
+    """Return ``job.next`` with what decides where the job fits beside its request, if anything of that kind does."""
     need_s = rounded_need_s(job) if pool.nodes_end else 0.0
     script = script_of(job) if pool.books.anti_affinity is not None and 0 < job.gpus_min < WHOLE else None
-    if (need_s, script) != (job.next.need_s, job.next.script):
-        job.next = replace(job.next, need_s=need_s, script=script)
+    if (need_s, script) == (job.next.need_s, job.next.script):
+        return job.next
+    return replace(job.next, need_s=need_s, script=script)
 
 
 def _out_of_range(job: Job) -> bool:

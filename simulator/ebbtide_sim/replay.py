@@ -219,9 +219,10 @@ class _Folded:
         return self.computing.seconds(job, attempt, began, self.end)
 
     def kept_s(self, job: Job, attempt: Attempt, began: float) -> float:
-        """Return the same; 0 if the attempt lost its work, because it did not save when it was asked to stop."""
+        """Return the same; 0 if the attempt lost its work, because it did not save when it was asked to step aside."""
         exit = attempt.end.exit if attempt.end is not None else None
-        lost = attempt.stop is not None and exit is not None and exit.checkpointed is Checkpointed.NO
+        was_to_go_on = attempt.stop is not None and not attempt.stop.cause.final
+        lost = was_to_go_on and exit is not None and exit.checkpointed is Checkpointed.NO
         return 0.0 if lost else self.computed_s(job, attempt, began)
 
 

@@ -143,11 +143,18 @@ def test_a_pod_whose_secret_was_not_made_because_the_api_went_away_gets_it_when_
         if cluster.pods:
             raise RefusedError(503, "away")
 
+    def secrets_fail(method: str, path: str) -> None:
+        if path.endswith("/secrets"):
+            raise RefusedError(503, "away")
+
     cluster.broken = broken
     made, invitation = lender(tmp_path), tmp_path / "k8s-1.invitation"
     invitation.write_text("the invitation")
     with pytest.raises(LenderAwayError):
         made.ask("k8s-1", invitation, False)
+    cluster.broken = secrets_fail
+    assert made.look()["k8s-1"].state is LenderState.WAITS
+    assert "deletionTimestamp" not in cluster.pods["ebb-k8s-1"]["metadata"]
     cluster.broken = lambda method, path: None
     assert made.look()["k8s-1"].state is LenderState.WAITS
     assert cluster.secrets["ebb-k8s-1"]["stringData"]["invitation"] == "the invitation"

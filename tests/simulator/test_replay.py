@@ -200,6 +200,19 @@ class TestRefusals:
             list(read_export(path))
 
 
+@pytest.mark.parametrize("ends", ["is cancelled", "reaches its time limit"])
+def test_a_job_that_is_not_to_go_on_counts_with_what_it_computed(ends: str) -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1, time_limit_s=1000.0 if ends != "is cancelled" else None)
+    lab.wait(1000.0)
+    if ends == "is cancelled":
+        lab.tell(e.CancelRequested(job.id))
+    lab.end(job, stepped_aside(exit_code=0, signal=9, acknowledged=False, checkpointed=Checkpointed.NO))
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[0].runtime_s == pytest.approx(1001, abs=3)
+    assert past.live.wasted_gpu_s < 10
+
+
 @pytest.mark.parametrize("gone", [e.JobRetired, lambda id: e.JobRemoved(id, "ann")])
 def test_jobs_that_were_forgotten_or_removed_are_in_the_past_too(lab: Lab, gone: Callable[[JobId], e.Event]) -> None:
     lab.tell(gone(lab.journal[1][1].job))

@@ -170,7 +170,11 @@ class Kubernetes:
         """
         text = invitation.read_text()
         uid = self._create_pod(id, kept)
-        self._create_secret(id, uid, text)
+        try:
+            self._create_secret(id, uid, text)
+        except (LenderRefusedError, LenderAwayError):
+            self._give_up(id, uid)
+            raise
         invitation.unlink()
         return uid
 
@@ -183,22 +187,24 @@ class Kubernetes:
         return str(there["metadata"]["uid"])
 
     def _create_secret(self, id: str, uid: str, invitation: str) -> None:
-        """Make the secret of a pod; call the pod off if that fails, since it holds its GPUs and could not start."""
-        try:
-            self._request(
-                self._api.create_namespaced_secret, self._namespace, self.secret(id, invitation, uid), fine=_CONFLICT
-            )
-        except (LenderRefusedError, LenderAwayError):
-            with suppress(LenderAwayError):
-                self.call_off(id, uid)
-            raise
+        secret = self.secret(id, invitation, uid)
+        self._request(self._api.create_namespaced_secret, self._namespace, secret, fine=_CONFLICT)
+
+    def _give_up(self, id: str, uid: str) -> None:
+        """Call off a pod without a secret, since it holds its GPUs and cannot start."""
+        with suppress(LenderAwayError):
+            self.call_off(id, uid)
 
     def _complete(self, id: str, uid: str) -> None:
         """Make the secret of a pod that waits, if its invitation is left from a request that broke off."""
         invitation = self._folder / f"{id}.invitation"
-        with suppress(LenderRefusedError, LenderAwayError, FileNotFoundError):
-            self._create_secret(id, uid, invitation.read_text())
-            invitation.unlink()
+        with suppress(LenderAwayError, FileNotFoundError):  # the next look tries again
+            try:
+                self._create_secret(id, uid, invitation.read_text())
+            except LenderRefusedError:
+                self._give_up(id, uid)
+            else:
+                invitation.unlink()
 
     def look(self) -> dict[str, LenderFacts]:
         """Return all loans that Kubernetes knows, by their ids; one call. Raises LenderAwayError.

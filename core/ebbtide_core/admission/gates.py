@@ -184,7 +184,7 @@ class Gates:
             admission.why = ""
         if job.end is not None and not admission.over:
             self._leave(admission)
-        changed = admission.resized or admission.cost != _cost(job)
+        changed = admission.resized or (admission.cost, admission.fixed) != (_cost(job), _is_fixed(job))
         if changed:
             self._recount(admission)
         if admission.admitted and not room and (not stays or any(cap.exceeded for cap in admission.caps)):
@@ -230,9 +230,9 @@ class Gates:
         admission.resized = False
         if admission.admitted:
             _withdraw(admission)
-            admission.cost = _cost(admission.job)
+            admission.cost, admission.fixed = _cost(admission.job), _is_fixed(admission.job)
             _admit(admission)
-        admission.cost = _cost(admission.job)
+        admission.cost, admission.fixed = _cost(admission.job), _is_fixed(admission.job)
 
     def _leave(self, admission: AdmissionRecord) -> None:
         admission.over = True
@@ -249,9 +249,12 @@ def _limit(cap: Cap, max_concurrent: int, max_slots: int) -> None:
 
 def _cost(job: Job) -> int:
     """Return for how many parts of GPUs ``job`` counts."""
-    if job.preemptible or not job.running:
-        return job.gpus_min
-    return max(job.gpus_min, job.attempts[-1].allocation.share)
+    return max(job.gpus_min, job.attempts[-1].allocation.share) if _is_fixed(job) else job.gpus_min
+
+
+def _is_fixed(job: Job) -> bool:
+    """Return whether ``job`` keeps the size that it has, because it runs and cannot be suspended."""
+    return job.running and not job.preemptible
 
 
 def _sequence(admission: AdmissionRecord) -> int:

@@ -379,7 +379,7 @@ class Cap:
         """Count an admitted job."""
         self.jobs += 1
         self.parts += admission.cost
-        if admission.asked > admission.cost:
+        if admission.asked > admission.cost and not admission.fixed:
             self.elastic[admission.job.sequence] = admission
 
     def give_back(self, admission: "AdmissionRecord") -> None:
@@ -440,7 +440,8 @@ class AdmissionRecord:
     """What the gates know of one job.
 
     ``after`` are the dependencies that are not met yet. An ``admitted`` job counts for ``cost`` parts of GPUs. The job
-    ``wants`` to be admitted if nothing but a limit holds it back. Its user asked for ``asked`` parts at most;
+    ``wants`` to be admitted if nothing but a limit holds it back. It has a ``fixed`` size while it runs and cannot be
+    suspended, and leaves what a limit leaves over to others. Its user asked for ``asked`` parts at most;
     ``in_array`` is what its array's limit leaves it of those, and ``bound`` what it may have in the end. ``why`` is
     what held it back last, in words, until it has room.
     """
@@ -457,6 +458,7 @@ class AdmissionRecord:
     wants: bool = False
     in_queue: bool = False
     resized: bool = False
+    fixed: bool = False
     over: bool = False
     why: str = ""
 

@@ -72,6 +72,8 @@ class SuccessiveHalving:
         self.rungs = asha.rungs()
         self.tasks: dict[JobId, HalvingTask] = {}
         self._results: list[list[_Entry]] = [[] for _ in self.rungs]
+        self._arrivals = [0] * len(self.rungs)
+        """The number of results at each rung so far, with those that were taken back: of equals the first is better."""
         self._waiting: list[list[_Entry]] = [[] for _ in self.rungs]
         """The results at each rung whose tasks wait there."""
         self._open = [0] * (len(self.rungs) + 1)
@@ -90,7 +92,8 @@ class SuccessiveHalving:
         self._wait_no_more(task)
         rung = len(task.results)
         sign = -1.0 if self.asha.mode is Mode.MAX else 1.0
-        task.entry = (value is None, sign * (value or 0.0), len(self._results[rung]), id)
+        task.entry = (value is None, sign * (value or 0.0), self._arrivals[rung], id)
+        self._arrivals[rung] += 1
         task.results.append(value)
         for entries in (self._results, self._waiting):
             insort(entries[rung], task.entry)

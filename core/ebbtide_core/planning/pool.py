@@ -6,7 +6,7 @@ memory.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.estimates.work import estimated_at, remaining
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId
+from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId, NodeId
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.eligibility import could_run, largest
@@ -54,10 +54,23 @@ def typical(works: Iterable[float | None]) -> float:
 
 
 class Arrivals(DemandQueue):
-    """The waiting jobs in order of arrival."""
+    """The waiting jobs in order of arrival; ``users`` counts those of each user."""
 
     def __init__(self) -> None:
         super().__init__(by_arrival_only)
+        self.users: dict[str, int] = {}
+
+    def add(self, key: QueueKey, job: Job) -> None:
+        """Insert ``job`` among the jobs with the same demand."""
+        super().add(key, job)
+        self.users[job.user] = self.users.get(job.user, 0) + 1
+
+    def remove(self, key: QueueKey, job: Job) -> None:
+        """Remove ``job``, which is in the queue with ``key``."""
+        super().remove(key, job)
+        self.users[job.user] -= 1
+        if not self.users[job.user]:
+            del self.users[job.user]
 
     def smallest(self, books: Books) -> int:
         """Return the sum of the smallest sizes of the jobs that could run, in parts."""
@@ -259,7 +272,7 @@ def supply(draft: Draft, members: Sequence[PlacedJob] = ()) -> Supply:
     idle, shared = _idle(draft, kept), _shared(draft, kept)
     available = idle * WHOLE + sum(WHOLE - share for share in shared.values())
     for member in members:
-        if kept and not kept.isdisjoint(member.planned.gpu_ids):
+        if kept and not kept.keys().isdisjoint(member.planned.gpu_ids):
             continue
         available += member.share
         if (gpu := member.gpu) is None:
@@ -274,7 +287,7 @@ def places_for(size: int, draft: Draft, members: Sequence[PlacedJob]) -> int:
     """Return how many jobs of ``size`` parts would have room if ``members`` gave back what they have."""
     kept = _kept_for_others(draft, members)
     shared = _shared(draft, kept)
-    members = [member for member in members if not kept or kept.isdisjoint(member.planned.gpu_ids)]
+    members = [member for member in members if not kept or kept.keys().isdisjoint(member.planned.gpu_ids)]
     for member in members:
         if member.gpu is not None:
             shared[member.gpu] -= member.share
@@ -285,26 +298,24 @@ def places_for(size: int, draft: Draft, members: Sequence[PlacedJob]) -> int:
     return (idle + parts.count(WHOLE)) * WHOLE // size
 
 
-def _kept_for_others(draft: Draft, members: Sequence[PlacedJob]) -> frozenset[GpuId]:
-    """Return the GPUs that are booked now by users none of whose jobs is a member or waits."""
-    booked = draft.snapshot.books.booked
+def _kept_for_others(draft: Draft, members: Sequence[PlacedJob]) -> dict[GpuId, NodeId]:
+    """Return the GPUs, each with its node, that are booked now by users none of whose jobs is a member or waits."""
+    booked, queue = draft.snapshot.books.booked, draft.snapshot.queue
     if booked is None or not (begun := booked.begun):
-        return frozenset()
-    users = {job.user for job in draft.snapshot.queue} | {member.job.user for member in members}
-    return frozenset([piece.gpu for booking in begun if booking.user not in users for piece in booking.gpus])
+        return {}
+    assert isinstance(queue, Arrivals)
+    users = queue.users.keys() | {member.job.user for member in members}
+    return {piece.gpu: piece.node for booking in begun if booking.user not in users for piece in booking.gpus}
 
 
-def _idle(draft: Draft, kept: frozenset[GpuId]) -> int:
+def _idle(draft: Draft, kept: Mapping[GpuId, NodeId]) -> int:
     """Return the number of idle GPUs that are not ``kept``."""
     trial = draft.trial
-    idle = trial.room.total
-    if kept:
-        uses = ((node, trial.use(node.id)) for node in trial.nodes.values())
-        idle -= sum(use.share(gpu) == 0 for node, use in uses for gpu in kept.intersection(node.slices))
-    return idle
+    there = [(gpu, node) for gpu, node in kept.items() if node in trial.nodes and gpu in trial.nodes[node].slices]
+    return trial.room.total - sum([trial.use(node).share(gpu) == 0 for gpu, node in there])
 
 
-def _shared(draft: Draft, kept: frozenset[GpuId]) -> dict[GpuId, int]:
+def _shared(draft: Draft, kept: Mapping[GpuId, NodeId]) -> dict[GpuId, int]:
     """Return the healthy GPUs, without those that are ``kept``, of which only parts are promised, and these parts."""
     trial = draft.trial
     return {

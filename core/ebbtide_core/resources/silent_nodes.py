@@ -48,7 +48,7 @@ class SilentNodes:
         elif node.loan is not None:
             self._lent[id] = node
         else:
-            self._since[id] = since = max(silent_since(node), self.started)
+            self._since[id] = since = self._silent_since(node)
             insort(self._order, (since, id))
 
     def forget(self, id: NodeId) -> None:
@@ -78,7 +78,8 @@ class SilentNodes:
         of those that count.
         """
         first = bisect_left(self._order, True, key=lambda entry: now - entry[0] <= limits.TOGETHER_S)
-        lent = [id for id, node in self._lent.items() if node.attempts and fell_silent(node, now)]
+        recent = (id for id, node in self._lent.items() if now - self._silent_since(node) <= limits.TOGETHER_S)
+        lent = [id for id in recent if self._lent[id].attempts]
         more = len(self._order) - first + len(lent)
         silent = more + len(self.doubted)
         known = silent + len(self._connected) - len(self._connected & self._settled)
@@ -86,12 +87,9 @@ class SilentNodes:
             return None
         return self.doubted.union(lent, [id for _, id in self._order[first:]]), known
 
+    def _silent_since(self, node: Node) -> float:
+        """Return since when a node that is not connected is silent, in Unix seconds.
 
-def silent_since(node: Node) -> float:
-    """Return since when a node that is not connected is silent, in Unix seconds: it was lost then, or heard last."""
-    return node.lost_since if node.lost else node.last_seen
-
-
-def fell_silent(node: Node, now: float) -> bool:
-    """Return whether a node that is not connected fell silent lately enough to count as silent together with others."""
-    return now - silent_since(node) <= limits.TOGETHER_S
+        That is since it was lost, or heard last; the last master may have heard it until this one started.
+        """
+        return node.lost_since if node.lost else max(node.last_seen, self.started)

@@ -102,7 +102,7 @@ def _page_of_events(
     first = next(store.events(limit=1), None)
     after: int = max(request.after_sequence, first.sequence - 1 if first else 0)
     if request.since or request.until:
-        recorded = store.recorded(request.since, request.until or math.inf)
+        recorded = store.recorded(request.since, request.until or math.inf, before, after)
         before, after = min(before, recorded.stop), max(after, recorded.start - 1)
     limit = request.limit or MOST_EVENTS
     about = About(tuple(request.kinds), request.job_id, request.node, request.since, request.until)
@@ -160,6 +160,6 @@ def begin_of_events(store: Store, request: client_pb2.WatchEventsRequest) -> int
         begin = max(begin, store.last_sequence - request.tail)
     if request.since:
         last = store.last_sequence
-        recorded = store.recorded(request.since, math.inf)
+        recorded = store.recorded(request.since, math.inf, last + 1, begin)
         begin = max(begin, recorded.start - 1 if recorded else last)
     return begin

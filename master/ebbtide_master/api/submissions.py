@@ -109,7 +109,9 @@ class SubmissionService:
             if known := known_job(cluster, *operation):
                 was_running = any(job.id == known for job in jobs)
                 chosen.append(JobId(request.job_id) if was_running else known)
-                if not is_whole(cluster, known):  # the master ended before it had accepted all
+                if was_running:
+                    yield from _not_yet_requeued(cluster, jobs, operation)
+                elif not is_whole(cluster, known):  # the master ended before it had accepted all
                     yield from _the_rest(cluster, known, jobs, request.failed)
                 return
             if not request.failed and not (jobs and all(job.state.finished for job in jobs)):
@@ -133,6 +135,15 @@ class SubmissionService:
             return show(cluster, chosen[0], self._clock.now())
 
         return await self._loop.tell_in_parts(facts, answer)
+
+
+def _not_yet_requeued(cluster: Cluster, jobs: Sequence[Job], operation: tuple[str, str]) -> Facts:
+    """Yield the requests for running tasks that a master had not recorded yet as it ended."""
+    for job in jobs:
+        event = e.RequeueRequested(job.id, *operation)
+        if all(recorded != event for _, recorded in job.story) and cluster.refusal(event) is None:
+            yield event
+        yield PAUSE
 
 
 # --- checks ---

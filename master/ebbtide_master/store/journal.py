@@ -95,10 +95,11 @@ class Journal(Protocol):
     def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
         """Yield the events before line ``before`` and behind ``after``, the newest first, as `events` does."""
 
-    def recorded(self, since: float, until: float) -> range:
+    def recorded(self, since: float, until: float, before: int, after: int = 0) -> range:
         """Return the lines from the first to the last one of those recorded from ``since`` to ``until``.
 
-        Others may lie between them, as a clock that was set right went back. Looks through the whole journal.
+        Others may lie between them, as a clock that was set right went back. Looks through all lines before ``before``
+        and behind ``after``.
         """
 
 

@@ -209,11 +209,14 @@ class PostgresStore:
             arguments.append(about.until)
         return self._lines(f"{query} ORDER BY sequence DESC LIMIT %s", [*arguments, None if limit < 0 else limit])
 
-    def recorded(self, since: float, until: float) -> range:
+    def recorded(self, since: float, until: float, before: int, after: int = 0) -> range:
         """Return the lines from the first to the last one of those recorded from ``since`` to ``until``."""
-        query = "SELECT min(sequence), max(sequence) FROM ebbtide.events WHERE time >= %s AND time <= %s"
+        query = (
+            "SELECT min(sequence), max(sequence) FROM ebbtide.events"
+            " WHERE time >= %s AND time <= %s AND sequence < %s AND sequence > %s"
+        )
         with postgres_errors(), closing(self._read()) as db:
-            first, last = db.execute(query, (since, until)).fetchone() or (None, None)
+            first, last = db.execute(query, (since, until, before, after)).fetchone() or (None, None)
         return range(first or 1, (last or 0) + 1)
 
     def _lines(self, query: str, arguments: list[object]) -> Iterator[StoredEvent]:

@@ -85,11 +85,14 @@ class SqliteJournal:
                 if sequence not in self.damage:
                     yield StoredEvent(sequence, time, decoded(sequence, *line))
 
-    def recorded(self, since: float, until: float) -> range:
+    def recorded(self, since: float, until: float, before: int, after: int = 0) -> range:
         """Return the lines around those of a time, as `ebbtide_master.store.journal.Journal` says."""
-        query = "SELECT min(sequence), max(sequence) FROM events WHERE time >= ? AND time <= ?"
+        query = (
+            "SELECT min(sequence), max(sequence) FROM events"
+            " WHERE time >= ? AND time <= ? AND sequence < ? AND sequence > ?"
+        )
         with sqlite_errors(), closing(self._read()) as db:
-            first, last = db.execute(query, (since, until)).fetchone()
+            first, last = db.execute(query, (since, until, before, after)).fetchone()
         return range(first or 1, (last or 0) + 1)
 
     def damaged(self) -> Iterator[DamagedLine]:

@@ -239,6 +239,17 @@ def test_what_a_job_that_cannot_be_suspended_has_grown_to_counts_in_full_and_is_
     assert other.planned is not None
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_that_cannot_grow_any_more_leaves_the_rest_of_the_quota_to_others(size):
+    lab = lab_with(gpus=8, node=size)
+    fixed = lab.running(1, 8, suspend=SuspendMode.NONE)
+    assert fixed.planned.share == size * WHOLE
+    lab.tell(registration("b", 8))
+    other = lab.submit(1, 8)
+    lab.settle()
+    assert other.planned.share == (8 - size) * WHOLE
+
+
 def test_room_that_is_kept_for_an_elastic_job_is_given_up_if_it_may_not_have_so_much_any_more():
     lab = lab_with(gpus=4)
     elastic = lab.running(1, 4)

@@ -109,6 +109,14 @@ def test_what_is_no_number_is_the_worst_and_of_equals_the_first_to_come_is_bette
     assert [halving.place(JobId(id)).rank for id in "0123"] == [3, 1, 2, 4]
 
 
+def test_of_equals_the_first_to_come_is_better_also_if_another_was_cancelled_in_between() -> None:
+    halving = sweep_of(3, eta=2)
+    reach(halving, t2=0.1, t1=0.5)
+    halving.end(JobId("2"), stopped_early=False)
+    reach(halving, t0=0.5)
+    assert [halving.place(JobId(id)).rank for id in "10"] == [1, 2]
+
+
 def test_those_at_a_higher_rung_go_on_first() -> None:
     halving = sweep_of(9, eta=2, max_steps=401)
     reach(halving, t0=1.0, t1=2.0, t2=3.0, t3=4.0)

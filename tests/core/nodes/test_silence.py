@@ -10,7 +10,7 @@ from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError, validate
-from ebbtide_core.model.types import AttemptRef, ExitFacts, JobState, NodeId
+from ebbtide_core.model.types import AttemptRef, ExitFacts, JobState, Loan, NodeId
 from ebbtide_core.nodes.strays import AttemptReport, after_report
 from ebbtide_core.views.digest import digest
 
@@ -209,6 +209,34 @@ class TestDoubt:
             lose(lab, name)
             lab.wait(3600.0)
         assert not lab.cluster.state.silent.doubted
+
+    def test_those_that_were_lost_before_the_master_started_did_not_fall_silent_with_those_that_are_since(
+        self, lab: Lab
+    ) -> None:
+        for name in "ab":
+            lose(lab, name)
+            lab.wait(3600.0)
+        lab.tell(e.MasterStarted(2))
+        for name in "de":
+            lab.tell(registration(name, 1, **SHARED))
+        lab.wait(30.0)
+        lab.tell(e.NodeLost(NodeId("c"), 30.0))
+        assert not lab.cluster.state.silent.doubted
+
+    def test_lent_nodes_that_do_not_come_back_to_a_new_master_fell_silent_together(self) -> None:
+        lab, loan = Lab(nodes=""), Loan(1e9, "hpc")
+        for name in "abcde":
+            lab.tell(registration(name, 1, loan=loan, **SHARED))
+        for name in "abc":
+            running_on(lab, name)
+        lab.wait(3600.0)
+        lab.tell(e.MasterStarted(2))
+        for name in "de":
+            lab.tell(registration(name, 1, loan=loan, **SHARED))
+        lab.wait(30.0)
+        for name in "abc":
+            lab.tell(e.NodeLost(NodeId(name), 30.0))
+        assert lab.cluster.state.silent.doubted == {"a", "b", "c"}
 
     def test_of_two_nodes_there_is_no_majority(self) -> None:
         lab = Lab(nodes="ab")

@@ -81,7 +81,7 @@ class SimulatedStore:
     def newest(self, before: int, after: int = 0, limit: int = -1, about: About = ANYTHING) -> Iterator[StoredEvent]:
         raise AssertionError("nobody asks for events here")
 
-    def recorded(self, since: float, until: float) -> range:
+    def recorded(self, since: float, until: float, before: int, after: int = 0) -> range:
         raise AssertionError("nobody asks for events by their times here")
 
     def put(self, kind: EntryKind, entries: Mapping[str, str | None]) -> Future[None]:

@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from ebbtide_core.events import RequeueRequested
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import WHOLE
-from ebbtide_master.api.submissions import jobs_requested
+from ebbtide_core.model.types import WHOLE, JobId
+from ebbtide_master.api.submissions import digest_of, jobs_requested
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, STEPPED_ASIDE, a_master, make_spec
@@ -252,6 +253,19 @@ async def test_a_requeue_of_what_ran_is_not_done_again_when_it_is_asked_for_once
         assert len((await master.ask.ListJobs(client_pb2.ListJobsRequest(all=True))).jobs) == 3
         other = client_pb2.RequeueRequest(job_id=array, operation_id=f"of {job}", user="ann")
         assert (await refusal(master.ask.Requeue(other)))[0] == "FAILED_PRECONDITION"
+
+
+async def test_a_requeue_of_an_array_that_a_master_began_is_carried_on_when_it_is_asked_for_once_more(tmp_path):
+    async with cluster(tmp_path) as (master, agent):
+        array = await submit(master, 3)
+        tasks = [await start(agent) for _ in range(3)]
+        request = client_pb2.RequeueRequest(job_id=array, operation_id="once", user="ann")
+        begun = RequeueRequested(JobId(tasks[0]), "once", digest_of(request))
+        await master.service.loop.tell(lambda _: [begun], lambda _: None)
+        for _ in range(2):
+            await master.ask.Requeue(request)
+        stories = [(await master.ask.ShowStory(client_pb2.JobRequest(job_id=task))).events for task in tasks]
+        assert [sum("back to the queue" in event.text for event in story) for story in stories] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("field", "value"), [("operation_id", "x" * 65), ("user", "a\nb")])
