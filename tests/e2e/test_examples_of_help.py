@@ -59,8 +59,8 @@ def typed(shows: str, keys: str, *jobs: str) -> Way:
 
 A_PAST = "ebb submit --wait --time 1h -- true && ebb submit --wait --time 2h -- true"
 A_PAST_OF_WAITS = (
-    "ebb submit --wait --array 0-9 --time 1h -- true && ebb submit --gpus 4 -- sleep 9 && ebb submit --gpus 4 -- sleep 9"
-    " && ebb submit --wait --gpus 4 --time 2h -- true"
+    "ebb submit --wait --array 0-9 --time 1h -- true && ebb submit --gpus 4 -- sleep 9 &&"
+    " ebb submit --gpus 4 -- sleep 9 && ebb submit --wait --gpus 4 --time 2h -- true"
 )
 """In which there are enough starts, and whoever asked for more waited longer."""
 A_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=login.lab.example -keyout lab.key -out lab.pem"
