@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ebbtide_cli.errors import Unreachable
 from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.settings import FILE, read
@@ -170,3 +171,22 @@ def test_the_invitation_of_a_loan_that_ends_before_its_node_came_is_withdrawn(ho
     invited = [request.node for request in needy.sent("InviteNode")]
     assert len(invited) > 1
     assert [request.node for request in needy.sent("RevokeNode")] == invited
+
+
+def test_an_invitation_is_withdrawn_once_the_master_answers_again(
+    home: Path, needy: NeedyMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise Unreachable("the master is away")
+
+    counted = Counted(home, needy, 1, run=False)
+    (home / "bin" / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Invalid account' >&2\nexit 1\n")
+    supplier = counted.supplier()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(supplier), "_withdraw", away)
+        counted.serve(supplier, 6)
+    invited = [request.node for request in needy.sent("InviteNode")]
+    assert invited
+    assert needy.sent("RevokeNode") == []
+    counted.serve(supplier, 6)
+    assert {request.node for request in needy.sent("RevokeNode")} >= set(invited)

@@ -18,7 +18,7 @@ from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, C
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from ebbtide_cli.errors import Failure
+from ebbtide_cli.errors import Failure, TooFast, Unreachable
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
@@ -155,9 +155,15 @@ class Supplier:
         """Have the master forget the invitations of loans that have ended before their nodes came."""
         for loan in self.supply.loans.values():
             if loan.is_over and loan.invited and not loan.was_up:
-                loan.invited = False
-                with suppress(Failure), connected(self.master) as stub:  # it has expired, or was used after all
-                    ask(stub.RevokeNode, client_pb2.RevokeNodeRequest(node=loan.id))
+                try:
+                    self._withdraw(loan.id)
+                    loan.invited = False
+                except Failure as error:  # it has expired, or was used after all, unless the master is away
+                    loan.invited = isinstance(error, Unreachable | TooFast)
+
+    def _withdraw(self, id: str) -> None:
+        with connected(self.master) as stub:
+            ask(stub.RevokeNode, client_pb2.RevokeNodeRequest(node=id))
 
     def _needed(self, nodes: dict[str, client_pb2.Node] | None, now: float) -> int | None:
         """Return how many more nodes are needed; None if that is not known."""
@@ -189,10 +195,11 @@ class Supplier:
 
     def _ask(self, loan: BorrowedNode, now: float) -> None:
         """Ask the lender for a loan."""
+        loan.invited = True
+        self._save()
         try:
             with connected(self.master) as stub:
                 invitation = self._invitation(stub, loan.id)
-            loan.invited = True
             job = self.lender.ask(loan.id, invitation, loan.kept)
         except LenderAwayError as error:
             self.supply.unanswered(str(error), now)
