@@ -2,7 +2,7 @@
 
 from typing import Any
 
-WAIT_MS = 20_000
+WAIT_MS = 40_000
 WIDE, NARROW = (1440, 900), (390, 844)
 SIZES = (WIDE, (1024, 768), NARROW)
 
