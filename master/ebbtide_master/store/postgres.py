@@ -216,7 +216,8 @@ class PostgresStore:
             " WHERE time >= %s AND time <= %s AND sequence < %s AND sequence > %s"
         )
         with postgres_errors(), closing(self._read()) as db:
-            first, last = db.execute(query, (since, until, before, after)).fetchone() or (None, None)
+            bounds = since, until, min(before, MAX_SEQUENCE), min(after, MAX_SEQUENCE)
+            first, last = db.execute(query, bounds).fetchone() or (None, None)
         return range(first or 1, (last or 0) + 1)
 
     def _lines(self, query: str, arguments: list[object]) -> Iterator[StoredEvent]:

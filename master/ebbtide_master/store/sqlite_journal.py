@@ -92,7 +92,8 @@ class SqliteJournal:
             " WHERE time >= ? AND time <= ? AND sequence < ? AND sequence > ?"
         )
         with sqlite_errors(), closing(self._read()) as db:
-            first, last = db.execute(query, (since, until, before, after)).fetchone()
+            bounds = since, until, min(before, MAX_SEQUENCE), min(after, MAX_SEQUENCE)
+            first, last = db.execute(query, bounds).fetchone()
         return range(first or 1, (last or 0) + 1)
 
     def damaged(self) -> Iterator[DamagedLine]:

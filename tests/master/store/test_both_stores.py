@@ -135,6 +135,7 @@ def test_the_lines_of_a_time_are_found_although_times_went_back(store: Store) ->
     assert {asked: store.recorded(*asked, before=7) for asked in times} == times
     assert not store.recorded(92.0, math.inf, before=7)
     assert store.recorded(2.0, math.inf, before=6, after=2) == range(3, 6)
+    assert not store.recorded(2.0, math.inf, before=2**64, after=2**64 - 1)
     assert [line.sequence for line in store.newest(9, about=About(since=2.0, until=3.0))] == [5, 4]
     assert [line.sequence for line in store.newest(9, about=About(since=90.0))] == [3, 2]
 
