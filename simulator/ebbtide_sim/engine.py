@@ -292,9 +292,9 @@ class Simulation:
 
     def _compute(self, id: JobId, attempt: int) -> None:
         """Start the attempt, which computes from now on."""
-        job = self._jobs[id]
-        if job.starting != attempt:
-            return
+        job = self._jobs.get(id)
+        if job is None or job.starting != attempt:
+            return  # it was stopped before it could start
         job.starting = 0
         self._tell(e.AttemptStarted(id, attempt, 1))
         allocation = self.cluster.state.jobs[id].attempts[-1].allocation
@@ -352,9 +352,8 @@ class Simulation:
             observer.computed(run.job, run.attempt, computed_s, work, kept)
 
     def _step_aside(self, id: JobId, attempt: int) -> None:
-        job = self._jobs[id]
-        leaving = job.leaving
-        if leaving is None or leaving.attempt != attempt or self.now < leaving.at:
+        job = self._jobs.get(id)
+        if job is None or (leaving := job.leaving) is None or leaving.attempt != attempt or self.now < leaving.at:
             return  # its grace period was cut short after this time was noted
         job.leaving = None
         saved = self.world.resumable and not leaving.cut_off

@@ -1,20 +1,26 @@
 """Borrowed nodes in a simulation: when they come and go, what they cost, and what becomes of the jobs on them."""
 
+import io
+import json
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.model.types import WHOLE
+from ebbtide_core.model.types import WHOLE, JobClass, Loan, NodeId
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.supply.supply import SupplySettings
 from ebbtide_sim.borrowing import SETTINGS, Borrower, LenderAssumptions, SimulatedSupply
-from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation
+from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation, registration
+from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.simulate import Scenario, simulate
-from ebbtide_sim.sources import Recorded
+from ebbtide_sim.sources import NodesStay, Recorded
 from ebbtide_sim.sweep import combine
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.nodes import SimNode
@@ -165,6 +171,57 @@ def test_policies_go_on_in_borrowed_nodes():
 def test_a_node_that_is_never_kept_idle_still_gets_the_job_that_it_was_borrowed_for():
     report = run([job("1", 0, 200.0, 3)], supply(1, time_s=HOUR_S, idle_s=0.0))
     assert (report.finished, report.supply["loans"]) == (1, 1)
+
+
+# --- a grace period that is cut short ---
+
+
+class Announced(NodesStay):
+    """What becomes of nodes, as it is given: events with their times."""
+
+    def __init__(self, *events: tuple[float, Event]) -> None:
+        self.events = list(events)
+
+    def next_time(self, more_come: bool, unfinished: bool) -> float | None:
+        return self.events[0][0] if self.events else None
+
+    def take(self, cluster: Cluster, now: float) -> Iterator[Event]:
+        while self.events and self.events[0][0] <= now:
+            yield self.events.pop(0)[1]
+
+
+LENT = NodeId("lent")
+
+
+def lent(until: float) -> Event:
+    node = SimNode(name=LENT, gpus=2, cpus=32.0, mem_bytes=2**38)
+    return replace(registration(node), loan=Loan(until, "hpc"))
+
+
+def over(at: float) -> tuple[tuple[float, Event], ...]:
+    return (at, e.NodeDisconnected(LENT)), (at, e.NodeConfirmedDead(node=LENT, user="hpc"))
+
+
+def hurried() -> tuple[Metrics, list[dict[str, Any]]]:
+    """A job is preempted at 50 s with ten minutes to leave, and at 60 s its node ends in half a minute."""
+    jobs = [
+        job("first", 0, 120, 2, preemptible=False),
+        job("long", 1, 60, 2, grace_s=600.0),
+        job("urgent", 50, 10, 2, job_class=JobClass.TRIAL_AND_ERROR),
+    ]
+    nodes = Announced((10, lent(10_000)), (60, e.LoanChanged(LENT, 30.0)), *over(95))
+    metrics, log = Metrics(), io.StringIO()
+    own = [SimNode(name="own", gpus=2, cpus=32.0, mem_bytes=2**38)]
+    policy = create_policy("fitgpp", {"min_run_s": "0"})
+    Simulation(own, Recorded(jobs), policy, [metrics, EventLog(log)], borrowed=nodes).run()
+    return metrics, [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_a_job_that_had_to_leave_sooner_may_be_done_before_it_was_to_have_left():
+    metrics, log = hurried()
+    assert all(tally.ended is not None for tally in metrics.tallies.values())
+    assert {line["t"] for line in log if (line["job"], line["event"]) == ("long", "suspend")} == {80}
+    assert 80 < metrics.tallies["long"].ended < 650
 
 
 # --- always ---
