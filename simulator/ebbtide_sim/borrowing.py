@@ -18,7 +18,7 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.events import Event
 from ebbtide_core.model.frozen import frozen
-from ebbtide_core.model.types import WHOLE, JobId, Loan, NodeId, StopCause
+from ebbtide_core.model.types import WHOLE, Loan, NodeId, StopCause
 from ebbtide_core.supply.supply import (
     BETWEEN_LOANS_S,
     NOT_NEEDED_S,
@@ -132,12 +132,13 @@ class _Lent:
     idle_since: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Use:
-    """What an attempt has of borrowed nodes since ``placed``: GPUs by node."""
+    """What an attempt has of borrowed nodes since ``placed``: GPUs by node; it ``moves`` if its node ends."""
 
     placed: float
     gpus: Mapping[str, float]
+    moves: bool = False
 
 
 @dataclass(slots=True)
@@ -402,7 +403,7 @@ class Borrower:
             case e.AttemptExited():
                 self._exit(now, event)
             case e.StopRequested(cause=StopCause.DRAINED):
-                self._move(event.job)
+                self._move(event)
             case e.NodeRegistered() | e.NodeConfirmedDead():
                 self._note_change(now)
             case _:
@@ -426,7 +427,11 @@ class Borrower:
             if not lent.attempts:
                 self._note_idle(lent, now)
 
-    def _move(self, job: JobId) -> None:
+    def _move(self, event: e.StopRequested) -> None:
+        use, job = self._uses[event.job, event.attempt], event.job
+        if use.moves:
+            return  # it is to leave even sooner
+        use.moves = True
         self.totals.moves += 1
         self._moves_in_vain[job] += 1
         if self._moves_in_vain[job] > MOST_MOVES_IN_VAIN:

@@ -15,7 +15,7 @@ GIB: Final = 2**30
 class EventLog:
     """Writes ``{t, event, job, gpus, cpus, mem_gib}`` per line to ``out``; the same run writes the same bytes.
 
-    ``event`` is ``submit``, ``start``, ``preempt`` (at the request), ``suspend`` (when its allocation is free),
+    ``event`` is ``submit``, ``start``, ``preempt`` (at the first request), ``suspend`` (when its allocation is free),
     ``resume``, ``resize`` (a start with another share than before), ``finish`` or ``drop``. ``gpus`` lists
     ``[node, gpu, share]`` of the new allocation, or of the released one for ``suspend`` and ``finish``.
     """
@@ -23,6 +23,8 @@ class EventLog:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._allocations: dict[str, Allocation] = {}
+        self._preempted: set[str] = set()
+        """Jobs that were asked to step aside, and have not left."""
 
     def submitted(self, now: float, job: SimJob, work: float) -> None:
         """Write that ``job`` was submitted."""
@@ -43,9 +45,11 @@ class EventLog:
                 kind = "start" if before is None else "resume" if before.share == allocation.share else "resize"
                 self._allocations[job] = allocation
                 self._write(now, kind, job, allocation)
-            case e.StopRequested(job=job, cause=StopCause.PREEMPTED):
+            case e.StopRequested(job=job, cause=StopCause.PREEMPTED) if job not in self._preempted:
+                self._preempted.add(job)
                 self._write(now, "preempt", job, None)
             case e.AttemptExited(job=job, exit=exit) if exit.stop_requested:  # the simulator frees the room at the exit
+                self._preempted.discard(job)
                 self._write(now, "suspend", job, self._allocations[job])
             case e.AttemptExited(job=job):
                 self._write(now, "finish", job, self._allocations.pop(job))

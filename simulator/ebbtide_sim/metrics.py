@@ -6,7 +6,7 @@
   compute, grace periods and restarts included; lost work does not count as computing;
 - *utilisation*: volume of all jobs over GPUs x makespan (seed 001); it may exceed 1 if jobs share GPUs. *busy* is the
   fraction of all GPU time in which a job held the GPU;
-- *re-schedule interval*: from the request to preempt a job to its next start.
+- *re-schedule interval*: from the first request to preempt a job to its next start.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -165,8 +165,10 @@ class Metrics:
             tally.preempted_at = None
 
     def _stopping(self, now: float, event: e.StopRequested) -> None:
-        if event.cause is StopCause.PREEMPTED:
-            tally = self.tallies[event.job]
+        if event.cause is not StopCause.PREEMPTED:
+            return
+        tally = self.tallies[event.job]
+        if tally.preempted_at is None:  # else the same request is made again, with less grace
             tally.preemptions += 1
             tally.preempted_at = now
 

@@ -213,6 +213,8 @@ class _Folded:
     before: Mapping[str, tuple[int, int]]
     computing: "_Stretches"
     holding: "_Stretches"
+    asked: Mapping[tuple[JobId, int], float]
+    """When each attempt was first asked to stop, since it ran last."""
 
     def computed_s(self, job: Job, attempt: Attempt, began: float) -> float:
         """Return how many seconds after ``began`` an attempt computed, before it was asked to stop."""
@@ -253,6 +255,7 @@ class _Stretches:
 def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     cluster, end = Cluster(Fifo()), 0.0
     computing, holding = _Stretches(), _Stretches()
+    asked: dict[tuple[JobId, int], float] = {}
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:
         if before is None and line.time >= span.since:
@@ -271,7 +274,11 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
             computes = live is not None and live.started is not None and live.stop is None
             computing.note(job.id, live if computes else None, line.time)
             holding.note(job.id, job.holding, line.time)
-    return _Folded(cluster.state, end, before or {}, computing, holding)
+            if live is not None and live.stop is not None:
+                asked.setdefault((job.id, live.number), line.time)
+            elif live is not None:
+                asked.pop((job.id, live.number), None)  # it is back from host memory
+    return _Folded(cluster.state, end, before or {}, computing, holding, asked)
 
 
 def read_event(line: RecordedEvent) -> Event:
@@ -347,8 +354,10 @@ def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Repo
             tally.held_gpu_s += folded.holding.seconds(job, attempt, began, end) * share
         metrics.tallies[job.id] = tally
         metrics.intervals.extend(
-            after.placed - before.stop.requested
+            after.placed - asked
             for before, after in pairwise(job.attempts)
-            if before.stop is not None and before.stop.cause is StopCause.PREEMPTED and before.stop.requested >= began
+            if before.stop is not None
+            and before.stop.cause is StopCause.PREEMPTED
+            and (asked := folded.asked[job.id, before.number]) >= began
         )
     return metrics.report("what happened", gpus, {}, 0.0, 0)

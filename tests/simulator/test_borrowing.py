@@ -224,6 +224,23 @@ def test_a_job_that_had_to_leave_sooner_may_be_done_before_it_was_to_have_left()
     assert 80 < metrics.tallies["long"].ended < 650
 
 
+def test_a_job_that_is_to_leave_sooner_than_it_was_asked_to_counts_as_preempted_once_and_from_the_first_time():
+    metrics, log = hurried()
+    of_long = [(line["t"], line["event"]) for line in log if line["job"] == "long"]
+    assert [what for what in of_long if what[1] == "preempt"] == [(50, "preempt")]
+    assert {id: tally.preemptions for id, tally in metrics.tallies.items()} == {"first": 0, "long": 1, "urgent": 0}
+    (back,) = [at for at, event in of_long if event == "resume"]
+    assert metrics.intervals == [back - 50]
+
+
+def test_a_job_that_leaves_a_node_which_ends_and_then_ends_even_sooner_moves_once():
+    nodes = Announced((0, lent(2000)), (1400, e.LoanChanged(LENT, 30.0)), *over(1430), (1500, lent(10_000)))
+    borrower, metrics = Borrower(supply()), Metrics()
+    jobs, policy = [job("long", 0, 3000, grace_s=600.0)], create_policy("fifo", {})
+    Simulation([], Recorded(jobs), policy, [metrics, borrower], borrowed=nodes).run()
+    assert (metrics.tallies["long"].ended, borrower.totals.moves) == (1500 + 3000, 1)
+
+
 # --- always ---
 
 

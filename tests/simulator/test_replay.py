@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_core.model.types import Checkpointed, JobId, SuspendMode
+from ebbtide_core.model.types import Checkpointed, JobId, NodeId, SuspendMode
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
@@ -54,6 +54,26 @@ def test_what_happened_is_measured_as_a_simulation_would_be(lab: Lab) -> None:
     assert (live.jobs, live.finished, live.preemptions) == (2, 2, 1)
     assert live.slowdown["be"]["p50"] > 1.1
     assert live.reschedule_interval_s["p50"] == pytest.approx(30, abs=4)
+
+
+def test_a_preempted_job_waits_from_the_first_time_that_it_was_asked_to_leave() -> None:
+    lab = Lab("fitgpp", gpus=1)
+    job = lab.running(1, grace_s=600.0)
+    lab.wait(99.0)
+    trial = lab.submit(1, te=True)
+    lab.wait(50.0)
+    lab.tell(e.LoanChanged(NodeId("a"), 300.0))
+    lab.tell(e.LoanChanged(NodeId("a"), None))
+    lab.end(job)
+    lab.start(trial)
+    lab.end(trial, DONE)
+    lab.start(job)
+    lab.end(job, DONE)
+    first, stop = job.suspensions[0].requested, job.attempts[0].stop
+    assert stop is not None
+    assert stop.requested > first + 50
+    live = reconstruct(recorded(lab)).live
+    assert (live.preemptions, live.reschedule_interval_s["p50"]) == (1, job.attempts[1].placed - first)
 
 
 def test_shares_of_a_gpu_are_measured_as_a_simulation_measures_them() -> None:
