@@ -248,7 +248,7 @@ class Borrower:
                 if node.planned:
                     self._note_idle(lent, now)
                 else:
-                    lent.why = "idle"
+                    lent.why = lent.why or "idle"
                     yield from self._end(lent, now)
             case _Next.ENDS if lent.ends <= now:
                 yield from self._end(lent, now)
@@ -258,7 +258,7 @@ class Borrower:
     def _start(self, lent: _Lent, now: float) -> Event:
         id = lent.loan.id
         self._supply.see_up({id}, now)
-        lent.ends, lent.why = now + self._of.time_s, "its time is over"
+        lent.ends = now + self._of.time_s
         self.totals.loans += 1
         self.totals.queue_s.append(now - lent.asked)
         self._later(lent.ends, _Next.ENDS, lent)
@@ -273,6 +273,7 @@ class Borrower:
         """End a loan, whose jobs have left."""
         if lent.attempts:
             raise InvariantError(f"{lent.loan.id} ends at {now:g} s, and {lent.attempts} attempts are still there")
+        lent.why = lent.why or "its time is over"
         self.totals.preempted += lent.why == "preempted"
         self._settle(lent, now)
         node = NodeId(lent.loan.id)

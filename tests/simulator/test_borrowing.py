@@ -149,6 +149,12 @@ def test_what_is_saved_within_the_notice_of_a_preemption_is_not_lost(save_s, los
     assert (report.wasted_gpu_s > 100 * borrowed["moves"]) is lost
 
 
+def test_a_loan_that_the_lender_preempts_counts_so_though_it_is_idle_before_the_notice_is_over():
+    lender = {"preempted_after_s": HOUR_S, "notice_s": 600.0}
+    borrowed = facts(run([job("1", 0, 2 * HOUR_S)], supply(time_s=8 * HOUR_S, idle_s=5.0, **lender)))
+    assert borrowed["preempted"] == borrowed["moves"] > 0
+
+
 def test_a_job_that_saves_nothing_in_time_again_and_again_is_dropped_as_it_would_be_held():
     jobs = [job("long", 0, 200 * HOUR_S, grace_s=600.0)]  # it takes ten minutes to save
     report = run(jobs, supply(time_s=10 * HOUR_S, preempted_after_s=60.0, notice_s=1.0))
