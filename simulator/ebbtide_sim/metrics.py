@@ -190,16 +190,20 @@ class Metrics:
         events: int,
         lent_gpu_s: float = 0.0,
         supply: dict[str, Any] | None = None,
+        until: float | None = None,
     ) -> Report:
         """Sum up the tallies.
 
         ``gpus`` is the cluster's own GPU count, ``lent_gpu_s`` the GPU-seconds that it borrowed, and ``wall_s`` the
-        real time of the run in seconds. ``supply`` is what was borrowed.
+        real time of the run in seconds. ``supply`` is what was borrowed. With ``until``, the report ends then instead
+        of with the last job, and the work of unfinished jobs is what they did.
         """
         tallies = list(self.tallies.values())
         done = [tally for tally in tallies if tally.ended is not None]
         first = min((tally.job.submit_s for tally in tallies), default=0.0)
-        makespan = max((tally.ended for tally in done if tally.ended is not None), default=first) - first
+        last = max((tally.ended for tally in done if tally.ended is not None), default=first)
+        makespan = (last if until is None else until) - first
+        worked = done if until is None else tallies
         held = sum(tally.held_gpu_s for tally in tallies)
         room = gpus * makespan + lent_gpu_s
         return Report(
@@ -207,7 +211,7 @@ class Metrics:
             jobs=len(tallies),
             finished=len(done),
             makespan_s=makespan,
-            utilisation=sum(tally.work for tally in done if tally.job.gpus_max) / room if room else 0.0,
+            utilisation=sum(tally.work for tally in worked if tally.job.gpus_max) / room if room else 0.0,
             busy=held / room if room else 0.0,
             flow_time_s=summarise((tally.flow_s for tally in done), FULL),
             waiting_s=summarise((tally.waiting_s for tally in done), FULL),

@@ -338,11 +338,12 @@ def _ran(attempt: Attempt, began: float, end: float) -> bool:
 
 
 def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Report:
-    metrics, end = Metrics(), folded.end
+    metrics, end, goes_on = Metrics(), folded.end, False
     for job in jobs:
         sim = _sim_job(job, folded, began)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * (sim.gpus_max / WHOLE or 1.0))
         tally.ended = job.end.at - began if job.end is not None else None
+        goes_on = goes_on or job.end is None
         preempted, resized = folded.before.get(job.id, (0, 0))
         tally.preemptions = job.suspending.preemptions - preempted
         tally.resizes = job.suspending.resizes - resized
@@ -360,4 +361,4 @@ def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Repo
             and before.stop.cause is StopCause.PREEMPTED
             and (asked := folded.asked[job.id, before.number]) >= began
         )
-    return metrics.report("what happened", gpus, {}, 0.0, 0)
+    return metrics.report("what happened", gpus, {}, 0.0, 0, until=end - began if goes_on else None)

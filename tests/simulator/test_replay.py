@@ -76,6 +76,22 @@ def test_a_preempted_job_waits_from_the_first_time_that_it_was_asked_to_leave() 
     assert (live.preemptions, live.reschedule_interval_s["p50"]) == (1, job.attempts[1].placed - first)
 
 
+def test_a_job_that_goes_on_at_the_end_counts_until_then_as_it_does_in_a_simulation() -> None:
+    lab = Lab("fifo", gpus=2)
+    short = lab.running(1)
+    lab.running(1)
+    lab.wait(10)
+    lab.end(short, DONE)
+    lab.wait(1000)
+    lab.submit(1, hold=True)
+    past = reconstruct(recorded(lab))
+    simulated = simulate(Scenario(workload=past.workload, nodes=past.nodes, policy="fifo"))
+    assert (past.live.jobs, past.live.finished) == (2, 1)
+    assert past.live.makespan_s == pytest.approx(simulated.makespan_s, rel=0.02)
+    assert past.live.busy == pytest.approx(simulated.busy, rel=0.02)
+    assert past.live.utilisation == pytest.approx(simulated.utilisation, rel=0.02)
+
+
 def test_shares_of_a_gpu_are_measured_as_a_simulation_measures_them() -> None:
     lab = Lab("fifo", gpus=1)
     jobs = [lab.submit("1/4") for _ in range(4)]
