@@ -109,7 +109,7 @@ def write_export(lines: Iterable[RecordedEvent], out: TextIO) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JournalSpan:
-    """A part of a journal's time, from ``since`` to ``until`` in Unix seconds."""
+    """A part of a journal's time, from ``since`` to ``until`` in Unix seconds; infinite: to the last event."""
 
     since: float = 0.0
     until: float = math.inf
@@ -259,10 +259,8 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:
         if before is None and line.time >= span.since:
-            there = cluster.state.unfinished.values()
-            before = {job.id: (job.suspending.preemptions, job.suspending.resizes) for job in there}
+            before = _counts(cluster.state)
         if line.time > span.until:
-            end = span.until
             break
         event = read_event(line)
         end = line.time
@@ -278,7 +276,15 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
                 asked.setdefault((job.id, live.number), line.time)
             elif live is not None:
                 asked.pop((job.id, live.number), None)  # it is back from host memory
-    return _Folded(cluster.state, end, before or {}, computing, holding, asked)
+    end = max(end, span.since) if span.until == math.inf else span.until
+    before = _counts(cluster.state) if before is None else before
+    return _Folded(cluster.state, end, before, computing, holding, asked)
+
+
+def _counts(state: ClusterState) -> dict[str, tuple[int, int]]:
+    """Return how often each job that is there was preempted and resized."""
+    there = state.unfinished.values()
+    return {job.id: (job.suspending.preemptions, job.suspending.resizes) for job in there}
 
 
 def read_event(line: RecordedEvent) -> Event:

@@ -1,6 +1,7 @@
 """`ebb replay`: a cluster's past under another policy."""
 
 import json
+import time
 
 import pytest
 
@@ -57,6 +58,11 @@ def test_a_span_and_other_machines_are_simulated(ebb, past):
     facts = json.loads(ebb("replay", "--policy", "fifo", "--since", f"@{since}", "--nodes", "3x8", "--json").out)
     assert (facts["since"], facts["live"]["preemptions"], facts["gpus"]) == (since, 0, [2, 24])
     assert facts["skipped"] == {"never ran": 1}
+
+
+def test_a_time_ends_now_at_the_latest(ebb, past):
+    facts = json.loads(ebb("replay", "--policy", "fifo", "--until", "@99999999999", "--json").out)
+    assert abs(facts["until"] - time.time()) < 60
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_an_address_says_what_is_wanted_and_what_makes_no_sense_is_as_if_it_were
     assert wanted.configuration() == ["[pools.default]", 'policy = "fitgpp"', 'options = {s = "8"}']
     strange = {"policy": "../../etc", "o.s": "\u202e", "since": "-1", "until": "1e999", "nodes": "; reboot"}
     assert read_what_ifs(strange.items()) == (WantedWhatIf(),)
+    assert WantedWhatIf("fifo").command() == "ebb replay --policy fifo --until now"
     assert read_what_ifs(()) == (WantedWhatIf(),)
 
 
@@ -271,6 +272,7 @@ async def test_it_gives_the_figures_of_ebb_replay_for_the_same_span_policy_and_m
                 await agent.report(job, 1, FREED)
         await stage.master.becomes(job, "RUNNING", stage.tokens["ada"])
         until_ = int(time.time()) + 1
+        await until(lambda: time.time() >= until_)
         query = f"since={until_ - 3600}&until={until_}&nodes=2x4&policy=fitgpp&o.s=2&policy=fifo"
         viewer = await stage.logged_in(who)
         stream = await viewer.stream(f"/stream/whatif?{query}")

@@ -122,6 +122,36 @@ def test_a_span_takes_what_was_there_then_and_of_what_was_there_before_only_the_
         reconstruct(lines, JournalSpan(until=lines[0].time))
 
 
+def test_a_job_computes_in_a_span_in_which_nothing_happens() -> None:
+    lab = Lab("fitgpp", gpus=1)
+    job = lab.running(1)
+    lab.wait(99.0)
+    trial = lab.submit(1, te=True)
+    lab.end(job)
+    lab.start(trial)
+    lab.end(trial, DONE)
+    lab.start(job)
+    quiet = JournalSpan(lab.now + 1000, lab.now + 1500)
+    past = reconstruct(recorded(lab), quiet)
+    assert [one.runtime_s for one in past.workload.jobs] == [500]
+    assert (past.began, past.ended, past.workload.skipped) == (quiet.since, quiet.until, {})
+    assert (past.live.jobs, past.live.preemptions, past.live.busy) == (1, 0, 1)
+
+
+def test_a_job_computes_to_the_end_of_a_span_although_the_last_event_is_before_that() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.running(1)
+    (job,) = reconstruct(recorded(lab), JournalSpan(until=lab.now + 1000)).workload.jobs
+    assert job.runtime_s == 1000
+
+
+def test_a_span_without_an_end_never_ends_before_it_begins() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.running(1)
+    past = reconstruct(recorded(lab), JournalSpan(since=lab.now + 1000))
+    assert (past.began, past.ended, past.workload.skipped) == (lab.now + 1000, lab.now + 1000, {})
+
+
 def test_other_machines_are_of_the_largest_kind_that_there_was(lab: Lab) -> None:
     lab.tell(registration("b", 4))
     past = reconstruct(recorded(lab))

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ Show = Callable[[str, float], None]
     type=TIME_AGO,
     help="Begin here: 7d (ago), 09:00 (today), or '2026-11-23 09:00' (default: the first job).",
 )
-@click.option("--until", metavar="TIME", type=TIME_AGO, help="End here (default: the end of the journal).")
+@click.option("--until", metavar="TIME", type=TIME_AGO, help="End here (default: with the last event of the journal).")
 @click.option(
     "--nodes", metavar="NxG", help="Simulate N nodes of the largest kind with G GPUs each, not those of the journal."
 )
@@ -87,7 +88,8 @@ def command(
 
         if journal and export:
             raise Failure("--export: is instead of --journal, not beside it", USAGE)
-        span = JournalSpan(0.0 if since is None else since, math.inf if until is None else until)
+        end = math.inf if until is None else min(until, time.time())  # nothing is known of what is to come
+        span = JournalSpan(0.0 if since is None else since, end)
         if span.since >= span.until:
             raise Failure("--since: is not before --until", USAGE)
         path = Path(export or journal or Home.current().root / "journal.db")

@@ -127,7 +127,7 @@ class WantedWhatIf:
         for name, text in self.options:
             found += ["--policy-option", f"{name}={text}"]
         found += ["--since", f"@{self.since}"] if self.since else []
-        found += ["--until", f"@{self.until}"] if self.until else []
+        found += ["--until", f"@{self.until}" if self.until else "now"]
         return found + (["--nodes", self.nodes] if self.nodes else [])
 
     def replay(self) -> Replay:
