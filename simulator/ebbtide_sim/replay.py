@@ -5,7 +5,7 @@ import math
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,7 +18,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import UnknownEventError, decode_event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.model.types import WHOLE, Checkpointed, JobId, StopCause
+from ebbtide_core.model.types import WHOLE, Checkpointed, JobId, NodeId, StopCause
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.state import ClusterState
 
@@ -122,21 +122,29 @@ WHOLE_JOURNAL: Final = JournalSpan()
 class RecordedPast:
     """What a journal tells: nodes, jobs as a workload, the median restart cost in seconds, and the live measures.
 
+    ``nodes`` are those at the end, perhaps none, and ``largest`` is the largest of them, or of all that there were.
     ``began`` and ``ended`` are the first and the last moment of it, in Unix seconds.
     """
 
     nodes: tuple[SimNode, ...]
+    largest: SimNode
     workload: Workload
     restart_cost_s: float
     live: Report
     began: float
     ended: float
 
-    def machines(self, text: str) -> tuple[SimNode, ...]:
-        """Return other nodes, ``4x8`` for 4 with 8 GPUs each, of the kind of the largest; raise `WorkloadError`."""
+    def machines(self, text: str | None) -> tuple[SimNode, ...]:
+        """Return the nodes, or with ``text`` others of the kind of the largest: ``4x8`` for 4 with 8 GPUs each.
+
+        Raise `WorkloadError` if the text is wrong, or no node was left.
+        """
+        if not text:
+            if not self.nodes:
+                raise WorkloadError("all nodes of the journal had ended by then: name others with --nodes")
+            return self.nodes
         count, gpus = parse_nodes(text)
-        largest = max(self.nodes, key=lambda node: (node.gpus, node.gpu_mem_bytes, node.cpus, node.mem_bytes))
-        return tuple(replace(largest, name=f"node{number}", gpus=gpus) for number in range(count))
+        return tuple(replace(self.largest, name=f"node{number}", gpus=gpus) for number in range(count))
 
 
 def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNAL) -> RecordedPast:
@@ -146,16 +154,17 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
     grows linearly with GPUs. What was lost, because an attempt did not save when it was stopped, is no part of it. Jobs
     that did not finish count with what they computed; jobs that never ran are left out.
     Only what was in ``span`` counts: a job that was there before arrives as the span begins, with what it still
-    computed, and nodes are those at its end.
+    computed, and nodes are those at its end, without those that had ended.
     """
     folded = _folded(lines, span)
     state, end = folded.state, folded.end
     there = [job for job in state.jobs.values() if job.end is None or job.end.at >= span.since]
     if not there:
         raise WorkloadError("the journal has no jobs" if span == WHOLE_JOURNAL else "the journal has no jobs then")
-    nodes = tuple(_node(node.facts) for node in state.nodes.values())
-    if not nodes:
+    known = [_node(facts) for facts in folded.machines.facts.values()]
+    if not known:
         raise WorkloadError("the journal has no nodes: nothing could run")
+    nodes = tuple(_node(node.facts) for node in state.nodes.values() if not node.has_ended(end))
     began = max(span.since, min(job.submitted for job in there))
     ran = [job for job in there if any(_ran(attempt, began, end) for attempt in job.attempts)]
     never = len(there) - len(ran)
@@ -166,11 +175,15 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
         for attempt in job.attempts[1:]
         if attempt.first_started is not None
     ]  # fmt: skip
+    notes = _notes(state, ran, began)
+    if gone := len(known) - len(nodes):
+        notes = (*notes, f"{gone} nodes had ended, or were removed: nothing is simulated on them")
     return RecordedPast(
         nodes,
-        Workload("journal", jobs, {"never ran": never} if never else {}, _notes(state, ran, began)),
+        max(nodes or known, key=lambda node: (node.gpus, node.gpu_mem_bytes, node.cpus, node.mem_bytes)),
+        Workload("journal", jobs, {"never ran": never} if never else {}, notes),
         median(restarts) if restarts else 0.0,
-        _live(ran, folded, began, sum(node.gpus for node in nodes)),
+        _live(ran, folded, began, nodes),
         began,
         end,
     )
@@ -215,6 +228,7 @@ class _Folded:
     holding: "_Stretches"
     asked: Mapping[tuple[JobId, int], float]
     """When each attempt was first asked to stop, since it ran last."""
+    machines: "_Machines"
 
     def computed_s(self, job: Job, attempt: Attempt, began: float) -> float:
         """Return how many seconds after ``began`` an attempt computed, before it was asked to stop."""
@@ -252,9 +266,39 @@ class _Stretches:
         return sum(max(0.0, until - max(since, began)) for since, until in stretches)
 
 
+@dataclass(slots=True)
+class _Machines:
+    """The nodes of a journal: what each said of itself last, and from when to when it was there."""
+
+    facts: dict[NodeId, e.NodeRegistered] = field(default_factory=dict)
+    since: dict[NodeId, float] = field(default_factory=dict)
+    stays: dict[NodeId, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, event: Event, time: float) -> None:
+        """Note that a node came or went, if the event says so."""
+        match event:
+            case e.NodeRegistered(node=node):
+                self.facts[node] = event
+                self.since.setdefault(node, time)
+            case e.NodeLost(node=node) | e.NodeConfirmedDead(node=node) | e.NodeRemoved(node=node):
+                if node in self.since:
+                    self.stays[node].append((self.since.pop(node), time))
+            case _:
+                pass
+
+    def gpu_s(self, but: Container[str], began: float, end: float) -> float:
+        """Return the GPU-seconds between ``began`` and ``end`` of all nodes that have gone, ``but`` these."""
+        return sum(
+            len(self.facts[node].gpus) * max(0.0, min(until, end) - max(since, began))
+            for node, stays in self.stays.items()
+            if node not in but
+            for since, until in stays
+        )
+
+
 def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     cluster, end = Cluster(Fifo()), 0.0
-    computing, holding = _Stretches(), _Stretches()
+    computing, holding, machines = _Stretches(), _Stretches(), _Machines()
     asked: dict[tuple[JobId, int], float] = {}
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:
@@ -267,6 +311,7 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
         if isinstance(event, e.JobRetired | e.JobRemoved):
             continue
         cluster.replay(event, line.time)
+        machines.note(event, line.time)
         if (job := cluster.state.jobs.get(getattr(event, "job", JobId("")))) is not None:
             live = job.live
             computes = live is not None and live.started is not None and live.stop is None
@@ -278,7 +323,7 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
                 asked.pop((job.id, live.number), None)  # it is back from host memory
     end = max(end, span.since) if span.until == math.inf else span.until
     before = _counts(cluster.state) if before is None else before
-    return _Folded(cluster.state, end, before, computing, holding, asked)
+    return _Folded(cluster.state, end, before, computing, holding, asked, machines)
 
 
 def _counts(state: ClusterState) -> dict[str, tuple[int, int]]:
@@ -343,13 +388,12 @@ def _ran(attempt: Attempt, began: float, end: float) -> bool:
 # --- the live measures ---
 
 
-def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Report:
-    metrics, end, goes_on = Metrics(), folded.end, False
+def _live(jobs: Sequence[Job], folded: _Folded, began: float, nodes: Sequence[SimNode]) -> Report:
+    metrics, end = Metrics(), folded.end
     for job in jobs:
         sim = _sim_job(job, folded, began)
         tally = Tally(sim, sim.runtime_s if sim.elastic else sim.runtime_s * (sim.gpus_max / WHOLE or 1.0))
         tally.ended = job.end.at - began if job.end is not None else None
-        goes_on = goes_on or job.end is None
         preempted, resized = folded.before.get(job.id, (0, 0))
         tally.preemptions = job.suspending.preemptions - preempted
         tally.resizes = job.suspending.resizes - resized
@@ -367,4 +411,7 @@ def _live(jobs: Iterable[Job], folded: _Folded, began: float, gpus: int) -> Repo
             and before.stop.cause is StopCause.PREEMPTED
             and (asked := folded.asked[job.id, before.number]) >= began
         )
-    return metrics.report("what happened", gpus, {}, 0.0, 0, until=end - began if goes_on else None)
+    last = max((end if job.end is None else job.end.at for job in jobs), default=began)
+    lent_gpu_s = folded.machines.gpu_s({node.name for node in nodes}, began, last)
+    gpus = sum(node.gpus for node in nodes)
+    return metrics.report("what happened", gpus, {}, 0.0, 0, lent_gpu_s, until=last - began)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_core.model.types import Checkpointed, JobId, NodeId, SuspendMode
+from ebbtide_core.model.types import Checkpointed, JobId, Loan, NodeId, SuspendMode
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
@@ -160,6 +160,43 @@ def test_other_machines_are_of_the_largest_kind_that_there_was(lab: Lab) -> None
     assert {node.gpu_mem_bytes for node in machines} == {past.nodes[1].gpu_mem_bytes}
     with pytest.raises(WorkloadError, match="is not NODESxGPUS"):
         past.machines("many")
+
+
+def borrowed(own: str) -> Lab:
+    """Jobs that run for 1000 s on a node on loan with two GPUs, and on ``own`` nodes with one; then the loan ends."""
+    lab = Lab("fifo", own, gpus=1)
+    lab.tell(registration("b", 2, loan=Loan(lab.now + 1500, "hpc")))
+    jobs = [lab.running(2), *(lab.running(1) for _ in own)]
+    lab.wait(1000)
+    for job in jobs:
+        lab.end(job, DONE)
+    lab.wait(600)
+    lab.tell(e.NodeDisconnected(NodeId("b")))
+    lab.tell(e.NodeLost(NodeId("b"), 30.0))
+    return lab
+
+
+def test_nothing_is_simulated_on_nodes_that_have_ended_and_what_ran_there_is_measured_by_when_they_were_there() -> None:
+    lab = borrowed("a")
+    past = reconstruct(recorded(lab))
+    assert [node.name for node in past.nodes] == ["a"]
+    assert past.workload.notes == ("1 nodes had ended, or were removed: nothing is simulated on them",)
+    assert past.live.busy == pytest.approx(1.0, abs=0.02)
+    before = reconstruct(recorded(lab), JournalSpan(until=lab.journal[0][0] + 50))
+    assert [node.name for node in before.nodes] == ["a", "b"]
+    assert before.workload.notes == ("2 jobs were not completed: they count with what they computed",)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_where_all_nodes_have_ended_others_have_to_be_named(removed: bool) -> None:
+    lab = borrowed("")
+    if removed:
+        lab.tell(e.NodeRemoved(NodeId("b"), "ann"))
+    past = reconstruct(recorded(lab))
+    with pytest.raises(WorkloadError, match="all nodes of the journal had ended by then: name others with --nodes"):
+        past.machines(None)
+    assert [node.gpus for node in past.machines("3x4")] == [4, 4, 4]
+    assert past.live.busy == pytest.approx(1.0, abs=0.02)
 
 
 def test_waiting_and_flow_times_are_told_by_class(lab: Lab) -> None:

@@ -105,7 +105,7 @@ def command(
             status.show("reading standard input …" if path == STDIN else f"reading {path} …")
             past = reconstruct(lines, span)
             world = SimulatedWorld(restart_cost_s=past.restart_cost_s if restart_cost is None else restart_cost)
-            machines = past.machines(nodes) if nodes else past.nodes
+            machines = past.machines(nodes)
             results = [({"policy": "what happened"}, past.live)]
             for number, policy in enumerate(policies):
                 scenario = Scenario(
