@@ -175,7 +175,7 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
         for attempt in job.attempts[1:]
         if attempt.first_started is not None
     ]  # fmt: skip
-    notes = _notes(state, ran, began)
+    notes = _notes(folded, ran, began)
     if gone := len(known) - len(nodes):
         notes = (*notes, f"{gone} nodes had ended, or were removed: nothing is simulated on them")
     return RecordedPast(
@@ -189,13 +189,17 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
     )
 
 
-def _notes(state: ClusterState, ran: list[Job], began: float) -> tuple[str, ...]:
+def _notes(folded: "_Folded", ran: list[Job], began: float) -> tuple[str, ...]:
     """Return what was assumed, in words."""
-    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in state.nodes.values()})
+    pools = sorted({job.pool for job in ran} | {node.facts.pool for node in folded.state.nodes.values()})
     counted = (
         (
-            sum(job.submitted < began for job in ran),
+            sum(_came(job) < began for job in ran),
             "were submitted before: they arrive at the beginning, with what they still computed",
+        ),
+        (
+            sum(folded.kept_back.until.get(job.id, 0.0) > began for job in ran),
+            "had to wait for another job, a hold, or the limit of an array: simulated, they do not",
         ),
         (
             sum(job.end is None or job.end.state.value != "COMPLETED" for job in ran),
@@ -229,6 +233,7 @@ class _Folded:
     asked: Mapping[tuple[JobId, int], float]
     """When each attempt was first asked to stop, since it ran last."""
     machines: "_Machines"
+    kept_back: "_KeptBack"
 
     def computed_s(self, job: Job, attempt: Attempt, began: float) -> float:
         """Return how many seconds after ``began`` an attempt computed, before it was asked to stop."""
@@ -296,10 +301,29 @@ class _Machines:
         )
 
 
+@dataclass(slots=True)
+class _KeptBack:
+    """The jobs that may not start, whatever is free, and until when others might not; ``--begin`` is none of it."""
+
+    now: set[JobId] = field(default_factory=set)
+    until: dict[JobId, float] = field(default_factory=dict)
+
+    def note(self, job: Job, time: float) -> None:
+        """Note whether the job is kept back after an event about it at ``time``."""
+        admission = job.admission
+        if job.live is not None:
+            if job.id in self.now:
+                self.now.remove(job.id)
+                self.until[job.id] = time
+        elif job.held_by is not None or (admission is not None and (admission.after or admission.wants)):
+            self.now.add(job.id)
+
+
 def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
     cluster, end = Cluster(Fifo()), 0.0
     computing, holding, machines = _Stretches(), _Stretches(), _Machines()
     asked: dict[tuple[JobId, int], float] = {}
+    kept_back = _KeptBack()
     before: dict[str, tuple[int, int]] | None = None
     for line in lines:
         if before is None and line.time >= span.since:
@@ -313,6 +337,7 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
         cluster.replay(event, line.time)
         machines.note(event, line.time)
         if (job := cluster.state.jobs.get(getattr(event, "job", JobId("")))) is not None:
+            kept_back.note(job, line.time)
             live = job.live
             computes = live is not None and live.started is not None and live.stop is None
             computing.note(job.id, live if computes else None, line.time)
@@ -323,7 +348,7 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
                 asked.pop((job.id, live.number), None)  # it is back from host memory
     end = max(end, span.since) if span.until == math.inf else span.until
     before = _counts(cluster.state) if before is None else before
-    return _Folded(cluster.state, end, before, computing, holding, asked, machines)
+    return _Folded(cluster.state, end, before, computing, holding, asked, machines, kept_back)
 
 
 def _counts(state: ClusterState) -> dict[str, tuple[int, int]]:
@@ -338,6 +363,11 @@ def read_event(line: RecordedEvent) -> Event:
         return decode_event(line.kind, line.body)
     except (UnknownEventError, KeyError, TypeError, ValueError):
         raise WorkloadError(f"event {line.sequence} of the journal, a {line.kind}, cannot be read") from None
+
+
+def _came(job: Job) -> float:
+    """Return the Unix time at which the job was submitted, or from which on it might start."""
+    return max(job.submitted, job.spec.begin_at)
 
 
 def _node(facts: e.NodeRegistered) -> SimNode:
@@ -360,7 +390,7 @@ def _sim_job(job: Job, folded: _Folded, began: float) -> SimJob:
     ]
     return SimJob(
         id=job.id,
-        submit_s=max(0.0, job.submitted - began),
+        submit_s=max(0.0, _came(job) - began),
         runtime_s=max(COMPUTING, work / WHOLE if job.elastic else computed),
         job_class=spec.job_class,
         user=job.user,

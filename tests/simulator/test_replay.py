@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
-from ebbtide_core.model.types import Checkpointed, JobId, Loan, NodeId, SuspendMode
+from ebbtide_core.model.dependency import AfterKind, Dependency
+from ebbtide_core.model.spec import JobSpec
+from ebbtide_core.model.types import Checkpointed, JobId, Loan, NodeId, SuspendMode, Task
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
@@ -223,6 +225,41 @@ def test_a_priority_that_was_changed_counts_as_it_was_in_the_end_and_a_note_says
     assert [(job.priority, job.weight) for job in past.workload.jobs] == [(5, 2.0)]
     assert past.workload.notes == (
         "1 jobs were given another priority or weight: they have the last one from the beginning",
+    )
+
+
+def test_a_job_comes_when_it_was_to_begin() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.end(lab.running(1), DONE)
+    late = lab.submit(1, begin_at=lab.now + 5000)
+    lab.wait(4999)
+    lab.start(late)
+    lab.wait(100)
+    lab.end(late, DONE)
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[1].submit_s == late.spec.begin_at - past.began
+    assert past.live.waiting_s["max"] < 5
+    assert past.workload.notes == ()
+
+
+def test_jobs_that_had_to_wait_for_something_but_room_are_counted_in_a_note() -> None:
+    lab = Lab("fifo", gpus=4)
+    first = lab.running(1)
+    after = lab.submit(1, after=(Dependency(first.id, AfterKind.OK),))
+    held = lab.submit(1, hold=True)
+    tasks = [JobId("4.0"), JobId("4.1")]
+    for number, task in enumerate(tasks):
+        spec = JobSpec(command=("x",), workdir="/")
+        lab.tell(e.JobSubmitted(task, spec, "ann", task=Task(JobId("4"), number, 2, max_concurrent=1)))
+    lab.wait(1000)
+    lab.end(first, DONE)
+    lab.tell(e.ReleaseRequested(held.id))
+    for job in (after, held, *(lab.cluster.state.jobs[task] for task in tasks)):
+        lab.start(job)
+        lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    assert past.workload.notes == (
+        "3 jobs had to wait for another job, a hold, or the limit of an array: simulated, they do not",
     )
 
 
