@@ -9,7 +9,7 @@ from typing import Final
 
 from ebbtide_core.model.limits import MAX_GPUS_PER_NODE
 from ebbtide_core.model.types import parts
-from ebbtide_core.policies.registry import POLICIES, create_policy
+from ebbtide_core.policies.registry import POLICIES, create_policy, option_names
 
 from ebbtide_sim.borrowing import SimulatedSupply
 from ebbtide_sim.engine import SimulatedWorld
@@ -32,7 +32,8 @@ class Setup:
 
     ``node_cpus``, ``node_mem_bytes`` and ``gpu_mem_bytes`` apply to each node and GPU; a ``cluster`` file replaces all
     of these. ``limit`` is how many of the workload's first jobs are kept. ``times`` says whether policies know
-    ``exact`` run times or those that the jobs' users ``requested``.
+    ``exact`` run times or those that the jobs' users ``requested``. ``seed`` is also the policy's, unless ``options``
+    have one.
     """
 
     workload: str = "bags"
@@ -57,6 +58,7 @@ class Setup:
     def scenario(self) -> Scenario:
         """Build the scenario; raise `WorkloadError` or `PolicyError`, in one line, if a value is invalid."""
         create_policy(self.policy, self.options)
+        drawn = {"seed": str(self.seed)} if "seed" in option_names(self.policy) else {}
         workload = _loaded(self.workload, self.seed, self.limit, self.arrival)
         speedup = load_speedup(self.speedup)
         if self.elastic and self.policy not in RIGID:
@@ -78,7 +80,7 @@ class Setup:
             workload=workload,
             nodes=self._nodes(),
             policy=self.policy,
-            options=self.options,
+            options={**drawn, **self.options},
             world=world,
             supply=self.supply,
             seed=self.seed,

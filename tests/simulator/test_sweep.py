@@ -39,6 +39,13 @@ def test_options_go_to_the_policies_that_know_them() -> None:
     assert [dict(setup.options) for _, setup in sweep.runs] == [{"s": "2"}, {}]
 
 
+def test_the_seed_is_also_that_of_a_policy_that_draws() -> None:
+    sweep = combine(replace(BASE, policy="rand"), [("seed", ("1", "2"))])
+    assert [dict(setup.scenario().options) for _, setup in sweep.runs] == [{"seed": "1"}, {"seed": "2"}]
+    assert replace(BASE, policy="rand", options={"seed": "3"}, seed=1).scenario().options == {"seed": "3"}
+    assert replace(BASE, policy="fifo", seed=1).scenario().options == {}
+
+
 def test_an_option_of_none_of_the_policies_is_refused() -> None:
     with pytest.raises(PolicyError, match="'s' is no option of fifo"):
         combine(replace(BASE, policy="fifo"), [("s", ("0", "4"))])
