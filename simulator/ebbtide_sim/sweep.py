@@ -69,6 +69,8 @@ def _applied(base: Setup, wanted: Parameters) -> tuple[Setup, list[str]]:
         match name:
             case "policy":
                 pass
+            case "nodes" if setup.cluster:
+                raise WorkloadError("--sweep: nodes are those of --cluster: leave one of the two out")
             case "nodes":
                 setup = replace(setup, nodes=value)
             case "seed":

@@ -7,6 +7,7 @@ import pytest
 from ebbtide_core.policies.registry import PolicyError
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.sweep import combine, in_processes, on_dask
+from ebbtide_sim.workload import WorkloadError
 
 from tests.late import distributed
 
@@ -44,6 +45,11 @@ def test_the_seed_is_also_that_of_a_policy_that_draws() -> None:
     assert [dict(setup.scenario().options) for _, setup in sweep.runs] == [{"seed": "1"}, {"seed": "2"}]
     assert replace(BASE, policy="rand", options={"seed": "3"}, seed=1).scenario().options == {"seed": "3"}
     assert replace(BASE, policy="fifo", seed=1).scenario().options == {}
+
+
+def test_nodes_are_not_varied_beside_a_file_that_has_them() -> None:
+    with pytest.raises(WorkloadError, match="--sweep: nodes are those of --cluster"):
+        combine(replace(BASE, cluster="nodes.csv"), [("nodes", ("1x4", "2x4"))])
 
 
 def test_an_option_of_none_of_the_policies_is_refused() -> None:
