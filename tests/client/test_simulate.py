@@ -134,6 +134,7 @@ BAD = {
     "an unknown option": (["--policy-option", "x=1"], "--policy-option: fitgpp has no 'x'"),
     "a bad option": (["--policy-option", "s=high"], "--policy-option: s takes a number, not 'high'"),
     "no such workload": (["--workload", "nothing"], "nothing: neither a file nor one of"),
+    "more jobs than there may be": (["--jobs-limit", "5000000"], "--jobs-limit: 5000000 is not between 1 and 4194304"),
     "no nodes": (["--nodes", "0x8"], "--nodes: 0x8 is not within 1 to"),
     "nodes that are none": (["--nodes", "eight"], "--nodes: 'eight' is not NODESxGPUS"),
     "elastic bounds upside down": (["--elastic", "4-1"], "--elastic: --gpus: 4-1 is not a range"),

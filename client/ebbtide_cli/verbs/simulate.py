@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EXPERIMENTS = ("fitgpp", "equipartition", "hybrid", "determined", "reservations", "tide")
-MAX_JOBS = 2**24
 _SECTIONS: Final = {
     "Workload": ("--workload", "--jobs-limit", "--elastic", "--offline", "--arrival"),
     "Cluster": ("--nodes", "--cluster", "--gpu-mem", "--node-cpus", "--node-mem", "--supply"),
@@ -78,9 +77,7 @@ class _SimulateCommand(SectionedCommand):
                   "File with a trace (SWF, CSV, Philly, openb, Pollux or Google), or a generated workload: bags, "
                   "fitgpp or hybrid."
               ))  # fmt: skip
-@click.option(
-    "--jobs-limit", "limit", metavar="N", type=click.IntRange(1, MAX_JOBS), help="Simulate only the first N jobs."
-)
+@click.option("--jobs-limit", "limit", metavar="N", type=click.IntRange(1), help="Simulate only the first N jobs.")
 @click.option(
     "--arrival",
     type=OneOf(("submit", "start")),

@@ -30,7 +30,7 @@ def load_workload(name_or_path: str, seed: int = 0, *, jobs: int | None = None, 
     (``submit`` or ``start``) is when a job of an SWF arrives. Raise `WorkloadError` if the file cannot be read.
     """
     if jobs is not None and not 1 <= jobs <= MAX_JOBS:
-        raise WorkloadError(f"--jobs: {jobs} is not between 1 and {MAX_JOBS}")
+        raise WorkloadError(f"--jobs-limit: {jobs} is not between 1 and {MAX_JOBS}")
     with rarely_collected():
         make = GENERATORS.get(name_or_path)
         return _read_first(name_or_path, jobs, arrival) if make is None else make(seed, jobs)

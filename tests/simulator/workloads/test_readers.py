@@ -256,5 +256,5 @@ def test_an_empty_log_is_an_empty_workload(file):
 
 @pytest.mark.parametrize("size", [0, -1, 2**40])
 def test_a_number_of_jobs_has_limits(size):
-    with pytest.raises(WorkloadError, match=r"--jobs: .* is not between 1 and 4194304"):
+    with pytest.raises(WorkloadError, match=r"--jobs-limit: .* is not between 1 and 4194304"):
         load_workload("fitgpp", jobs=size)
