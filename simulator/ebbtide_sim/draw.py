@@ -15,12 +15,16 @@ COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 
 @contextmanager
 def drawn(path: Path, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
-    """Yield an empty figure that needs no display, and write it to ``path`` at the end of the block."""
+    """Yield an empty figure that needs no display, and write it to ``path`` at the end of the block.
+
+    It is a PNG unless the path ends with another kind that can be drawn.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     yield figure
-    figure.savefig(path, dpi=dpi)
+    kind = path.suffix[1:].lower()
+    figure.savefig(path, dpi=dpi, format=kind if kind in figure.canvas.get_supported_filetypes() else "png")
 
 
 def draw_run(tallies: Sequence[Tally], title: str, path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import TextIO
 
 from ebbtide_core.policies.registry import create_policy
 
-from ebbtide_sim.borrowing import Borrower, SimulatedSupply
+from ebbtide_sim.borrowing import Borrower, BorrowingTotals, SimulatedSupply
 from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation
 from ebbtide_sim.eventlog import EventLog
-from ebbtide_sim.metrics import Metrics, Report
+from ebbtide_sim.metrics import Metrics, Report, Tally
 from ebbtide_sim.sources import Recorded
 from ebbtide_sim.workload import Workload
 from ebbtide_sim.workloads.nodes import SimNode
@@ -64,3 +64,10 @@ def simulate(
         return metrics.report(scenario.policy, gpus, skipped, wall_s, world.events)
     lent, facts = borrower.totals.lent_gpu_s, borrower.totals.facts(scenario.supply.lender.price)
     return metrics.report(scenario.policy, gpus, skipped, wall_s, world.events, lent, facts)
+
+
+def unmeasured(scenario: Scenario) -> Report:
+    """Return a report that has all figures which one of ``scenario`` has, before anything is measured."""
+    metrics = Metrics({job.id: Tally(job, 0.0, ended=job.submit_s) for job in scenario.workload.jobs})
+    supply = None if scenario.supply is None else BorrowingTotals().facts(scenario.supply.lender.price)
+    return metrics.report(scenario.policy, 0, scenario.workload.skipped, 0.0, 0, supply=supply)

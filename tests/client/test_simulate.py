@@ -4,9 +4,12 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ebbtide_cli.verbs import simulate as verb
 from ebbtide_cli.verbs.simulate import _print_experiment
+from ebbtide_sim import draw, experiments
 from ebbtide_sim.experiments import Check, ExperimentReport
 
 from tests.client.runs import start_ebb
@@ -76,6 +79,58 @@ def test_a_picture_is_drawn(ebb, jobs, tmp_path):
     picture = tmp_path / "run.png"
     assert ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--plot", str(picture)).code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_a_kind_that_cannot_be_drawn_is_a_png(ebb, jobs, tmp_path):
+    picture = tmp_path / "slowdown"
+    assert ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--plot", str(picture)).code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+UNDRAWABLE = {
+    "one simulation": ([], "/nonexistent/x.png", "/nonexistent/x.png: cannot be written"),
+    "a sweep": (["--sweep", "seed=0,1"], "/nonexistent/x.png", "/nonexistent/x.png: cannot be written"),
+    "a sweep of no figure": (["--sweep", "seed=0,1", "--metric", "slowdown.x"], "x.png", "--metric: 'slowdown.x'"),
+    "an experiment": (["determined"], "/nonexistent/x.png", "/nonexistent/x.png: cannot be written"),
+}
+
+
+@pytest.mark.parametrize("case", UNDRAWABLE)
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_runs(ebb, tmp_path, monkeypatch, case):
+    def never(*_):
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr(verb, "_run", never)
+    monkeypatch.setattr(verb, "_engine", lambda *_: never)
+    monkeypatch.setattr(experiments, "load_experiment", never)
+    monkeypatch.chdir(tmp_path)
+    arguments, picture, words = UNDRAWABLE[case]
+    result = ebb("simulate", *arguments, "--plot", picture)
+    assert (result.code, result.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert words in result.err
+
+
+@pytest.mark.parametrize("more", [[], ["--sweep", "seed=0,1"]])
+def test_what_was_simulated_is_printed_though_its_picture_fails(ebb, jobs, tmp_path, monkeypatch, more):
+    def fails(*_):
+        raise OSError(28, "No space left on device", "x.png")
+
+    monkeypatch.setattr(draw, "drawn", fails)
+    result = ebb("simulate", "--workload", jobs, "--nodes", "1x4", "--plot", str(tmp_path / "x.png"), *more)
+    assert (result.code, result.err) == (1, "ebb: x.png: No space left on device\n")
+    assert "MAKESPAN" in result.out
+
+
+def test_an_experiment_draws_only_where_it_is_told_to(ebb, tmp_path, monkeypatch):
+    report = ExperimentReport(
+        name="x", rows=(), checks=(), assumptions=(), draw=lambda path: path.write_text("drawn")
+    )  # fmt: skip
+    monkeypatch.setattr(experiments, "load_experiment", lambda name: SimpleNamespace(run=lambda *_: report))
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "determined.png"
+    mine.write_text("mine")
+    assert (ebb("simulate", "determined").code, mine.read_text()) == (0, "mine")
+    assert (ebb("simulate", "determined", "--plot", mine.name).code, mine.read_text()) == (0, "drawn")
 
 
 class TestSweeps:
@@ -191,7 +246,7 @@ def test_all_tables_of_an_experiment_are_printed_under_their_titles(capsys):
         name="x", rows=rows, checks=(Check("holds", False, "1 of 2"),), assumptions=("luck",), draw=lambda path: None,
         tables={"With luck": ({"seed": 7, "cost": None},)},
     )  # fmt: skip
-    _print_experiment(report, "x.png")
+    _print_experiment(report)
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert lines[:5] == [["STRATEGY", "COST"], ["wait", "1.235"], ["With", "luck:"], ["SEED", "COST"], ["7", "-"]]
     assert lines[5] == ["✗", "holds:", "1", "of", "2"]

@@ -19,7 +19,7 @@ from ebbtide_sim.engine import RunObserver, SimulatedWorld, Simulation, registra
 from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.setup import Setup
-from ebbtide_sim.simulate import Scenario, simulate
+from ebbtide_sim.simulate import Scenario, simulate, unmeasured
 from ebbtide_sim.sources import NodesStay, Recorded
 from ebbtide_sim.sweep import combine
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
@@ -348,6 +348,19 @@ def test_the_same_seed_gives_the_same_report():
 
 
 # --- sweeps and settings ---
+
+
+def test_a_report_has_the_same_figures_before_anything_is_measured():
+    jobs = [job("1", 0, 60, priority=1), job("2", 0, 60, priority=2, bag="b")]
+    workload = Workload("test", jobs, {"odd": 3})
+    scenario = Scenario(workload=workload, nodes=(), policy="fifo", supply=supply())
+    assert figures(unmeasured(scenario).to_json()) == figures(simulate(scenario).to_json())
+
+
+def figures(value: Any, name: str = "") -> set[str]:
+    if not isinstance(value, dict):
+        return {name}
+    return {each for key, below in value.items() for each in figures(below, f"{name}.{key}")}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

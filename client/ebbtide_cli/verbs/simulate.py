@@ -12,7 +12,7 @@ from ebbtide_cli.commands.verb import DURATION, SETTING, SIZE, OneOf, argument_t
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.terminal.output import StatusLine, complain, print_json
 from ebbtide_cli.values import format_duration
-from ebbtide_cli.writing import replaced
+from ebbtide_cli.writing import check_writable, replaced
 
 if TYPE_CHECKING:
     from ebbtide_sim.experiments import ExperimentReport
@@ -223,6 +223,8 @@ def _single(setup: "Setup", events: str | None, plot: str | None, as_json: bool)
     from ebbtide_sim.draw import draw_run
     from ebbtide_sim.metrics import Metrics
 
+    if plot:
+        check_writable(plot)
     status = StatusLine()
     with status:
         status.show(f"reading {setup.workload} …")
@@ -230,14 +232,14 @@ def _single(setup: "Setup", events: str | None, plot: str | None, as_json: bool)
         metrics = Metrics()
         with _written(events) as log:
             report = _run(scenario, metrics, log, status)
-        if plot:
-            with replaced(plot) as path:
-                draw_run(list(metrics.tallies.values()), f"{scenario.workload.name} under {setup.policy}", path)
     if as_json:
         print_json(report.to_json())
     else:
         print_reports([({"policy": setup.policy}, report)])
         print_notes(scenario.workload)
+    if plot:
+        with replaced(plot) as path:
+            draw_run(list(metrics.tallies.values()), f"{scenario.workload.name} under {setup.policy}", path)
 
 
 def _run(scenario: "Scenario", metrics: Any, log: TextIO | None, status: StatusLine) -> "Report":
@@ -288,7 +290,9 @@ def _sweep(
     sweep = combine(base, axes)
     for why in sweep.skipped:
         complain(why)
-    _check(sweep)
+    first = _checked(sweep)
+    if plot:
+        _check_plot(first, metric, plot)
     reports: dict[int, Report] = {}
     with StatusLine() as status:
         status.show(f"0 of {len(sweep.runs)} simulations", done=0.0)
@@ -296,30 +300,45 @@ def _sweep(
             reports[index] = report
             status.show(f"{len(reports)} of {len(sweep.runs)} simulations", done=len(reports) / len(sweep.runs))
     results = [(parameters, reports[index]) for index, (parameters, _) in enumerate(sweep.runs)]
-    if plot:
-        _plot_sweep(results, metric, plot)
     if as_json:
         print_json([{"parameters": parameters, "report": report.to_json()} for parameters, report in results])
     else:
         print_reports(results)
+    if plot:
+        _plot_sweep(results, metric, plot)
 
 
-def _check(sweep: "SimulationSweep") -> None:
-    """Refuse a wrong combination before the first one runs; the workload is checked for the first only."""
+def _checked(sweep: "SimulationSweep") -> "Scenario":
+    """Refuse a wrong combination before the first one runs, and return that; the workload is checked for it only."""
     for _, setup in sweep.runs:
         replace(setup, workload="bags", limit=1).scenario()
-    sweep.runs[0][1].scenario()
+    return sweep.runs[0][1].scenario()
+
+
+def _check_plot(scenario: "Scenario", metric: str, plot: str) -> None:
+    from ebbtide_sim.draw import value_of
+    from ebbtide_sim.simulate import unmeasured
+
+    check_writable(plot)
+    with _metric_errors(metric):
+        value_of(unmeasured(scenario), metric)
 
 
 def _plot_sweep(results: Sequence[tuple[dict[str, str], "Report"]], metric: str, plot: str) -> None:
     from ebbtide_sim.draw import draw_borrowing, draw_sweep
 
     draw = draw_sweep if any(report.supply is None for _, report in results) else draw_borrowing
-    with replaced(plot) as path:
-        try:
-            draw(results, metric, path)
-        except (KeyError, TypeError):
-            raise Failure(f"--metric: {metric!r} is no number of the report, such as slowdown.te.p95", USAGE) from None
+    with replaced(plot) as path, _metric_errors(metric):
+        draw(results, metric, path)
+
+
+@contextmanager
+def _metric_errors(metric: str) -> Iterator[None]:
+    """Report a figure that a report does not have as wrong usage."""
+    try:
+        yield
+    except (KeyError, TypeError):
+        raise Failure(f"--metric: {metric!r} is no number of the report, such as slowdown.te.p95", USAGE) from None
 
 
 # --- named experiments ---
@@ -328,21 +347,23 @@ def _plot_sweep(results: Sequence[tuple[dict[str, str], "Report"]], metric: str,
 def _experiment(name: str, full: bool, seed: int, jobs: int, plot: str | None, as_json: bool) -> int:
     from ebbtide_sim.experiments import load_experiment
 
+    if plot:
+        check_writable(plot)
     with StatusLine() as status:
         status.show(f"{name} …", done=0.0)
         experiment = load_experiment(name)
         report = experiment.run(full, seed, jobs, lambda words, done: status.show(words, done=done))
-    picture = plot or f"{name}.png"
-    with replaced(picture) as path:
-        report.draw(path)
     if as_json:
         print_json(report.to_json())
     else:
-        _print_experiment(report, picture)
+        _print_experiment(report)
+    if plot:
+        with replaced(plot) as path:
+            report.draw(path)
     return OK if all(check.held for check in report.checks) else FAILED
 
 
-def _print_experiment(report: "ExperimentReport", picture: str) -> None:
+def _print_experiment(report: "ExperimentReport") -> None:
     _print_rows(report.rows)
     for title, rows in report.tables.items():
         print(f"\n{title}:")
@@ -353,7 +374,6 @@ def _print_experiment(report: "ExperimentReport", picture: str) -> None:
     print("\nAssumed:")
     for assumption in report.assumptions:
         print(f"- {assumption}")
-    print(f"\nDrawn: {picture}")
 
 
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
