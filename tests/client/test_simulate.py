@@ -218,6 +218,21 @@ def test_what_makes_no_sense_is_refused_in_one_line(ebb, case):
     assert (result.out, result.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["fitgpp", "--policy", "tide", "--nodes", "2x8", "--seed", "1", "--events", "out.jsonl"],
+            "--nodes, --policy, --events: are not for a named experiment: did you mean '--workload fitgpp'?",
+        ),
+        (["determined", "--offline"], "--offline: is not for a named experiment"),
+    ],
+)
+def test_what_an_experiment_does_not_take_is_refused_with_what_may_have_been_meant(ebb, arguments, message):
+    result = ebb("simulate", *arguments)
+    assert (result.code, result.out, result.err) == (2, "", f"ebb: {message}\n")
+
+
 LINES = {
     "negative run time": ("a,0,-1,be,1,1,0", "runtime_s"),
     "least above most": ("a,0,1,be,4,1,0", "gpus_min"),

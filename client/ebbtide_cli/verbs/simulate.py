@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ebbtide_cli.commands.sections import SectionedCommand, help_all_option
 from ebbtide_cli.commands.verb import DURATION, SETTING, SIZE, OneOf, argument_type, examples, json_option
@@ -33,6 +34,7 @@ _SECTIONS: Final = {
     "Papers' experiments": ("--full",),
     "What is written": ("--plot", "--events"),
 }
+_OF_EXPERIMENTS: Final = frozenset({"experiment", "full", "seed", "jobs", "plot", "as_json"})
 _DAILY: Final = frozenset(
     {
         *("--workload", "--jobs-limit", "--elastic", "--nodes", "--policy", "--policy-option", "--seed"),
@@ -163,6 +165,7 @@ def command(
     """
     with simulator_errors():
         if experiment is not None:
+            _refuse_others(experiment)
             return _experiment(experiment, full, setting["seed"], jobs, plot, as_json)
         if full:
             raise Failure("--full: is for the named experiments", USAGE)
@@ -342,6 +345,23 @@ def _metric_errors(metric: str) -> Iterator[None]:
 
 
 # --- named experiments ---
+
+
+def _refuse_others(experiment: str) -> None:
+    """Refuse options on the command line that no experiment has."""
+    from ebbtide_sim.workloads.loading import GENERATORS
+
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in _OF_EXPERIMENTS
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        what = f"{', '.join(given)}: {'is' if len(given) == 1 else 'are'} not for a named experiment"
+        meant = f": did you mean '--workload {experiment}'?" if experiment in GENERATORS else ""
+        raise Failure(what + meant, USAGE)
 
 
 def _experiment(name: str, full: bool, seed: int, jobs: int, plot: str | None, as_json: bool) -> int:
