@@ -30,6 +30,7 @@ COMPILED: Final = (
     "ebbtide_core/planning/fair_share/claims.py",
     "ebbtide_core/planning/fair_share/fairness.py",
     "ebbtide_core/planning/fair_share/granting.py",
+    "ebbtide_core/planning/pool.py",
     "ebbtide_core/planning/preemption.py",
     "ebbtide_core/planning/tide/foresight.py",
     "ebbtide_core/planning/tide/kept_room.py",

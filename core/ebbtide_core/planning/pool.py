@@ -14,6 +14,7 @@ from typing import Final
 from ebbtide_core.admission.queues import DemandQueue, QueueKey
 from ebbtide_core.estimates.work import estimated_at, remaining
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId, NodeId
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.resources.books import Books
@@ -53,6 +54,7 @@ def typical(works: Iterable[float | None]) -> float:
     return fmean(known) if known else UNKNOWN_WORK_S
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Arrivals(DemandQueue):
     """The waiting jobs in order of arrival; ``users`` counts those of each user."""
 
@@ -111,6 +113,7 @@ def _has(job: Job) -> int:
     return job.planned.share if job.planned is not None else 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PlacedJob:
     """A job with room promised to it, and cached answers to what policies often ask about it."""
 
@@ -196,6 +199,7 @@ class PlacedJob:
         self._since = None if estimate is None else since
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Members:
     """The jobs with GPUs promised to them, in order of arrival."""
 
