@@ -37,7 +37,7 @@ class Result:
     err: str
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until ``condition`` is true and return it; fail with ``what`` if it is not in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

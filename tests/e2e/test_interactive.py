@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,11 @@ def test_ctrl_c_cancels_what_is_run_and_only_detaches_from_logs_and_wait(cluster
 
 def connected(pid: int) -> bool:
     """Whether the process has a connection open."""
-    return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd"))
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # it has closed this one meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith("socket:"):
+                return True
+    return False
 
 
 @pytest.mark.slow
