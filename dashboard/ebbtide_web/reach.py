@@ -9,7 +9,7 @@ import grpc
 from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 
 REPLY_S: Final = 30.0
-"""Seconds to wait for a reply; after that the master counts as away."""
+"""Seconds to wait for a reply."""
 
 Opener = Callable[[], AbstractAsyncContextManager[grpc.aio.Channel]]
 """Opens a channel to a master that has been proven, or raises `AwayError`."""
@@ -45,6 +45,7 @@ class Master:
         self._opener = opener
         self._opening = asyncio.Lock()
         self._stack: AsyncExitStack | None = None
+        self._channel: Any = None
         self._stub: Any = None
 
     async def call(self, method: str, request: Any, token: str) -> Any:
@@ -73,7 +74,7 @@ class Master:
 
     async def close(self) -> None:
         """Close the connection."""
-        stack, self._stack, self._stub = self._stack, None, None
+        stack, self._stack, self._channel, self._stub = self._stack, None, None, None
         if stack is not None:
             with suppress(grpc.RpcError, OSError):
                 await stack.aclose()
@@ -82,17 +83,21 @@ class Master:
         async with self._opening:
             if self._stub is None:
                 async with AsyncExitStack() as stack:
-                    channel = await stack.enter_async_context(self._opener())
+                    self._channel = await stack.enter_async_context(self._opener())
                     self._stack = stack.pop_all()
-                    self._stub = ClientServiceStub(channel)
+                    self._stub = ClientServiceStub(self._channel)
             return self._stub
 
     async def _translated(self, error: grpc.aio.AioRpcError, stub: Any) -> AwayError | MasterRefusedError:
+        """Return what the error of a call means; close the connection if it is broken, and not for one call alone.
+
+        A node that is silent, or one slow reply, makes a call fail in the same way, and all calls share the connection.
+        """
         code, words = error.code(), error.details() or ""
         if code in _AWAY:
             async with self._opening:
-                if self._stub is stub:  # a master that starts again may be at another place
-                    await self.close()
+                if self._stub is stub and self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    await self.close()  # a master that starts again may be at another place
             return AwayError(words or "the master does not answer")
         return MasterRefusedError(words or f"the master failed: {code.name}", _HTTP.get(code, 502))
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2, timeline_pb2, usage_pb2, user_pb2
+from ebbtide_web import reach, streams
 from ebbtide_web.access.sessions import Session
 from ebbtide_web.answers import HERE, Templates
 from ebbtide_web.board import feed as feeds
@@ -36,7 +37,7 @@ from ebbtide_web.reach import AwayError
 from tests.dashboard.hostile import CORPUS, SAFE
 from tests.dashboard.stage import a_stage, answer_reads
 from tests.dashboard.test_access import a_job
-from tests.master.world import RUNNING, a_master, share
+from tests.master.world import RUNNING, a_master, share, until_node
 
 STATE = job_pb2.JobState.Value
 
@@ -504,6 +505,68 @@ async def test_a_log_that_is_shown_is_void_only_once_the_master_answers_again():
     assert await events_until_away(LogMaster()) == []
     printed = client_pb2.LogChunk(attempt=1, data=b"up\n")
     assert await events_until_away(LogMaster(printed)) == ["event: begin", "event: log"]
+
+
+async def test_the_log_of_a_job_on_a_silent_node_cuts_nobody_off_and_says_which_node_it_is(tmp_path, monkeypatch):
+    for module, name in ((log_page, "AGAIN_S"), (streams, "REFUSED_S")):
+        monkeypatch.setattr(module, name, 0.05)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        agent = await stage.master.agent_with(stage.tokens["ada"])
+        job, ann = await a_job(stage), await stage.logged_in("ann")
+        await agent.receive("launch")
+        own, queue = await ann.stream(f"/stream/jobs/{job}"), await ann.stream("/stream/queue")
+        await agent.report(job, 1, RUNNING)
+        await own.until(lambda name, data: name == "job" and data["state"] == "RUNNING")
+        await queue.until(lambda name, data: data["cells"].get(f"row:{job}", {}).get("state") == "RUNNING")
+        reached, before = stage.dashboard.master._stub, len(queue.seen)
+        agent.vanish()
+        await until_node(stage.master.ask, "n1", "down", stage.tokens["ada"])
+        log = await ann.stream(f"/stream/jobs/{job}/log")
+        for _ in range(3):
+            told = await log.until(lambda name, data: name in ("away", "refused"))
+            assert told["words"] == "node n1 is not connected"
+        download = (await ann.get(f"/jobs/{job}/log.txt")).json["error"]
+        assert ("node n1 is not connected" in download, "the master does not answer" in download) == (True, False)
+        new = await a_job(stage)
+        await queue.until(lambda name, data: f"row:{new}" in data["cells"])
+        assert stage.dashboard.master._stub is reached
+        assert [data["cells"]["away"] for _, data in queue.seen[before:] if data["cells"].get("away")] == []
+        assert "away" not in [name for name, _ in own.seen]
+        for stream in (own, queue, log):
+            stream.close()
+
+
+async def test_one_reply_that_is_late_cuts_nobody_off(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.logged_in("ann")
+        page = await ann.stream("/stream/cluster")
+        await page.until(lambda name, data: data["cells"].get("sums"))
+        master = stage.dashboard.master
+        reached = master._stub
+        with monkeypatch.context() as patched:
+            patched.setattr(reach, "REPLY_S", 0.0)
+            with pytest.raises(AwayError):
+                await master.call("WhoAmI", user_pb2.WhoAmIRequest(), stage.tokens["ann"])
+        assert master._stub is reached
+        page.close()
+
+
+async def test_a_master_that_has_long_said_nothing_is_asked_over_another_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "RETRY_S", 0.05)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann = await stage.logged_in("ann")
+        page = await ann.stream("/stream/queue")
+        await page.until(lambda name, data: data["cells"].get("page"))
+        with monkeypatch.context() as patched:
+            patched.setattr(feeds, "SILENT_S", 0.05)
+            reached = stage.dashboard.master._stub
+            await a_job(stage)
+            async with asyncio.timeout(30):
+                while stage.dashboard.master._stub is reached:
+                    await asyncio.sleep(0.01)
+        job = await a_job(stage)
+        await page.until(lambda name, data: f"row:{job}" in data["cells"])
+        page.close()
 
 
 async def test_a_fault_of_the_feed_ends_the_dashboard_rather_than_showing_what_is_not_so(tmp_path, monkeypatch):

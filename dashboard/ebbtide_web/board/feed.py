@@ -105,6 +105,7 @@ class SharedFeed:
                 self._lose(str(error))
             except TimeoutError:
                 self._lose(f"it said nothing for {SILENT_S:g} s")
+                await self._master.close()  # what has died without a word keeps the connection open
             await asyncio.sleep(RETRY_S)
 
     async def _updates(self) -> AsyncGenerator[client_pb2.BoardUpdate, None]:

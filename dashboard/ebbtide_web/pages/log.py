@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from ebbtide_web import streams
 from ebbtide_web.access.sessions import Session
-from ebbtide_web.answers import BadInputError
+from ebbtide_web.answers import BadInputError, problem
 from ebbtide_web.board.shared_page import encoded, event
 from ebbtide_web.pages.page import Page, PageRoute
 from ebbtide_web.pages.query import check_id
@@ -30,7 +30,7 @@ Chunks = AsyncGenerator[client_pb2.LogChunk, None]
 TAIL_LINES: Final = 1000
 LINES_OF_AN_EVENT: Final = 500
 AGAIN_S: Final = 2.0
-"""Seconds after which a log is read again if the master was away."""
+"""Seconds after which a log is read again that could not be read."""
 TOGETHER_S: Final = 0.25
 """Seconds for which what a job prints is gathered, because a browser lays out its page anew whenever some comes."""
 LONGEST_LINE: Final = 4000
@@ -69,7 +69,10 @@ class LogPage(Page):
         wanted = _wanted(request)
         session.check_room()
         stream = self._dashboard.master.stream("ReadLogs", wanted, session.token)
-        first = await anext(stream, None)  # a refusal is an answer of its own
+        try:
+            first = await anext(stream, None)  # a refusal is an answer of its own
+        except AwayError as error:
+            return problem(f"the log cannot be read now: {error}", 503)
         kept = {"content-disposition": f'attachment; filename="job-{wanted.job_id}.log"'}
         return streams.EventStream(_file(session, first, stream), "text/plain; charset=utf-8", **kept)
 

@@ -8,7 +8,7 @@ const STACKED = /\p{M}{3}/u; // marks on one letter that could reach other lines
 
 export function followLog(path, job) {
   const box = byId("log"), tools = byId("log-tools");
-  let following = true, source = null, open = null, hits = [], at = -1, rank = "", attempt = "", previous = 0;
+  let following = true, source = null, open = null, lack = null, hits = [], at = -1, rank = "", attempt = "", previous = 0;
   const follow = h("input", { type: "checkbox", checked: true, onchange: (event) => { following = event.target.checked; if (following) bottom(); } });
   const search = h("input", { type: "search", placeholder: "Find in the log", maxlength: 100, "aria-label": "Find in the log", oninput: () => mark(), onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); jump(event.shiftKey ? -1 : 1); } } });
   const count = h("span", { class: "dim small hits", role: "status" });
@@ -67,6 +67,14 @@ export function followLog(path, job) {
   function jump(step) { if (hits.length) { at = (at + step + hits.length) % hits.length; reach(hits[at]); } }
   function reach(line) { following = false; follow.checked = false; box.querySelector(".ln.at")?.classList.remove("at"); line.classList.add("at"); line.scrollIntoView({ block: "center" }); }
 
+  /** Says why there is no more of the log, below what is shown of it. */
+  function lacks(shown, words) {
+    lack?.remove();
+    lack = note(words);
+    if (shown) append(lack); else box.replaceChildren(lack);
+    if (following) requestAnimationFrame(bottom);
+  }
+
   function begin() {
     source?.close();
     const query = new URLSearchParams();
@@ -77,7 +85,7 @@ export function followLog(path, job) {
     trace.hidden = true;
     box.replaceChildren(note("Waiting for output …"));
     source = stream(`/stream${path}/log?${query}`, {
-      begin: () => { tools.hidden = false; box.replaceChildren(note("Waiting for output …")); open = null; shown = 0; },
+      begin: () => { tools.hidden = false; box.replaceChildren(note("Waiting for output …")); open = lack = null; shown = 0; },
       log: ({ attempt: number, gap, lines: told, open: last }) => {
         if (!shown) box.replaceChildren();
         if (number !== shown) { open?.remove(); open = null; append(note(`attempt ${number}`)); shown = number; }
@@ -85,8 +93,8 @@ export function followLog(path, job) {
         add(told, last);
       },
       finished: () => { if (!shown) box.replaceChildren(note("It has printed nothing.")); },
-      away: () => {},
-      refused: ({ words, status }) => { tools.hidden = status === 403; box.replaceChildren(note(words)); }, // nothing to find or follow
+      away: ({ words }) => lacks(shown, `The log cannot be read now, which is tried again: ${words}`),
+      refused: ({ words, status }) => { tools.hidden = status === 403; lacks(shown && status !== 403, words); }, // nothing to find or follow
     });
   }
 
