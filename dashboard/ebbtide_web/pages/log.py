@@ -148,14 +148,15 @@ async def _log_now(session: Session, master: Master, request: client_pb2.ReadLog
 async def _read(
     master: Master, request: client_pb2.ReadLogsRequest, token: str, chunks: "asyncio.Queue[client_pb2.LogChunk | None]"
 ) -> None:
-    """Read a log into ``chunks``, no faster than they are taken out."""
+    """Read a log into ``chunks``, no faster than they are taken out, and then None, unless it is given up."""
     try:
         async with aclosing(master.stream("ReadLogs", request, token)) as found:
             async for chunk in found:
                 await chunks.put(chunk)
-    finally:
-        with suppress(asyncio.CancelledError):
-            await chunks.put(None)
+    except Exception:
+        await chunks.put(None)
+        raise
+    await chunks.put(None)
 
 
 async def _next_of(
