@@ -273,7 +273,8 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
     async def opener() -> "AsyncIterator[grpc.aio.Channel]":
         async with AsyncExitStack() as stack:
             try:
-                found = await asyncio.to_thread(find_master, master)
+                # Of masters that stand by for each other, the one that serves now; no other master than was found.
+                found = await asyncio.to_thread(find_master, master) if address.beside else address
                 channel = await stack.enter_async_context(opened(found))
             except Failure as failure:
                 raise AwayError(failure.message) from None
