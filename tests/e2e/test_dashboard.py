@@ -217,6 +217,27 @@ def test_below_a_path_of_its_own_port_a_link_logs_in(shared_cluster: Cluster) ->
         running.communicate(timeout=20)
 
 
+def test_a_second_one_says_that_it_is_the_first_that_down_ends_and_a_link_leads_to(shared_cluster: Cluster) -> None:
+    command = ("dashboard", "--no-open", "--json")
+    first = shared_cluster.start(*command)
+    second = None
+    try:
+        assert first.stdout is not None
+        address = json.loads(first.stdout.readline())["url"].partition("/login")[0]
+        second = shared_cluster.start(*command, "--base-path", "/second")
+        assert second.stdout is not None
+        assert urlsplit(json.loads(second.stdout.readline())["url"]).path == "/second/login"
+        assert shared_cluster.facts("dashboard", "--link")["url"].startswith(f"{address}/login#")
+        second.send_signal(signal.SIGINT)
+        words = second.communicate(timeout=20)[1]
+        assert f"another one runs in EBB_HOME {shared_cluster.home} already, at {address}: " in words
+        assert shared_cluster.facts("dashboard", "--link")["url"].startswith(f"{address}/login#")
+    finally:
+        for running in filter(None, (first, second)):
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=20)
+
+
 def test_without_its_libraries_it_says_which_extra_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ebbtide_cli.errors import Failure
     from ebbtide_cli.verbs import dashboard

@@ -21,7 +21,7 @@ from ebbtide_cli.commands.verb import examples, json_option, master_option
 from ebbtide_cli.errors import UNREACHABLE, USAGE, Failure
 from ebbtide_cli.home import Home, read_record, write_record
 from ebbtide_cli.terminal.browser import has_display, open_page
-from ebbtide_cli.terminal.output import print_json
+from ebbtide_cli.terminal.output import complain, print_json
 
 if TYPE_CHECKING:
     import grpc
@@ -227,7 +227,11 @@ def _serve(
     from ebbtide_web.serve import serve
 
     def ready() -> None:
-        write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
+        if (other := _running(home)) is None:
+            write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
+        else:
+            words = "it is the one that 'ebb down' ends, and that 'ebb dashboard --link' leads to"
+            complain(f"dashboard: another one runs in EBB_HOME {home.root} already, at {other}: {words}")
         if not quiet:
             _show_link(home, listening.url, no_open=no_open, as_json=as_json)
 
