@@ -82,6 +82,7 @@ def test_in_the_foreground_it_prints_a_link_and_ends_its_sessions(cluster: Clust
         assert status_of(url) == 200
         assert urlsplit(url).hostname == "127.0.0.1"
         assert not (cluster.home / "dashboard-links").stat().st_mode & 0o077
+        assert json.loads((cluster.home / "dashboard.json").read_text())["master"] == f"unix:{cluster.home.resolve()}"
         other = cluster.ebb("dashboard", "--no-open").out.split("\n")[0]
         assert urlsplit(other).port == urlsplit(url).port, "a dashboard that runs is not started twice"
         running.send_signal(signal.SIGINT)

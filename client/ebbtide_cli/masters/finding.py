@@ -21,10 +21,8 @@ def find_master(option: "str | Address | None") -> Address:
     """
     if isinstance(option, Address):
         return option
-    if option is not None:
-        return _one_of(option, "--master")
-    if named := os.environ.get("EBB_MASTER"):
-        return _one_of(named, "EBB_MASTER")
+    if named := named_masters(option):
+        return _one_of(named)
     try:
         return local_master(Home.current())
     except Unreachable as error:
@@ -32,12 +30,22 @@ def find_master(option: "str | Address | None") -> Address:
             raise
         if os.environ.get("EBB_HOME"):
             raise Unreachable(f"{error.message}, or unset EBB_HOME for {last}, where you logged in last") from None
-    return _one_of(last, "the last login")
+    return parse_address(last, "the last login")
 
 
-def _one_of(text: str, source: str) -> Address:
-    """Return the address in ``text``; of several, between commas, the first where a master serves now."""
-    addresses = [parse_address(part.strip(), source) for part in text.split(",")]
+def named_masters(option: str | None) -> list[Address]:
+    """Return the addresses that ``--master`` names, or else ``EBB_MASTER``; none if neither does."""
+    if option is not None:
+        source, text = "--master", option
+    elif named := os.environ.get("EBB_MASTER"):
+        source, text = "EBB_MASTER", named
+    else:
+        return []
+    return [parse_address(part.strip(), source) for part in text.split(",")]
+
+
+def _one_of(addresses: list[Address]) -> Address:
+    """Return the address; of several, the first where a master serves now."""
     if len(addresses) == 1:
         return addresses[0]
     from ebbtide_cli.masters.choosing import first_that_serves  # here, for it imports gRPC

@@ -7,7 +7,7 @@ import os
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import grpc
     from ebbtide_web.dashboard import DashboardSettings
     from ebbtide_web.serve import Listening, Proxied, Shared
+
+    from ebbtide_cli.masters.address import Address
 
 MOST_BASE: Final = 200
 """Characters of the path below which all pages are."""
@@ -103,17 +105,19 @@ def command(
     shared = _proxied(hosts, socket, group, cert, key) or _shared(hosts, cert, key)
     running = _running(home)
     if running is not None and port is None and shared is None and not base:
+        _refuse_another(home, master)
         _show_link(home, running, no_open=no_open or only_link, as_json=as_json)
         return
     if only_link:
         words = f"no dashboard runs in EBB_HOME {home.root}: start one with 'ebb dashboard' or 'ebb up --dashboard'"
         raise Failure(f"dashboard: --link: {words}", UNREACHABLE)
-    settings_of = _settings(home, master)
+    address = _answering(master)
     if no_link:
         _log_changes()
     home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     listening = _listen(port, shared, base)
-    _serve(home, listening, settings_of(listening), quiet=no_link, no_open=no_open, as_json=as_json)
+    settings = _settings(home, address, master, listening)
+    _serve(home, listening, settings, address, quiet=no_link, no_open=no_open, as_json=as_json)
 
 
 def check_libraries(verb: str) -> None:
@@ -133,6 +137,29 @@ def _running(home: Home) -> str | None:
     """Return the address of the dashboard that runs in ``home``; None if none does."""
     record = (read_record(home.dashboard_record) if home.dashboard() else None) or {}
     return str(record["url"]) if "url" in record else None
+
+
+def _refuse_another(home: Home, master: str | None) -> None:
+    """Raise `Failure` if ``master`` or EBB_MASTER names another master than that of the dashboard that runs.
+
+    Older dashboards did not record theirs.
+    """
+    from ebbtide_cli.masters.finding import named_masters
+
+    shown = str((read_record(home.dashboard_record) or {}).get("master", ""))
+    named = named_masters(master)
+    if shown and named and not {_known_as(address) for address in named} & set(shown.split(",")):
+        words = f"the dashboard that runs in EBB_HOME {home.root} shows the master at {shown}"
+        raise Failure(f"dashboard: {named[0].source}: {words}: end that one, or start another one with --port", USAGE)
+
+
+def _known_as(address: "Address") -> str:
+    """Return the address in one way, whether the socket or the port of the master in EBB_HOME was named."""
+    from ebbtide_cli.masters.address import at_home
+    from ebbtide_cli.masters.trust import is_own
+
+    own = Home.current().root if address.home is None and is_own(address) else address.home
+    return str(address if own is None else at_home(own.resolve(), address.source))
 
 
 def _show_link(home: Home, url: str, *, no_open: bool, as_json: bool) -> None:
@@ -222,13 +249,25 @@ def _listen(port: int | None, shared: "Shared | Proxied | None", base: str) -> "
 
 
 def _serve(
-    home: Home, listening: "Listening", settings: "DashboardSettings", *, quiet: bool, no_open: bool, as_json: bool
+    home: Home,
+    listening: "Listening",
+    settings: "DashboardSettings",
+    address: "Address",
+    *,
+    quiet: bool,
+    no_open: bool,
+    as_json: bool,
 ) -> None:
     from ebbtide_web.serve import serve
 
+    from ebbtide_cli.masters.address import parse_address
+
+    beside = [parse_address(text, address.source) for text in address.beside] or [address]
+    facts = {"url": listening.url, "master": ",".join(map(_known_as, beside))}
+
     def ready() -> None:
         if (other := _running(home)) is None:
-            write_record(home.dashboard_record, {**Identity.own().to_json(), "url": listening.url})
+            write_record(home.dashboard_record, {**Identity.own().to_json(), **facts})
         else:
             words = "it is the one that 'ebb down' ends, and that 'ebb dashboard --link' leads to"
             complain(f"dashboard: another one runs in EBB_HOME {home.root} already, at {other}: {words}")
@@ -258,20 +297,28 @@ def _log_changes() -> None:
     own.propagate = False
 
 
-def _settings(home: Home, master: str | None) -> "Callable[[Listening], DashboardSettings]":
-    """Return the settings for a port. The master must answer now, so that a mistake is told here and not on a page."""
+def _answering(master: str | None) -> "Address":
+    """Return where the master is. It must answer now, so that a mistake is told here and not on a page."""
     from ebbtide_protos.v1 import user_pb2
-    from ebbtide_web.access.sessions import Links
-    from ebbtide_web.dashboard import DashboardSettings
-    from ebbtide_web.reach import AwayError
 
-    from ebbtide_cli.masters.connection import ask, connected, opened
-    from ebbtide_cli.masters.credentials import token_for
+    from ebbtide_cli.masters.connection import ask, connected
     from ebbtide_cli.masters.finding import find_master
 
     address = find_master(master)
     with connected(address) as stub:
         ask(stub.WhoAmI, user_pb2.WhoAmIRequest())
+    return address
+
+
+def _settings(home: Home, address: "Address", master: str | None, listening: "Listening") -> "DashboardSettings":
+    """Return the settings of a dashboard of the master at ``address``, which was found as ``master``."""
+    from ebbtide_web.access.sessions import Links
+    from ebbtide_web.dashboard import DashboardSettings
+    from ebbtide_web.reach import AwayError
+
+    from ebbtide_cli.masters.connection import opened
+    from ebbtide_cli.masters.credentials import token_for
+    from ebbtide_cli.masters.finding import find_master
 
     @asynccontextmanager
     async def opener() -> "AsyncIterator[grpc.aio.Channel]":
@@ -284,15 +331,12 @@ def _settings(home: Home, master: str | None) -> "Callable[[Listening], Dashboar
                 raise AwayError(failure.message) from None
             yield channel
 
-    def settings(listening: "Listening") -> DashboardSettings:
-        return DashboardSettings(
-            opener=opener,
-            token=lambda: token_for(address) or "",
-            links=Links(home.dashboard_links),
-            origin=listening.origin,
-            replay=(sys.executable, "-P", "-m", "ebbtide_cli.main", "replay"),
-            base=listening.base,
-            cluster=str(address),
-        )
-
-    return settings
+    return DashboardSettings(
+        opener=opener,
+        token=lambda: token_for(address) or "",
+        links=Links(home.dashboard_links),
+        origin=listening.origin,
+        replay=(sys.executable, "-P", "-m", "ebbtide_cli.main", "replay"),
+        base=listening.base,
+        cluster=str(address),
+    )
