@@ -101,7 +101,7 @@ def _open_port(port: int | None, address: str) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends all sessions' streams before it waits for what is open."""
+    """Ends all sessions, with their streams, before it waits for what is open."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)
@@ -109,8 +109,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop."""
-        for session in self._dashboard.sessions.all():
-            session.end("the dashboard has been stopped")
+        await self._dashboard.end_sessions()
         await super().shutdown(sockets)
 
 

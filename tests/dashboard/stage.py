@@ -250,14 +250,20 @@ async def a_stage(
     links = tmp_path / "links"
     async with AsyncExitStack() as stack:
         master = await stack.enter_async_context(a_master(home, guarded=True))
-        tokens = {}
-        for name, role in USERS.items():
-            await master.identities.put_user(User(name, role))
-            tokens[name] = (await master.identities.issue(name, time.time()))[1]
+        tokens = await tokens_of_users(master)
         listening = serving.listen(443 if shared else None, shared, base)
         running = a_dashboard(home, links, lambda: tokens["ada"], monkeypatch, listening)
         async with running as (app, dashboard, task):
             yield Stage(home, master, dashboard, app, listening, Links(links), tokens, stack.aclose, task)
+
+
+async def tokens_of_users(master: Master) -> dict[str, str]:
+    """Have the master know all of `USERS`; a token of each."""
+    tokens = {}
+    for name, role in USERS.items():
+        await master.identities.put_user(User(name, role))
+        tokens[name] = (await master.identities.issue(name, time.time()))[1]
+    return tokens
 
 
 async def answer_reads(agent: Any, text: bytes, *, ends: bool = True) -> None:

@@ -12,10 +12,11 @@ from ebbtide_web import dashboard as dashboards
 from ebbtide_web.access import sessions
 from ebbtide_web.access.guard import HEADERS
 from ebbtide_web.pages.job import VERBS
+from ebbtide_web.serve import listen
 from starlette.routing import Mount
 
-from tests.dashboard.stage import a_stage, answer_reads
-from tests.master.world import RUNNING, make_spec
+from tests.dashboard.stage import Visitor, a_dashboard, a_stage, answer_reads, tokens_of_users
+from tests.master.world import RUNNING, a_master, make_spec
 
 OPEN = {"/login": {"GET"}, "/login/code": {"POST"}, "/login/token": {"POST"}, "/static": {"GET"}}
 """What is answered to everybody. Whatever else a dashboard serves needs a session."""
@@ -413,6 +414,24 @@ async def test_the_dashboard_ends_the_tokens_that_it_made(tmp_path, monkeypatch)
         await stage.dashboard.end_sessions()
         asked = user_pb2.ListTokensRequest(all=True)
         left = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ada"))).tokens
+        assert "dashboard" not in [token.label for token in left]
+
+
+async def test_a_dashboard_that_stops_ends_the_tokens_of_all_its_sessions(tmp_path, monkeypatch):
+    home, listening = tmp_path / "home", listen(None)
+    home.mkdir(mode=0o700)
+    async with a_master(home, guarded=True) as master:
+        tokens = await tokens_of_users(master)
+        async with a_dashboard(home, tmp_path / "links", lambda: tokens["ada"], monkeypatch, listening):
+            ann, bob = Visitor(listening), Visitor(listening)
+            for visitor, name in ((ann, "ann"), (bob, "bob")):
+                assert (await visitor.log_in("token", tokens[name])).status == 200
+            page = await ann.stream("/stream/cluster")
+            await page.next()
+        assert (await page.ends())[-1] == "over"
+        page.close()
+        bearer = (("authorization", f"Bearer {tokens['ada']}"),)
+        left = (await master.ask.ListTokens(user_pb2.ListTokensRequest(all=True), metadata=bearer)).tokens
         assert "dashboard" not in [token.label for token in left]
 
 
