@@ -33,6 +33,8 @@ from ebbtide_web.access.sessions import Links
 from ebbtide_web.dashboard import DashboardSettings
 
 NODES, GPUS, JOBS, VIEWERS = 1000, 8, 10_000, 50
+SESSIONS = 10
+"""Sessions of the viewers, who all are one user: such a one may have 25."""
 GIB = 2**30
 CHANGES_PER_S = 50
 LINES_PER_S = 200
@@ -331,9 +333,9 @@ async def measure(seconds: float, browser: bool, pictures: Path | None, stays: f
             alone = await cpu_of(process, seconds)
             print(f"dashboard, nobody looks: {100 * alone:.1f} % of a core")
             viewers, tasks = [Viewer() for _ in range(VIEWERS)], []
+            cookies = [await log_in(port, links) for _ in range(SESSIONS)]
             for number, viewer in enumerate(viewers):
-                cookie = await log_in(port, links)
-                path = STREAMS[number % len(STREAMS)]
+                path, cookie = STREAMS[number % len(STREAMS)], cookies[number % SESSIONS]
                 tasks.append(asyncio.create_task(viewer.read(port, path, cookie)))
             await asyncio.sleep(3.0)
             before = [viewer.bytes for viewer in viewers]

@@ -27,14 +27,13 @@ from ebbtide_web import serve as serving
 from ebbtide_web.access.sessions import Links
 from masters import GIB, GPUS, Master, Node, reach, status, until
 
-from dashboard import STREAMS, VIEWERS, Viewer, cpu_of, log_in
+from dashboard import SESSIONS, STREAMS, VIEWERS, Viewer, cpu_of, log_in
 
 NODES_OF_A_CONNECTION: Final = 250
 HEARTBEAT_S: Final = 2.0
 ENDS_PER_S: Final = 25
 PROGRESS_PER_S: Final = 200
 TASKS: Final = 1000
-SESSIONS: Final = 10
 MARK: Final = 0.05
 LEAST_DONE: Final = 0.9
 CONFIG: Final = "[limits]\ncalls_per_s = 100000\njobs_per_s = 100000\n"
@@ -93,7 +92,7 @@ async def a_dashboard(master: Master, address: str, folder: Path) -> AsyncIterat
     try:
         assert child.stdout is not None
         await child.stdout.readline()
-        cookies = [await log_in(port, links) for _ in range(SESSIONS)]  # one user may have 100 tokens
+        cookies = [await log_in(port, links) for _ in range(SESSIONS)]
         for number in range(VIEWERS):
             path, cookie = STREAMS[number % len(STREAMS)], cookies[number % SESSIONS]
             tasks.append(asyncio.create_task(Viewer().read(port, path, cookie)))

@@ -62,17 +62,23 @@ class Dashboard:
         return self.sessions.find(cookies.get(self.cookie, ""))
 
     async def log_in(self, token: str) -> tuple[Session, str]:
-        """Open a session with a token of its own, made with ``token``; return it and the text of its cookie."""
+        """Open a session with a token of its own, made with ``token``; return it and the text of its cookie.
+
+        Raises `AwayError`, `MasterRefusedError` and `NoRoomError`.
+        """
         request = user_pb2.CreateTokenRequest(lifetime_s=SESSION_S, label=LABEL)
         made = await self.master.call("CreateToken", request, token)
         who = await self.master.call("WhoAmI", user_pb2.WhoAmIRequest(), made.text)
         now = time.monotonic()
         session = Session(who.user.name, who.user.role, made.text, made.token.id, now + SESSION_S, checked=now)
         try:
-            return session, self.sessions.open(session)
+            cookie, ended = self.sessions.open(session)
         except NoRoomError:
             await self.revoke(session)
             raise
+        if ended is not None:
+            await self.revoke(ended)
+        return session, cookie
 
     async def revoke(self, session: Session) -> None:
         """End a session, and revoke its token; if the master is away, the token ends by itself."""

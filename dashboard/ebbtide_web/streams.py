@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from starlette.responses import Response
 
 from ebbtide_web.access.guard import Receive, Scope, Send
-from ebbtide_web.access.sessions import OVER, Session
+from ebbtide_web.access.sessions import OVER, NoRoomError, Session
 from ebbtide_web.board.feed import BoardTopic, SharedFeed
 from ebbtide_web.board.shared_page import encoded, event
 from ebbtide_web.reach import AwayError, MasterRefusedError
@@ -59,7 +59,7 @@ class EventStream(Response):
             async with aclosing(self._events) as events:
                 async for each in events:
                     await send({"type": "http.response.body", "body": each, "more_body": True})
-        except (AwayError, MasterRefusedError) as error:
+        except (AwayError, MasterRefusedError, NoRoomError) as error:
             log.warning("a reply was broken off: %s", error)
             return  # without its end, so that no browser takes it for complete
         await send({"type": "http.response.body", "body": b""})
@@ -92,13 +92,13 @@ def over(session: Session) -> bytes:
 def of_topic(session: Session, feed: SharedFeed, wanted: BoardTopic) -> EventStream:
     """Return the stream of a page that all viewers share. Raises `NoRoomError`."""
     session.check_room()
-    feed.check_room(wanted)
+    feed.check_room(session.user, wanted)
     return EventStream(_shared(session, feed, wanted))
 
 
 async def _shared(session: Session, feed: SharedFeed, wanted: BoardTopic) -> Events:
     seen = 0
-    with session.stream(), feed.viewed(wanted) as topic:
+    with session.stream(), feed.viewed(session.user, wanted) as topic:
         yield BEGIN
         while (found := await before_end(session, topic.after(seen, PING_S))) is not None:
             seen, frame = found

@@ -11,6 +11,7 @@ from ebbtide_protos.v1 import client_pb2, user_pb2
 from ebbtide_web import dashboard as dashboards
 from ebbtide_web.access import sessions
 from ebbtide_web.access.guard import HEADERS
+from ebbtide_web.board import feed as feeds
 from ebbtide_web.pages.job import VERBS
 from ebbtide_web.serve import listen
 from starlette.routing import Mount
@@ -314,15 +315,29 @@ def test_a_code_is_in_no_file_and_leads_out_of_no_directory(tmp_path):
     assert (tmp_path / "other").exists()
 
 
-async def test_after_some_failures_nobody_logs_in_for_a_minute(tmp_path, monkeypatch):
+async def test_after_some_failures_only_a_link_logs_in_for_a_minute(tmp_path, monkeypatch):
     async with a_stage(tmp_path, monkeypatch) as stage:
         statuses = [(await stage.visitor().log_in("token", "ebb_wrong")).status for _ in range(sessions.FAILURES)]
         assert statuses == [401] * sessions.FAILURES
         assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 429
-        assert (await stage.visitor().log_in("code", stage.links.make())).status == 429
+        for _ in range(2):
+            assert (await stage.visitor().log_in("code", "A" * 22)).status == 429
+        assert (await stage.visitor().log_in("code", stage.links.make())).status == 200
+        assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 429
         assert not stage.dashboard.failures.too_many("10.0.0.9"), "another address may"
         stage.dashboard.failures._now = lambda: time.monotonic() + sessions.FAILURES_S
         assert (await stage.visitor().log_in("token", stage.tokens["ann"])).status == 200
+
+
+def test_however_many_logins_fail_only_those_are_remembered_that_count():
+    moment = [0.0]
+    failures = sessions.Failures(lambda: moment[0])
+    for _ in range(1000):
+        failures.add("10.0.0.9")
+    assert len(failures._at["10.0.0.9"]) == sessions.FAILURES
+    assert failures.too_many("10.0.0.9")
+    moment[0] += sessions.FAILURES_S
+    assert not failures.too_many("10.0.0.9")
 
 
 @pytest.mark.parametrize("character", ["é", "\n", "\ud800"])
@@ -433,6 +448,51 @@ async def test_a_dashboard_that_stops_ends_the_tokens_of_all_its_sessions(tmp_pa
         bearer = (("authorization", f"Bearer {tokens['ada']}"),)
         left = (await master.ask.ListTokens(user_pb2.ListTokensRequest(all=True), metadata=bearer)).tokens
         assert "dashboard" not in [token.label for token in left]
+
+
+async def test_who_logs_in_again_and_again_ends_their_own_oldest_session_and_takes_no_place_of_others(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 4)
+    monkeypatch.setattr(sessions, "MOST_OF_A_USER", 2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        bob = await stage.logged_in("bob")
+        visitors = [await stage.logged_in("ann") for _ in range(3)]
+        assert [(await ann.get("/me")).status for ann in visitors] == [401, 200, 200]
+        asked = user_pb2.ListTokensRequest()
+        made = (await stage.master.ask.ListTokens(asked, metadata=stage.bearer("ann"))).tokens
+        assert [token.label for token in made].count("dashboard") == 2
+        for _ in range(5):
+            await stage.logged_in("ann")
+            revoked = user_pb2.RevokeTokenRequest(id=stage.dashboard.sessions.all()[-1].token_id)
+            await stage.master.ask.RevokeToken(revoked, metadata=stage.bearer("ann"))
+        await stage.logged_in("olga")
+        assert (await bob.get("/me")).status == 200
+
+
+async def test_all_sessions_of_a_user_together_look_at_a_bounded_number_of_different_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeds, "MOST_TOPICS_OF_A_USER", 2)
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        ann, again, bob = [await stage.logged_in(name) for name in ("ann", "ann", "bob")]
+        first, second = await ann.stream("/stream/queue?q=a"), await ann.stream("/stream/queue?q=b")
+        for stream in (first, second):
+            await stream.next()
+        refused = await again.get("/stream/queue?q=c")
+        assert refused.status == 429
+        assert refused.json["error"] == "2 different pages of yours are open already: close one"
+        theirs = [await again.stream("/stream/queue?q=a"), await bob.stream("/stream/queue?q=c")]
+        for stream in theirs:
+            await stream.next()
+        second.close()
+        async with asyncio.timeout(30):
+            while (fresh := await again.stream("/stream/queue?q=c")).status == 429:
+                fresh.close()
+                await asyncio.sleep(0.01)
+        for stream in (first, fresh, *theirs):
+            stream.close()
+        async with asyncio.timeout(30):
+            while stage.dashboard.feed._seen_by:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_session_has_a_bounded_number_of_streams(tmp_path, monkeypatch):

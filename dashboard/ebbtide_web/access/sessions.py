@@ -19,11 +19,13 @@ CODE_S: Final = 60.0
 """Seconds for which a link is valid."""
 SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 500
+MOST_OF_A_USER: Final = 25
+"""Sessions of one user; whoever opens one more ends their oldest."""
 MOST_STREAMS: Final = 12
 """Streams of one session: a tab has one, the page of a job two."""
 OVER: Final = "your session is over: its token does not hold any more"
 FAILURES: Final = 5
-"""Failed logins from one address in `FAILURES_S`; more are refused unread."""
+"""Failed logins from one address in `FAILURES_S`; after that only the code of a link logs in there."""
 MOST_ADDRESSES: Final = 1000
 """Addresses whose failures are counted; beyond that all others count as one."""
 FAILURES_S: Final = 60.0
@@ -80,16 +82,22 @@ class WebSessions:
         self._now = now
         self._by_hash: dict[bytes, Session] = {}
 
-    def open(self, session: Session) -> str:
-        """Keep a session, and return the text of its cookie, which is kept nowhere."""
-        for key, old in list(self._by_hash.items()):
-            if old.ends <= self._now():
-                self._drop(key, "the session is over")
-        if len(self._by_hash) >= MOST_SESSIONS:
+    def open(self, session: Session) -> tuple[str, Session | None]:
+        """Keep a session; return the text of its cookie, which is kept nowhere, and the session that it ends, if any.
+
+        Raises `NoRoomError`.
+        """
+        self.expire()
+        own = [(key, old) for key, old in self._by_hash.items() if old.user == session.user]  # the oldest first
+        ended = None
+        if len(own) >= MOST_OF_A_USER:
+            key, ended = own[0]
+            self._drop(key, f"you have logged in {MOST_OF_A_USER} times since")
+        elif len(self._by_hash) >= MOST_SESSIONS:
             raise NoRoomError(f"{MOST_SESSIONS} sessions are open already")
         cookie = secrets.token_urlsafe(32)
         self._by_hash[_digest(cookie)] = session
-        return cookie
+        return cookie, ended
 
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie; None if there is none, or if it is over."""
@@ -178,9 +186,10 @@ class Failures:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._at: dict[str, deque[float]] = {}
+        """The last ones by address, as many as count."""
 
     def too_many(self, address: str) -> bool:
-        """Whether no further attempt from ``address`` is read now."""
+        """Whether no token from ``address`` is tried now."""
         since = self._now() - FAILURES_S
         for known, times in list(self._at.items()):
             while times and times[0] <= since:
@@ -191,7 +200,7 @@ class Failures:
 
     def add(self, address: str) -> None:
         """Note a failed login."""
-        self._at.setdefault(self._key(address), deque()).append(self._now())
+        self._at.setdefault(self._key(address), deque(maxlen=FAILURES)).append(self._now())
 
     def _key(self, address: str) -> str:
         return address if address in self._at or len(self._at) < MOST_ADDRESSES else ""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar, Final, Protocol
@@ -23,6 +24,8 @@ REST: Final = 4
 """The pause between frames, as a multiple of the time that they took: so all pages take a fifth of a core."""
 FORECAST_S: Final = 10.0
 MOST_TOPICS: Final = 200
+MOST_TOPICS_OF_A_USER: Final = 20
+"""Different pages that one user looks at, in all their sessions."""
 
 Forecasts = Mapping[str, Mapping[str, Any]]
 """What is foreseen of jobs, by id."""
@@ -55,28 +58,40 @@ class SharedFeed:
         self._now = now
         self._heard = now()
         self._topics: dict[BoardTopic, SharedPage] = {}
+        self._seen_by: dict[str, Counter[BoardTopic]] = {}
         self._news = asyncio.Event()
         self._forecasts: dict[str, dict[str, Any]] = {}
 
-    def check_room(self, wanted: BoardTopic) -> None:
-        """Raise `NoRoomError` if so many different pages are open that there is no room for another one."""
+    def check_room(self, user: str, wanted: BoardTopic) -> None:
+        """Raise `NoRoomError` if so many different pages are open, of ``user`` or of all, that this is one too many."""
+        seen = self._seen_by.get(user, ())
+        if wanted not in seen and len(seen) >= MOST_TOPICS_OF_A_USER:
+            raise NoRoomError(f"{MOST_TOPICS_OF_A_USER} different pages of yours are open already: close one")
         if wanted not in self._topics and len(self._topics) >= MOST_TOPICS:
             raise NoRoomError("too many different pages of the queue and of the nodes are open: close some")
 
     @contextmanager
-    def viewed(self, wanted: BoardTopic) -> Iterator[SharedPage]:
-        """Give the page that all see who want the same."""
+    def viewed(self, user: str, wanted: BoardTopic) -> Iterator[SharedPage]:
+        """Give the page that all see who want the same. Raises `NoRoomError`."""
+        self.check_room(user, wanted)
+        seen = self._seen_by.setdefault(user, Counter())
         if wanted not in self._topics:
             self._topics[wanted] = SharedPage()
             self._make(wanted)
         topic = self._topics[wanted]
         topic.viewers += 1
+        seen[wanted] += 1
         try:
             yield topic
         finally:
             topic.viewers -= 1
             if not topic.viewers:
                 self._topics.pop(wanted, None)
+            seen[wanted] -= 1
+            if not seen[wanted]:
+                del seen[wanted]
+            if not seen:
+                del self._seen_by[user]
 
     async def run(self) -> None:
         """Follow the master until cancelled, and go on by itself whenever it was away. Raises a fault of its own."""

@@ -44,11 +44,14 @@ class LoginPage(Page):
 
     async def _log_in(self, request: Request, kind: str) -> Response:
         dashboard, address = self._dashboard, _address(request, proxied=self._dashboard.settings.origin.proxied)
-        if dashboard.failures.too_many(address):
+        locked = dashboard.failures.too_many(address)
+        if locked and kind == "token":
             return problem("too many attempts to log in: wait a minute", 429)
         given = (await body(request)).get(kind)
         text = given.strip() if isinstance(given, str) and len(given) < 1000 else ""
-        if kind == "code" and not dashboard.settings.links.use(text):
+        if kind == "code" and not dashboard.settings.links.use(text):  # nobody guesses 128 bits: it is always tried
+            if locked:
+                return problem("too many attempts to log in: wait a minute", 429)
             dashboard.failures.add(address)
             return problem("the link is not valid any more: it logs in once, within a minute", 401)
         if not (text.isascii() and text.isprintable()):  # a header cannot have it
