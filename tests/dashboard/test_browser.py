@@ -456,6 +456,22 @@ def test_who_may_not_change_nodes_is_offered_no_button_for_it(cluster, page):
     other.context.close()
 
 
+def test_days_of_the_usage_are_those_of_the_dashboard_in_a_browser_west_of_it_too(cluster, page):
+    cluster.wait_for_step(submit(cluster, "--gpus", "1"), 2)
+    context = page.context.browser.new_context(reduced_motion="reduce", timezone_id="Pacific/Honolulu")
+    context.set_default_timeout(WAIT_MS)
+    other = context.new_page()
+    complaints = watched(other)
+    log_in(cluster, other)
+    before = time.strftime("%m-%d")
+    other.goto(at(cluster, "/usage"))
+    days = other.locator(".bar-names span")
+    days.last.wait_for()
+    assert days.last.inner_text() in (before, time.strftime("%m-%d"))
+    assert complaints == []
+    context.close()
+
+
 def test_events_come_by_themselves_and_are_filtered_by_the_address(cluster, page):
     page.goto(at(cluster, "/events?about=jobs"))
     page.wait_for_selector(".story li, #events .empty")

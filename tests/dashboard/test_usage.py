@@ -58,6 +58,13 @@ def test_a_window_is_cut_into_hours_or_days_of_the_clock_and_ends_now(window, pe
     assert WantedUsage(window).edges(edges[-2])[-1] > edges[-2], "also at the stroke of the hour"
 
 
+@pytest.mark.parametrize(("window", "first", "last"), [("day", "16:00", "15:00"), ("week", "03-24", "03-30")])
+def test_hours_and_days_are_called_by_the_clock_that_they_are_cut_by(window, first, last):
+    wanted = WantedUsage(window)
+    found = usage_page.usage_facts(wanted, wanted.edges(NOW), a_reply(), a_reply())["periods"]
+    assert (found[0]["label"], found[-1]["label"]) == (first, last)
+
+
 def test_an_address_that_makes_no_sense_is_as_if_it_were_not_there():
     assert WantedUsage.read({"window": "month", "by": "pool"}) == WantedUsage("month", "pool")
     assert WantedUsage.read({"window": "year", "by": "job"}) == WantedUsage("week", "user")

@@ -122,6 +122,11 @@ class WantedUsage:
         begins = [datetime.combine(day, datetime.min.time()).timestamp() for day in days]
         return [*begins, max(now, begins[-1] + 1.0)]
 
+    def labels(self, edges: Sequence[float]) -> list[str]:
+        """Return what each hour or day between ``edges`` is called, by the clock that they are cut by."""
+        form = "%H:%M" if self.window == "day" else "%m-%d"
+        return [datetime.fromtimestamp(begin).strftime(form) for begin in edges[:-1]]
+
     def requests(self, now: float) -> tuple[usage_pb2.UsageRequest, usage_pb2.UsageRequest]:
         """Return the questions to the master: the sums by user or pool, and those by hour or day."""
         edges = self.edges(now)
@@ -146,8 +151,8 @@ def usage_facts(
         "rows": rows[:MOST_ROWS],
         "more_rows": max(0, len(rows) - MOST_ROWS),
         "periods": [
-            {"start": start, **{part: periods[number][part] if number in periods else 0.0 for part in PARTS}}
-            for number, start in enumerate(edges[:-1])
+            {"label": label, **{part: periods[number][part] if number in periods else 0.0 for part in PARTS}}
+            for number, label in enumerate(wanted.labels(edges))
         ],
         "gpus": {
             "count": gpus.gpus,

@@ -60,11 +60,6 @@ function show(found) {
 const sum = (one) => Object.keys(PARTS).reduce((all, name) => all + one[name], 0);
 const legend = () => h("p", { class: "keys small dim parts-keys" }, Object.entries(PARTS).map(([name, words]) => h("span", {}, h("span", { class: `key u-${name}`, "aria-hidden": "true" }), words)));
 
-function label(start, window) {
-  const moment = new Date(start * 1000), pad = (number) => String(number).padStart(2, "0");
-  return window === "day" ? `${pad(moment.getHours())}:00` : `${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
-}
-
 /** GPU time of each hour or day as a bar of its parts; the table below has the same in figures. */
 function periods(found) {
   const all = found.periods, most = Math.max(...all.map(sum), 1), wide = 1000, high = 150, step = wide / all.length, every = Math.ceil(all.length / 12);
@@ -73,15 +68,15 @@ function periods(found) {
     return Object.keys(PARTS).filter((name) => one[name] > 0).map((name) => {
       const tall = (one[name] / most) * (high - 4);
       top -= tall;
-      return svg("rect", { x: at * step + step * 0.12, width: step * 0.76, y: top, height: tall, class: `u-${name}` }, svg("title", {}, `${label(one.start, found.window)}: ${hours(one[name])} ${PARTS[name]}`));
+      return svg("rect", { x: at * step + step * 0.12, width: step * 0.76, y: top, height: tall, class: `u-${name}` }, svg("title", {}, `${one.label}: ${hours(one[name])} ${PARTS[name]}`));
     });
   });
   const per = found.window === "day" ? "hour" : "day";
   const drawing = svg("svg", { class: "bars", viewBox: `0 0 ${wide} ${high}`, preserveAspectRatio: "none", role: "img", "aria-label": `GPU hours of each ${per}; the table below has the same in figures` }, svg("line", { x1: 0, x2: wide, y1: high - 0.5, y2: high - 0.5, class: "axis" }), bars);
   const table = scroller(`GPU hours of each ${per}`, h("table", {}, h("thead", {}, h("tr", {}, [per === "hour" ? "Hour" : "Day", ...Object.values(PARTS)].map((title) => h("th", { scope: "col" }, title)))),
-    h("tbody", {}, all.filter(sum).map((one) => h("tr", {}, h("th", { scope: "row" }, label(one.start, found.window)), Object.keys(PARTS).map((name) => h("td", { class: "number" }, hours(one[name]))))))));
+    h("tbody", {}, all.filter(sum).map((one) => h("tr", {}, h("th", { scope: "row" }, one.label), Object.keys(PARTS).map((name) => h("td", { class: "number" }, hours(one[name]))))))));
   return [h("div", { class: "title" }, h("h2", { id: "periods-title" }, `GPU hours of each ${per}`), h("span", { class: "dim small" }, `at most ${hours(most)}`)), drawing,
-    h("div", { class: `bar-names dim small${all.length > 12 ? " many-bars" : ""}`, "aria-hidden": "true" }, all.map((one, at) => h("span", {}, at % every ? "" : label(one.start, found.window)))), legend(), h("details", { class: "as-table" }, h("summary", {}, "The same as a table"), table)];
+    h("div", { class: `bar-names dim small${all.length > 12 ? " many-bars" : ""}`, "aria-hidden": "true" }, all.map((one, at) => h("span", {}, at % every ? "" : one.label))), legend(), h("details", { class: "as-table" }, h("summary", {}, "The same as a table"), table)];
 }
 
 function rows(found) {
