@@ -117,6 +117,7 @@ def test_what_needs_somebody_on_nodes_is_named():
     nodes = [
         client_pb2.Node(name="n10", state="down"),
         client_pb2.Node(name="n2", state="up", version="1.0", gpus=[gpu], strays=[stray]),
+        client_pb2.Node(name="n3", state="ended", version="1.0", gpus=[gpu]),
     ]
     found = admin_page.node_facts(client_pb2.ListNodesReply(nodes=nodes))
     assert [(one["node"], one["words"]) for one in found["node_problems"]] == [
@@ -124,4 +125,4 @@ def test_what_needs_somebody_on_nodes_is_named():
         ("n2", "GPU 1 is unhealthy: Xid 79"),
         ("n10", "silent"),
     ]
-    assert found["versions"] == {"1.0": 1, "not known": 1}
+    assert found["versions"] == {"1.0": 2, "not known": 1}

@@ -8,6 +8,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_web.answers import BadInputError
 from ebbtide_web.board.picture import ClusterPicture
 from ebbtide_web.pages import nodes as nodes_page
+from ebbtide_web.pages.cluster import WantedCluster
 from ebbtide_web.pages.node import NODE_VERBS, drain_request, node_change
 from ebbtide_web.pages.nodes import WantedNodes
 
@@ -30,7 +31,7 @@ def a_picture(**states: list[int]) -> ClusterPicture:
         for n in range(len(gpus)):
             row.gpus.add(uuid=f"{name}-{n}", index=n, model=model, mem_bytes=100)
         nodes.append(row)
-        state = "drained" if "drained" in name else "down" if "down" in name else "up"
+        state = next((state for state in ("drained", "down", "ended") if state in name), "up")
         load = client_pb2.BoardLoad(name=name, state=state, cpus=8)
         for n, gpu in enumerate(gpus):
             row = load.gpus.add(state=gpu, use=0.1 * n, mem_used_bytes=10)
@@ -65,10 +66,21 @@ def test_the_tabs_tell_nodes_with_room_out_of_service_and_with_problems_apart():
         "idle": ["gpu1"],
         "out": ["gpu3_drained"],
         "problems": ["gpu2", "gpu4_down"],
+        "ended": [],
     }
     reported = json.loads(WantedNodes().cells(picture, {})["page"])
     assert reported["tabs"] == {tab: len(rows) for tab, rows in found.items()}
     assert rows_of(picture, sort="idle", down=True)[0] == "gpu1", "idle GPUs of a node that is away are on no offer"
+
+
+def test_a_node_that_has_ended_as_announced_is_in_a_tab_of_its_own_and_counts_nowhere_else():
+    picture = a_picture(gpu1=[IDLE], gpu2_ended=[UNHEALTHY, IDLE])
+    found = {tab: rows_of(picture, tab=tab) for tab in nodes_page.TABS}
+    assert found == {"all": ["gpu1"], "idle": ["gpu1"], "out": [], "problems": [], "ended": ["gpu2_ended"]}
+    cells = WantedCluster().cells(picture, {})
+    sums = json.loads(cells["sums"])
+    assert (sums["nodes"], sums["total"], sums["gpus"]) == (1, 1, {"idle": 1})
+    assert [key for key in cells if key.startswith("node:")] == ["node:gpu1"]
 
 
 def test_a_row_says_what_the_gpus_do_and_who_is_there():

@@ -16,6 +16,8 @@ WAITING: Final = ("PENDING", "SUSPENDED")
 FINISHED: Final = ("COMPLETED", "FAILED", "CANCELLED")
 CLASSES: Final = {job_pb2.JOB_CLASS_TRIAL_AND_ERROR: "te"}
 SET_ASIDE: Final = ("quarantined", "unhealthy", "unreachable")
+ENDED: Final = "ended"
+"""The state of a node that is gone as was announced."""
 _GPU_STATES: Final = {number: name.removeprefix("GPU_STATE_").lower() for name, number in client_pb2.GpuState.items()}
 _NO_LOAD: Final = client_pb2.BoardLoad()
 
@@ -76,15 +78,24 @@ class ClusterPicture:
         self.known = self.known or update.last
 
     @property
+    def present(self) -> list[str]:
+        """The names of all nodes but those that have ended as announced, which count nowhere."""
+        return [name for name in self.nodes if self.load(name).state != ENDED]
+
+    @property
     def gpu_count(self) -> int:
         """How many GPUs the cluster has."""
-        return sum(len(node.gpus) for node in self.nodes.values())
+        return sum(len(self.nodes[name].gpus) for name in self.present)
+
+    def load(self, name: str) -> client_pb2.BoardLoad:
+        """Return how a node and its GPUs are; nothing is set if that is not known."""
+        return self.loads.get(name, _NO_LOAD)
 
     def cell(
         self, kind: str, name: str, make: Callable[[client_pb2.BoardNode, client_pb2.BoardLoad], dict[str, Any]]
     ) -> str:
         """Return the cell of that kind of a node, made anew only if one of the two rows of the node is another one."""
-        node, load, cells = self.nodes[name], self.loads.get(name, _NO_LOAD), self._made.setdefault(name, {})
+        node, load, cells = self.nodes[name], self.load(name), self._made.setdefault(name, {})
         made = cells.get(kind)
         if made is None or made[0] is not node or made[1] is not load:
             made = cells[kind] = (node, load, encoded(make(node, load)))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ebbtide_web.access.sessions import Session
 from ebbtide_web.answers import BadInputError, Templates, answer, body
-from ebbtide_web.board.picture import gpu_state, natural, optional
+from ebbtide_web.board.picture import ENDED, gpu_state, natural, optional
 from ebbtide_web.dashboard import Dashboard
 from ebbtide_web.pages.page import Change, Page, PageRoute
 from ebbtide_web.reach import MasterRefusedError
@@ -198,6 +198,8 @@ def node_facts(reply: client_pb2.ListNodesReply) -> dict[str, Any]:
 
 def _problems(nodes: Iterable[client_pb2.Node]) -> Iterable[tuple[str, str]]:
     for node in nodes:
+        if node.state == ENDED:
+            continue
         if node.state == "down":
             yield node.name, node.reason or "silent"
         if node.strays:

@@ -63,7 +63,7 @@ class WantedCluster:
         kind, make = ("few", _card) if total <= FEW_GPUS else ("many", _packed)
         heads = [_head_row(picture, id) for queue in picture.queues.values() for id in _head_of(queue)]
         cells = {"sums": encoded(_sums(picture, total)), "head": encoded(heads)}
-        for name in sorted(picture.nodes, key=lambda name: (picture.nodes[name].pool, natural(name))):
+        for name in sorted(picture.present, key=lambda name: (picture.nodes[name].pool, natural(name))):
             cells[f"node:{name}"] = picture.cell(kind, name, partial(make, picture))
         return cells
 
@@ -71,8 +71,9 @@ class WantedCluster:
 def _sums(picture: ClusterPicture, total: int) -> dict[str, Any]:
     pools: dict[str, Counter[str]] = {name: Counter() for name in picture.queues}
     idle_on: Counter[str] = Counter()
-    for name, load in picture.loads.items():
-        counts = pools.setdefault(picture.nodes[name].pool if name in picture.nodes else "", Counter())
+    present = picture.present
+    for name in present:
+        load, counts = picture.load(name), pools.setdefault(picture.nodes[name].pool, Counter())
         for gpu in load.gpus:
             counts[gpu_state(gpu)] += 1
         if load.state == "up":
@@ -85,7 +86,7 @@ def _sums(picture: ClusterPicture, total: int) -> dict[str, Any]:
     return {
         "total": total,
         "few": total <= FEW_GPUS,
-        "nodes": len(picture.nodes),
+        "nodes": len(present),
         "gpus": dict(sum(pools.values(), Counter())),
         "pools": [
             {

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ebbtide_web import streams
 from ebbtide_web.access.sessions import Session
 from ebbtide_web.board.feed import Forecasts
-from ebbtide_web.board.picture import SET_ASIDE, ClusterPicture, gpu_state, natural
+from ebbtide_web.board.picture import ENDED, SET_ASIDE, ClusterPicture, gpu_state, natural
 from ebbtide_web.board.shared_page import encoded
 from ebbtide_web.pages.page import Page, PageRoute
 from ebbtide_web.pages.query import LONGEST_TEXT, order, page_number
@@ -26,7 +26,7 @@ MOST_CELLS: Final = 64
 """GPUs of a node that are drawn one by one."""
 MOST_JOBS: Final = 6
 """Jobs on a node that a row names."""
-TABS: Final = ("all", "idle", "out", "problems")
+TABS: Final = ("all", "idle", "out", "problems", "ended")
 SORTS: Final = ("name", "pool", "state", "idle", "use")
 FACETS: Final = ("state", "pool")
 LETTERS: Final = {
@@ -129,11 +129,15 @@ class _NodeRow:
 
 
 def _line(picture: ClusterPicture, node: client_pb2.BoardNode) -> _NodeRow:
-    load = picture.loads.get(node.name, client_pb2.BoardLoad())
+    load = picture.load(node.name)
     return _NodeRow(node, load, Counter(map(gpu_state, load.gpus)))
 
 
 def _is_of(line: _NodeRow, tab: str) -> bool:
+    """Return whether a tab shows a node; one that has ended as announced is in a tab of its own only."""
+    ended = line.load.state == ENDED
+    if ended or tab == "ended":
+        return ended and tab == "ended"
     match tab:
         case "idle":
             return line.load.state == "up" and line.counts["idle"] > 0

@@ -13,11 +13,12 @@ let node = null;
 
 /** Why a verb does not fit the state of the node; empty if it does. */
 function obstacle(verb) {
+  const silent = node.state === "down" || node.state === "ended";
   switch (verb) {
     case "drain": return "";
     case "undrain": return node.drain ? "" : "It is in service.";
-    case "confirm-dead": return node.state !== "down" ? "It is connected: this is for nodes that are silent." : node.dead ? `It counts as dead: ${node.dead} said so.` : "";
-    case "remove": return node.state !== "down" ? "It is connected: stop its agent first." : "";
+    case "confirm-dead": return !silent ? "It is connected: this is for nodes that are silent." : node.dead ? `It counts as dead: ${node.dead} said so.` : "";
+    case "remove": return !silent ? "It is connected: stop its agent first." : "";
     default: return "";
   }
 }

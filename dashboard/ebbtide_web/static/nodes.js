@@ -2,7 +2,7 @@
 import { base, byId, bytes, counting, empty, frames, h, jobLink, keep, now, plural, put, short, state } from "./app.js";
 import { listPage } from "./list.js";
 
-const TABS = [["all", "All"], ["idle", "With idle GPUs"], ["out", "Out of service"], ["problems", "With problems"]];
+const TABS = [["all", "All"], ["idle", "With idle GPUs"], ["out", "Out of service"], ["problems", "With problems"], ["ended", "Ended"]];
 const SORTS = [["", "name"], ["-idle", "most idle GPUs"], ["use", "least used"], ["-use", "most used"], ["state", "state"], ["pool", "pool"]];
 const LETTERS = { a: "allocated", i: "idle", f: "foreign", q: "quarantined", u: "unhealthy", r: "unreachable" };
 const STATES = ["allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable"];
@@ -27,7 +27,7 @@ function show() {
   if (!shown.length) {
     byId("rows").kept = undefined; body = null;
     put(byId("rows"), ["none", list.filtered(), tab, page.tabs.all], () => list.filtered() ? h("div", { class: "empty" }, h("p", {}, "No node is like that."), h("a", { href: `${base}/nodes` }, "Show all"))
-      : tab === "idle" ? empty("No node has an idle GPU.") : tab === "out" ? empty("No node is out of service.") : tab === "problems" ? empty("No node has a problem.")
+      : tab === "idle" ? empty("No node has an idle GPU.") : tab === "out" ? empty("No node is out of service.") : tab === "problems" ? empty("No node has a problem.") : tab === "ended" ? empty("No node has ended.")
         : empty("There are no nodes yet. On a machine with GPUs, this starts a cluster, or lets the machine join one:", "ebb up\nebb agent join"));
     return;
   }
