@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.settings import PoolSettings
 from ebbtide_core.model.types import (
@@ -16,6 +17,7 @@ from ebbtide_core.model.types import (
     ExitFacts,
     ForeignProcess,
     GpuId,
+    JobId,
     JobState,
     NodeId,
     SuspendMode,
@@ -135,6 +137,15 @@ def test_nothing_is_lost_by_who_saves_when_asked() -> None:
     lab.end(job, stepped_aside(checkpointed=Checkpointed.YES))
     account = ann(lab)
     assert (account.lost, account.leaving) == (0, 12)
+
+
+def test_a_gpu_that_a_stray_left_dirty_is_out_of_service_and_not_idle() -> None:
+    lab = Lab(gpus=1)
+    node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
+    lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
+    lab.tell(e.StrayGone(node=node, job=job, attempt=1, dirty_gpus=gpus, dirty_reasons=("it is full",)))
+    lab.wait(99)
+    assert usage(lab).gpus.unavailable == 100
 
 
 def left(exit: ExitFacts) -> GpuTime:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.bookings import BookedGpu
+from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, GpuId, NodeId, SuspendMode
+from ebbtide_core.model.types import WHOLE, GpuId, JobId, NodeId, SuspendMode
 from ebbtide_core.views.gpu_time import Dimension, Periods
 from ebbtide_core.views.phases import KINDS, Rest
 from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan, Timeline
@@ -106,6 +107,19 @@ def test_a_gpu_is_idle_out_of_service_or_gone() -> None:
     ]
     assert [rest for rest, _ in rests][-2:] == [Rest.UNAVAILABLE, Rest.IDLE]
     assert rests[-2][1] == 11
+
+
+def test_a_gpu_that_a_stray_left_dirty_is_out_of_service() -> None:
+    lab = Lab(gpus=1)
+    node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
+    lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
+    lab.wait(9)
+    lab.tell(e.StrayGone(node=node, job=job, attempt=1, dirty_gpus=gpus, dirty_reasons=("it is full",)))
+    lab.wait(99)
+    spans = followed(lab.journal, lab.now)
+    rests = [(span.what.rest, end - span.at) for span, end, _ in spans if isinstance(span.what, RestSpan)]
+    assert [rest for rest, _ in rests] == [Rest.IDLE, Rest.UNAVAILABLE]
+    assert rests[-1][1] == 100
 
 
 def test_a_booking_is_a_span_of_each_of_its_gpus_until_it_is_moved_or_cancelled() -> None:
