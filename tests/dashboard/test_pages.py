@@ -17,6 +17,7 @@ from ebbtide_web.answers import HERE, Templates
 from ebbtide_web.board import feed as feeds
 from ebbtide_web.board.picture import ClusterPicture
 from ebbtide_web.board.shared_page import SharedPage, cleaned, encoded
+from ebbtide_web.dashboard import Dashboard
 from ebbtide_web.pages import admin as admin_page
 from ebbtide_web.pages import log as log_page
 from ebbtide_web.pages import queue as queue_page
@@ -139,6 +140,26 @@ async def test_when_the_master_was_away_pages_keep_what_they_had_and_go_on(tmp_p
             await own.until(lambda name, data: name == "job")
         for stream in (page, own, fresh):
             stream.close()
+
+
+async def test_a_change_of_several_jobs_that_is_broken_off_says_of_each_what_became_of_it(tmp_path, monkeypatch):
+    async with a_stage(tmp_path, monkeypatch) as stage:
+        jobs, ann = [await a_job(stage) for _ in range(4)], await stage.logged_in("ann")
+        asked, call = list[str](), Dashboard.call
+
+        async def call_until_it_dies(dashboard: Dashboard, session: Session, method: str, request: Any) -> Any:
+            asked.append(request.job_id)
+            if len(asked) == 2:
+                raise AwayError("it was killed")
+            return await call(dashboard, session, method, request)
+
+        monkeypatch.setattr(Dashboard, "call", call_until_it_dies)
+        reply = await ann.post("/jobs", {"verb": "hold", "ids": jobs})
+        assert (reply.status, reply.json["done"], asked) == (200, 1, jobs[:2])
+        words = [reply.json["refused"].get(job, "") for job in jobs]
+        assert words[1].startswith("it is not known whether this was done")
+        assert words[2:] == ["this was not asked for, as the master does not answer"] * 2
+        assert words[0] == ""
 
 
 # --- hostile text ---

@@ -110,7 +110,7 @@ class JobPage(Page):
         return answer({"done": done, "id": job.job_id})
 
     async def change_many(self, request: Request, session: Session) -> Response:
-        """Change several jobs in turn; what the master refuses of them is told for each."""
+        """Change several jobs in turn; what the master refuses of them, or is not asked any more, is told for each."""
         fields = await body(request)
         ids, verb = fields.get("ids"), fields.get("verb")
         if not isinstance(ids, list) or not 1 <= len(ids) <= MOST_AT_ONCE:
@@ -119,11 +119,18 @@ class JobPage(Page):
             raise BadInputError(f"verb: is none of {', '.join(VERBS)}")
         wanted = [(str(id), change(verb, str(id), fields)) for id in ids]
         refused = dict[str, str]()
-        for id, each in wanted:
+        for number, (id, each) in enumerate(wanted, 1):
             try:
                 await self._dashboard.call(session, each.method, each.request)
             except MasterRefusedError as error:
                 refused[id] = str(error)
+            except AwayError as error:
+                refused[id] = f"it is not known whether this was done, as the master does not answer: {error}"
+                words = "this was not asked for, as the master does not answer"
+                refused |= {left: words for left, _ in wanted[number:]}
+                break
+            else:
+                log.info("user=%s job=%s %s", session.user, id, verb)
         return answer({"done": len(wanted) - len(refused), "refused": refused})
 
 

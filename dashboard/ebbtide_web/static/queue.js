@@ -150,7 +150,7 @@ async function change(words, verb) {
   try {
     const found = await post("/jobs", fields);
     const refused = Object.entries(found.refused);
-    say(`${words}: done for ${plural(found.done, "job")}.${refused.length ? ` Refused for ${refused.length}: job ${refused[0][0]}: ${refused[0][1]}` : ""}`);
+    say(`${words}: done for ${plural(found.done, "job")}.${refused.length ? ` Not so for ${refused.length}: job ${refused[0][0]}: ${refused[0][1]}` : ""}`);
     for (const id of ids) if (!(id in found.refused)) chosen.delete(id);
     show();
   } catch (error) { say(error.message); }
