@@ -15,6 +15,7 @@ from typing import Any, Final
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.state import ClusterState
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api import board_rows as rows
@@ -33,6 +34,8 @@ NODES_AT_ONCE: Final = 250
 """Nodes whose readings are sent at a time; the others have their turn the next times."""
 MOST_FINISHED: Final = 200
 """Finished jobs that are sent, the last ones to end."""
+KNOWN_FINISHED: Final = 2000
+"""Finished jobs of which the ids are kept, for those that are sent in the place of removed ones."""
 MOST_GONE: Final = 2000
 """Rows that went away which are remembered for those who read slowly."""
 ROWS_OF_A_MESSAGE: Final = 200
@@ -85,7 +88,9 @@ class ClusterBoard:
         self._gone: dict[str, deque[tuple[int, str]]] = {"jobs": deque(), "nodes": deque()}
         self._keys: dict[str, tuple[object, ...]] = {}
         self._late: set[JobId] = set()
-        self._finished: deque[JobId] = deque()
+        self._finished: dict[JobId, None] = {}  # the last ones to end, in this order
+        self._older = False  # whether others ended before these
+        self._sent: set[JobId] = set()  # the finished ones that have a row
         self._turns: deque[NodeId] = deque()
         self._made: dict[int, list[client_pb2.BoardUpdate]] = {}
 
@@ -191,9 +196,8 @@ class ClusterBoard:
 
     def _look_at_all(self, cluster: Cluster) -> Parts[None]:
         state, now = cluster.state, self._clock.now()
-        over = (job for job in list(state.jobs.values()) if job.end is not None)
-        finished = heapq.nlargest(MOST_FINISHED, over, key=_ended)
-        self._finished.extend(job.id for job in reversed(finished))
+        self._find_finished(state)
+        finished = [state.jobs[id] for id in self._last_finished()]
         yield
         for number, job in enumerate([*finished, *state.unfinished.values()]):
             self._take_job(job, now)
@@ -214,6 +218,8 @@ class ClusterBoard:
             if job is None:
                 news |= self._drop("jobs", id)
                 self._keys.pop(id, None)
+                self._finished.pop(id, None)
+                self._sent.discard(id)
             elif rows.job_key(job) != self._keys.get(id):
                 touched.update(rows.nodes_of(job))
                 self._take_job(job, now)
@@ -222,7 +228,7 @@ class ClusterBoard:
                 self._late.add(id)
             if not number % PART:
                 yield
-        news |= self._forget_finished()
+        news |= yield from self._keep_finished(state, now)
         for name in [name for name in list(state.nodes) if self._is_other(cluster, name)]:
             touched.add(name)
         gone = [name for name in self._nodes if NodeId(name) not in state.nodes]
@@ -266,17 +272,42 @@ class ClusterBoard:
     # --- rows ---
 
     def _take_job(self, job: Job, now: float) -> None:
-        if job.state.finished and job.id not in self._finished:
-            self._finished.append(job.id)
+        if job.state.finished:
+            self._finished[job.id] = None
+            self._sent.add(job.id)
         self._keys[job.id] = rows.job_key(job)
         self._jobs[job.id] = (self._version + 1, rows.job_row(job, now))
 
-    def _forget_finished(self) -> bool:
-        news = False
-        while len(self._finished) > MOST_FINISHED:
-            id = self._finished.popleft()
+    def _find_finished(self, state: ClusterState) -> None:
+        """Look through all jobs for the last ones to end."""
+        over = (job for job in list(state.jobs.values()) if job.end is not None)
+        last = heapq.nlargest(KNOWN_FINISHED, over, key=_ended)
+        self._finished = dict.fromkeys(job.id for job in reversed(last))
+        self._older = len(state.jobs) - len(state.unfinished) > len(last)
+
+    def _last_finished(self) -> list[JobId]:
+        """Return those that are sent, the last one first."""
+        return list(islice(reversed(self._finished), MOST_FINISHED))
+
+    def _keep_finished(self, state: ClusterState, now: float) -> Parts[bool]:
+        """Keep the rows of the last jobs to end, and no others' that ended; return whether there is news of them."""
+        if self._older and len(self._finished) < MOST_FINISHED:  # most of those that were known have been removed
+            self._find_finished(state)
+            yield
+        while len(self._finished) > KNOWN_FINISHED:
+            del self._finished[next(iter(self._finished))]
+            self._older = True
+        last, news = self._last_finished(), False
+        for id in self._sent.difference(last):
+            self._sent.discard(id)
             self._keys.pop(id, None)
             news |= self._drop("jobs", id)
+        for number, id in enumerate([id for id in last if id not in self._sent]):
+            if (job := state.jobs.get(id)) is not None:
+                self._take_job(job, now)
+                news = True
+            if not number % PART:
+                yield
         return news
 
     def _drop(self, name: str, id: str) -> bool:

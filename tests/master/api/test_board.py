@@ -163,6 +163,22 @@ async def test_a_job_that_is_over_stays_for_a_while_and_a_node_that_is_removed_d
             await board.until(lambda board: not board.nodes)
 
 
+async def test_in_the_place_of_a_finished_job_that_is_removed_the_last_one_to_end_before_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(boards, "MOST_FINISHED", 2)
+    monkeypatch.setattr(boards, "KNOWN_FINISHED", 3)
+    async with a_master(tmp_path) as master:
+        ended = []
+        for _ in range(6):
+            ended.append(await master.submit(1, hold=True))
+            await master.ask.Cancel(client_pb2.CancelRequest(job_id=ended[-1], now=True))
+            await master.becomes(ended[-1], "CANCELLED")
+        async with watching(master) as board:
+            assert sorted(board.jobs) == ended[-2:]
+            while ended:
+                await master.ask.Remove(client_pb2.JobRequest(job_id=ended.pop()))
+                await board.until(lambda board: sorted(board.jobs) == ended[-2:])
+
+
 async def test_what_a_job_runs_and_a_reason_that_quotes_it_is_in_nobodys_board(tmp_path):
     async with a_master(tmp_path, guarded=True) as master:
         tokens = {}
