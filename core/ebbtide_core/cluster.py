@@ -18,6 +18,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle import idling, pool_membership
+from ebbtide_core.lifecycle.attempts import unrecorded_drops
 from ebbtide_core.lifecycle.requeuing import given_up
 from ebbtide_core.lifecycle.successive_halving import review
 from ebbtide_core.measuring import interference
@@ -97,6 +98,8 @@ class Cluster:
 
     def replay(self, event: Event, now: float) -> None:
         """Apply an event of the journal to the state; decide nothing and return no commands."""
+        for dropped in unrecorded_drops(self.state, event):
+            apply(self.state, dropped, now)
         apply(self.state, event, now)
         if self._look is not None:
             self._look(event, now)

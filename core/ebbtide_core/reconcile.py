@@ -40,14 +40,25 @@ Unplaced = deque[tuple[Job, Placement, tuple[object, ...]]]
 
 
 def settle_claims(pool: PoolState) -> Iterator[Event]:
-    """Start the jobs whose claimed room is free now, or that fit on other freed nodes; drop claims on what is gone."""
+    """Start the jobs whose claimed room is free now, or that fit on other freed nodes; drop the claims that are void.
+
+    A claim is void if its room is gone, or larger than its array or quota leaves the job by now.
+    """
     freed_nodes, pool.freed_nodes = pool.freed_nodes, set()
     for job in list(pool.claims.values()):
         planned = job.planned
         if planned is None or not _exists(pool, planned) or not _may_have(pool, job, planned):
             yield ClaimDropped(job.id, "the room it waited for is gone; waiting in the queue")
-        elif freed_nodes and job.waiting and (room := _free_room(pool, job, planned, freed_nodes)) is not None:
+        elif (
+            freed_nodes
+            and job.waiting
+            and planned.share <= job.gpus_max
+            and (room := _free_room(pool, job, planned, freed_nodes)) is not None
+        ):
             yield start(pool, job, room, _stays_sticky(job))
+    for job in list(pool.claims.values()):  # each start may have left less to others
+        if job.planned is not None and job.planned.share > job.gpus_max:
+            yield ClaimDropped(job.id, f"it may have {count_text(job.gpus_max)} at most by now; waiting in the queue")
 
 
 def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event]:

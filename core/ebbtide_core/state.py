@@ -228,8 +228,6 @@ class ClusterState:
         if admission.bound != job.gpus_max:
             self.leave_queue(job)  # because the queue groups jobs by their demand
             job.gpus_max, job.range_changed = admission.bound, True
-            if job.claiming and job.planned is not None and job.planned.share > admission.bound:
-                self.unplan(job)
         self._refresh_all(others, now)
 
     def _refresh_all(self, jobs: Iterable[Job], now: float) -> None:

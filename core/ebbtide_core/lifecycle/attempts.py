@@ -1,23 +1,26 @@
 """Applies the events of an attempt from its claim to the request to stop: it is placed, launched, and starts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.commands import Command, Launch, Stop
 from ebbtide_core.estimates import restart_costs
+from ebbtide_core.events import Event
 from ebbtide_core.events.words import on, until_then
 from ebbtide_core.job import edited_scripts, gang
 from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.lifecycle import swaps
-from ebbtide_core.model.types import NodeId, StopCause, SuspendMode
+from ebbtide_core.model.types import WHOLE, NodeId, StopCause, SuspendMode
 from ebbtide_core.planning.draft import where
 from ebbtide_core.resources import checkpoint_location
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
+
+GIVE_ROOM: Final = (e.AttemptPlaced, e.ReturnRequested, e.RoomClaimed)
 
 # --- room ---
 
@@ -30,6 +33,25 @@ def _claim(state: ClusterState, job: Job, event: e.RoomClaimed, now: float) -> N
 def _drop_claim(state: ClusterState, job: Job, event: e.ClaimDropped, now: float) -> None:
     state.unplan(job)
     job.reason = event.reason
+
+
+def unrecorded_drops(state: ClusterState, event: Event) -> Iterator[e.ClaimDropped]:
+    """Yield the claims that were dropped before ``event`` of a journal without being recorded, as older versions did.
+
+    Those are claims on GPUs that the event gives to another job. What attempts hold is left to the books to check.
+    """
+    if not isinstance(event, GIVE_ROOM) or (job := state.jobs.get(event.job)) is None:
+        return
+    claims = state.pools[job.pool].claims
+    room = job.attempts[-1].allocation if isinstance(event, e.ReturnRequested) else event.allocation
+    had = {gpu.gpu: gpu.share for piece in job.planned for gpu in piece.gpus} if job.planned is not None else {}
+    for piece in room.nodes if claims else ():
+        node = state.nodes[piece.node]
+        for other in [claims[id] for id in sorted(node.planned & claims.keys())]:
+            promised = node.promised
+            twice = {gpu.gpu for gpu in piece.gpus if promised.share(gpu.gpu) - had.get(gpu.gpu, 0) + gpu.share > WHOLE}
+            if other is not job and other.planned is not None and not twice.isdisjoint(other.planned.gpu_ids):
+                yield e.ClaimDropped(other.id, "its room was given to another job; waiting in the queue")
 
 
 # --- the start ---

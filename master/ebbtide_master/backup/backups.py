@@ -68,6 +68,8 @@ def check(folder: Path) -> JournalFindings:
     journal.damage.update((line.sequence, line) for line in journal.damaged())
     cluster = Cluster(create_policy(DEFAULT_POLICY, {}))
     lines, state = fold(cluster, journal), cluster.state
+    if state.problems:
+        raise StoreError(f"{folder / JOURNAL_NAME} does not come to sound books: {'; '.join(state.problems)}")
     return JournalFindings(
         cluster_id=journal.cluster_id,
         epoch=journal.epoch,

@@ -255,10 +255,60 @@ def test_room_that_is_kept_for_an_elastic_job_is_given_up_if_it_may_not_have_so_
     elastic = lab.running(1, 4)
     lab.tell(e.DrillRequested(elastic.id))
     assert (elastic.claiming, elastic.planned.share) == (True, 4 * WHOLE)
-    lab.cluster.handle(e.JobSubmitted(JobId("2"), JobSpec(command=("x",), workdir="/"), "ann"), lab.now)
+    lab.submit(1)
     assert (elastic.claiming, elastic.gpus_max) == (False, 3 * WHOLE)
     lab.settle()
     assert elastic.attempts[-1].allocation.share == 3 * WHOLE
+
+
+def outgrown():
+    """A cluster where the room kept for an elastic job became more than its quota leaves it, without any event."""
+    lab = lab_with(users={"ann": Quota(4 * WHOLE, None)}, policy="fitgpp", node=4)
+    spec = JobSpec(command=("x",), workdir="/", gpus_min=2 * WHOLE, gpus_max=2 * WHOLE)
+    lab.tell(e.JobSubmitted(JobId("1"), spec, "bob"))
+    other = lab.cluster.state.jobs["1"]
+    lab.start(other)
+    elastic, later = lab.running(1, 4), lab.submit(1, begin_at=lab.now + 10_000)
+    lab.wait(9_000)
+    lab.end(other, DONE)
+    assert (elastic.state, elastic.planned.share) == (JobState.SUSPENDING, 4 * WHOLE)
+    lab.wait(1_000)
+    assert (elastic.gpus_max, later.state) == (3 * WHOLE, JobState.STARTING)
+    return lab
+
+
+def test_that_such_room_is_given_up_is_in_the_journal():
+    lab = outgrown()
+    [dropped] = [event for _, event in lab.journal if isinstance(event, e.ClaimDropped)]
+    assert narrate(dropped) == "gave up the room kept for it: it may have 3 GPUs at most by now; waiting in the queue"
+
+
+@pytest.mark.parametrize("gpus", [None, 4, 8])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_journal_comes_to_the_same_books_whatever_the_quota_is_by_then(gpus, recorded):
+    """Older versions gave such room up, and did not record it."""
+    lab = outgrown()
+    quotas = Quotas(Quota(), {} if gpus is None else {"ann": Quota(gpus * WHOLE, None)})
+    again = Cluster(create_policy("fitgpp", {}), settings=Settings(quotas=quotas))
+    for time, event in lab.journal:
+        if recorded or not isinstance(event, e.ClaimDropped):
+            again.replay(event, time)
+    again.handle(e.MasterStarted(2), lab.now)
+    assert again.state.problems == []
+    assert again.state.nodes["a"].promised == lab.cluster.state.nodes["a"].promised
+    assert again.state.nodes["a"].held == lab.cluster.state.nodes["a"].held
+
+
+def test_what_really_is_given_out_twice_is_found_whether_or_not_a_claim_is_in_the_way():
+    lab = outgrown()
+    placed = next(event for _, event in lab.journal if isinstance(event, e.AttemptPlaced) and event.job == "3")
+    again = Cluster(create_policy("fitgpp", {}))
+    for time, event in lab.journal:
+        again.replay(event, time)
+    lab.tell(e.JobSubmitted(JobId("4"), JobSpec(command=("x",), workdir="/"), "eve", hold=True))
+    again.replay(lab.journal[-1][1], lab.now)
+    again.replay(e.AttemptPlaced(JobId("4"), 1, placed.allocation, "twice"), lab.now)
+    assert again.state.problems == ["job 4 gets GPUs of node a that are held or promised already"]
 
 
 def test_a_job_with_fractions_gets_a_size_that_it_may_have():

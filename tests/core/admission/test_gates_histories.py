@@ -2,6 +2,7 @@
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.commands import Record
 from ebbtide_core.model.dependency import AfterKind, Dependency, is_met, is_ok
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
@@ -16,6 +17,8 @@ from tests.core.lab import DONE, Lab, registration
 from tests.drawing import share_of
 
 QUOTAS = Quotas(Quota(), {"ann": Quota(4 * WHOLE, None), "bob": Quota(2 * WHOLE, None)})
+OPTIONS = {"resize_after_s": "0"}
+"""Of a policy that resizes at once, so that room is kept for jobs."""
 USERS = st.sampled_from(["ann", "bob", "eve"])
 LIMIT = st.integers(0, 3)
 GPUS = st.sampled_from([None, 0, 2, 4])
@@ -106,7 +109,7 @@ class Gates(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.lab = Lab("fifo", nodes="")
-        self.lab.cluster = Cluster(create_policy("fifo", {}), settings=Settings(quotas=self.quotas))
+        self.lab.cluster = Cluster(create_policy("fifo", OPTIONS), settings=Settings(quotas=self.quotas))
         self.model = Model(self.lab)
         self.lab.tell(registration("a", 6))
         self.count = 0
@@ -115,7 +118,8 @@ class Gates(RuleBasedStateMachine):
         """Hand it in, with a pass of the policy before and after, and let the model follow each."""
         self.lab.now += 1.0
         for fact in (e.SchedulingDue(), event, e.SchedulingDue()):
-            self.lab.cluster.handle(fact, self.lab.now)
+            commands = self.lab.cluster.handle(fact, self.lab.now)
+            self.lab.journal += [(self.lab.now, command.event) for command in commands if isinstance(command, Record)]
             self.follow()
 
     def follow(self):
@@ -249,6 +253,17 @@ class Gates(RuleBasedStateMachine):
         for user_quota in gates.user_quotas.values():
             mine = [job for job in self.model.jobs.values() if job.user == user_quota.name]
             assert user_quota.unfinished == sum(not job.state.finished for job in mine)
+
+    def teardown(self):
+        """Whoever starts next folds the same books, whatever the quotas are by then."""
+        for quotas in (self.model.quotas, Quotas(), QUOTAS):
+            again = Cluster(create_policy("fifo", OPTIONS), settings=Settings(quotas=quotas))
+            for time, event in self.lab.journal:
+                again.replay(event, time)
+            assert again.state.problems == []
+            for id, node in self.lab.cluster.state.nodes.items():
+                folded = again.state.nodes[id]
+                assert (folded.held, folded.promised) == (node.held, node.promised)
 
 
 class GatesWithoutQuotas(Gates):

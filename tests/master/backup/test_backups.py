@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,19 @@ async def test_what_cannot_be_folded_is_no_backup(tmp_path: Path) -> None:
         backups.take(tmp_path)
     assert list(backups.backups(tmp_path)) == []
     assert list((tmp_path / "backups").iterdir()) == []
+
+
+async def test_what_comes_to_books_with_which_no_master_starts_is_no_backup(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        await master.running(await master.agent("n1", 1))
+        other = await master.submit()
+        [placed] = [line.event for line in master.store.events() if isinstance(line.event, e.AttemptPlaced)]
+    store = SqliteStore(tmp_path / "journal.db")
+    store.append([(store.last_time, replace(placed, job=JobId(other)))]).result()
+    store.close()
+    with pytest.raises(StoreError, match=f"sound books: job {other} gets GPUs of node n1 that are held"):
+        backups.take(tmp_path)
+    assert list(backups.backups(tmp_path)) == []
 
 
 def test_the_next_backup_is_due_when_the_last_one_is_old_enough(tmp_path: Path) -> None:

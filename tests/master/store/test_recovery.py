@@ -6,12 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ebbtide_core.events import ClaimDropped
 from ebbtide_core.model import limits
 from ebbtide_master import clock
+from ebbtide_master.backup import backups
 from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
+from tests.core.admission.test_gates import outgrown
 from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, a_master, make_status, refused
 
 
@@ -137,6 +140,17 @@ async def test_times_never_go_back_even_if_the_clock_did(tmp_path: Path, monkeyp
     monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: 1000.0, monotonic=time.monotonic))
     async with a_master(tmp_path) as master:
         assert (await master.show(await master.submit())).submit_time > first
+
+
+async def test_a_journal_without_the_word_that_a_claim_was_given_up_is_one_to_start_with(tmp_path: Path) -> None:
+    """Older versions gave a claim up and did not record it when less of a quota was left to its job."""
+    lab = outgrown()
+    store = SqliteStore(tmp_path / "journal.db")
+    store.append([(time, event) for time, event in lab.journal if not isinstance(event, ClaimDropped)]).result()
+    store.close()
+    async with a_master(tmp_path, settings=lab.cluster.state.settings) as master:
+        assert (await master.show("2")).state == job_pb2.JOB_STATE_SUSPENDING
+        assert backups.take(tmp_path)[1].jobs == 3
 
 
 async def test_a_journal_that_fails_while_it_serves_stops_the_master_and_acknowledges_nothing(tmp_path: Path) -> None:
