@@ -43,9 +43,12 @@ def note_start(attempt: Attempt, event: AttemptStarted) -> bool:
 
 
 def note_end(attempt: Attempt, event: AttemptExited | AttemptRefused, now: float) -> None:
-    """Note that one member has ended; if it failed and was not asked to stop, note that it broke up the gang."""
+    """Note that one member has ended; if it failed and was not asked to stop, note that it broke up the gang.
+
+    A node that was dead before its part was launched becomes a member that has ended.
+    """
     gang = of(attempt)
-    member = gang.members[event.node]
+    member = gang.members.setdefault(event.node, GangMember())
     member.ended = now
     if isinstance(event, AttemptRefused):
         member.refusal, member.freed = event, True
@@ -149,6 +152,13 @@ def has_ended(attempt: Attempt, node: NodeId) -> bool:
         return False
     member = attempt.gang.members.get(node)
     return member is None or member.ended is not None
+
+
+def is_to_follow(attempt: Attempt, node: NodeId) -> bool:
+    """Return whether the part on ``node`` is to be launched once the first node runs."""
+    if attempt.gang is None or attempt.end is not None or attempt.stop is not None:
+        return False
+    return node in attempt.allocation.node_ids and node not in attempt.gang.members
 
 
 def has_freed(attempt: Attempt, node: NodeId) -> bool:

@@ -27,7 +27,9 @@ def _may_end(state: ClusterState, event: e.AttemptExited | e.AttemptRefused) -> 
     attempt = state.newest(event.job, event.attempt)
     if attempt is None or attempt.end is not None:
         return False
-    return not event.node or not gang.has_ended(attempt, event.node)
+    if not event.node or not gang.has_ended(attempt, event.node):
+        return True
+    return gang.is_to_follow(attempt, event.node) and bool(state.nodes[event.node].dead)
 
 
 def _exited(state: ClusterState, job: Job, event: e.AttemptExited, now: float) -> None:

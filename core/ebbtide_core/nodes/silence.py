@@ -41,8 +41,9 @@ def _refuse_dead(state: ClusterState, event: e.NodeConfirmedDead) -> Refusal | N
 
 
 def _is_news(state: ClusterState, event: e.NodeConfirmedDead) -> bool:
+    """Return whether the node was not known to be dead, or an attempt still waits for its part there."""
     node = state.nodes.get(event.node)
-    return node is not None and not node.connected and not node.dead
+    return node is not None and not node.connected and (not node.dead or bool(node.attempts))
 
 
 def _confirmed_dead(state: ClusterState, event: e.NodeConfirmedDead, now: float) -> None:
@@ -74,7 +75,7 @@ def _over(job: Job, node: Node, why: str) -> Iterator[Event]:
     """Yield the end of the part of the job's attempt on ``node``, which is proven to be over."""
     attempt = job.attempts[-1]
     part = node.id if attempt.gang is not None else e.EVERY_NODE
-    if not gang.has_ended(attempt, node.id):
+    if not gang.has_ended(attempt, node.id) or gang.is_to_follow(attempt, node.id):
         exit = ExitFacts(lost=True, lost_because=why)
         yield e.AttemptExited(job.id, attempt.number, exit, freed=True, node=part)
     elif not gang.has_freed(attempt, node.id):

@@ -109,6 +109,51 @@ class TestConfirmedDead:
         assert {gpu for job in jobs for gpu in gpus_of(job)} == {"a0", "b0"}
 
 
+class TestAGangOfWhichOneNodeDies:
+    """Its part on a node is launched only once the first node runs."""
+
+    @pytest.fixture
+    def lab(self) -> Lab:
+        lab = Lab(nodes="")
+        for name in "abc":
+            lab.tell(registration(name, 1, **SHARED))
+        return lab
+
+    def test_who_had_not_got_its_part_yet_is_dead_and_all_go_on_without_it(self, lab: Lab) -> None:
+        job = lab.submit(2, nodes=2)
+        lose(lab, "b")
+        assert stopped(lab.tell(dead(B))) == {job.id}
+        lab.tell(e.AttemptStarted(job.id, 1, 100, node=A, port=20017))
+        assert not launched(lab.last)
+        lab.tell(e.AttemptExited(job.id, 1, ExitFacts(signal=15, stop_requested=True), freed=True, node=A))
+        assert job.attempts[0].end.outcome == "interrupted: node b was confirmed dead by ann"
+        assert (gpus_of(job), job.retries.failures) == ({"a0", "c0"}, 0)
+        again = Lab(nodes="").cluster
+        for time, event in lab.journal:
+            again.replay(event, time)
+        assert digest(again.state) == digest(lab.cluster.state)
+
+    def test_one_that_was_asked_to_leave_before_needs_no_part_of_it_to_end(self, lab: Lab) -> None:
+        job = lab.submit(2, nodes=2)
+        lose(lab, "b")
+        lab.tell(e.SuspendRequested(job.id))
+        lab.tell(dead(B))
+        lab.tell(e.AttemptExited(job.id, 1, ExitFacts(signal=15, stop_requested=True), freed=True, node=A))
+        assert (job.holding, job.held_by is not None) == (None, True)
+
+    def test_who_waits_for_a_node_that_was_dead_before_its_part_was_launched_is_freed_by_another_word(
+        self, lab: Lab
+    ) -> None:
+        """A journal of before has jobs that wait so."""
+        job = lab.submit(2, nodes=2)
+        lose(lab, "b")
+        lab.cluster.replay(dead(B), lab.now)
+        lab.tell(e.AttemptStarted(job.id, 1, 100, node=A, port=20017))
+        assert stopped(lab.tell(dead(B))) == {job.id}
+        lab.tell(e.AttemptExited(job.id, 1, ExitFacts(signal=15, stop_requested=True), freed=True, node=A))
+        assert gpus_of(job) == {"a0", "c0"}
+
+
 class TestLease:
     T = 600.0
 
