@@ -136,8 +136,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, ou
 
 
 def _back_off(job: Job, times: int, now: float) -> None:
-    delay_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** max(0, times - 1), limits.MAX_REQUEUE_BACKOFF_S)
-    job.next = replace(job.next, at_head=True, not_before=now + delay_s)
+    job.next = replace(job.next, at_head=True, not_before=now + launch_backoff.pause_s(times))
 
 
 def _count_fruitless(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outcome) -> None:

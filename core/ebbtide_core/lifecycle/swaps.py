@@ -15,8 +15,8 @@ from ebbtide_core.events.words import until_then
 from ebbtide_core.job.facets import Swap
 from ebbtide_core.job.job import Attempt, Job, StopOrder, Suspension
 from ebbtide_core.measuring import gpu_memory
-from ebbtide_core.model import limits
 from ebbtide_core.model.types import Allocation, NodeAllocation, StopCause
+from ebbtide_core.nodes import launch_backoff
 from ebbtide_core.rule import Rule, about_job
 from ebbtide_core.state import ClusterState
 
@@ -67,8 +67,8 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
 def _put_off(job: Job, now: float) -> None:
     """Delay the next try to come back, longer each time, because the GPU has no room for the attempt."""
     job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
-    delay_s = limits.REQUEUE_BACKOFF_S * 2.0 ** (job.retries.requeues_in_row - 1)
-    job.next = replace(job.next, at_head=True, not_before=now + min(delay_s, limits.MAX_REQUEUE_BACKOFF_S))
+    pause_s = launch_backoff.pause_s(job.retries.requeues_in_row)
+    job.next = replace(job.next, at_head=True, not_before=now + pause_s)
 
 
 def _note(job: Job, event: e.AttemptSwapped, came_back: bool, now: float) -> None:

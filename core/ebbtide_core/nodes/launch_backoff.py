@@ -8,6 +8,7 @@ repeated without an end.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
@@ -15,8 +16,16 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.types import NodeId, RefusalCause
 from ebbtide_core.state import ClusterState
 
+MOST_DOUBLINGS: Final = 30
+"""A pause is long past its limit by then; 2.0 to the power of 1,024 would be an error."""
 COUNTED = (RefusalCause.NODE, RefusalCause.NOT_MOVED)
 """Causes that count. After any other cause, the job does not go to that node again anyway, or is held."""
+
+
+def pause_s(times: int) -> float:
+    """Return for how many seconds a job waits after so many attempts, or launches, in vain in a row."""
+    doublings = min(max(0, times - 1), MOST_DOUBLINGS)
+    return min(limits.REQUEUE_BACKOFF_S * 2.0**doublings, limits.MAX_REQUEUE_BACKOFF_S)
 
 
 def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
@@ -25,9 +34,9 @@ def note(job: Job, refusal: e.AttemptRefused, now: float) -> None:
     times = job.retries.vain_in_row + 1
     job.retries = job.retries.with_launches(node, job.retries.launches_in_vain.get(node, 0) + 1, in_row=times)
     if times > 1:
-        pause_s = min(limits.REQUEUE_BACKOFF_S * 2.0 ** min(times - 2, 30), limits.MAX_REQUEUE_BACKOFF_S)
-        job.next = replace(job.next, not_before=max(job.next.not_before, now + pause_s))
-        job.reason = f"{refusal.reason} ({times} launches failed in a row: the next after {pause_s:g} s)"
+        wait_s = pause_s(times - 1)
+        job.next = replace(job.next, not_before=max(job.next.not_before, now + wait_s))
+        job.reason = f"{refusal.reason} ({times} launches failed in a row: the next after {wait_s:g} s)"
 
 
 def leave_out(job: Job, refusal: e.AttemptRefused) -> Iterator[e.Event]:

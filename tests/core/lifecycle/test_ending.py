@@ -1,5 +1,7 @@
 """How attempts end, what that means for their jobs, and which reports of an end still count."""
 
+from dataclasses import replace
+
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Forget, Launch
@@ -42,6 +44,12 @@ class TestExits:
         lab.start(job)
         lab.end(job, FAILED)
         assert (job.state, job.retries.restarts) == (JobState.FAILED, 1)
+
+    def test_a_delay_stays_at_its_longest_however_often_it_is_asked_for(self, lab: Lab) -> None:
+        job = lab.running()
+        job.retries = replace(job.retries, requeues_in_row=5_000)  # after three days and a half
+        lab.exit(job, ExitFacts(exit_code=85))
+        assert job.next.not_before == lab.now + 60.0
 
     @pytest.mark.parametrize("code", [75, 85, 99])
     def test_asking_to_be_run_again_is_granted_after_a_growing_delay(self, lab: Lab, code: int) -> None:

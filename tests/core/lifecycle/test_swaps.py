@@ -176,6 +176,14 @@ def test_one_that_fails_in_host_memory_is_tried_again(lab):
     assert (job.state, len(job.attempts)) == (JobState.STARTING, 2)
 
 
+def test_one_that_never_finds_room_on_its_gpu_tries_again_every_minute(lab):
+    job, urgent = away(lab)
+    lab.end(urgent, ExitFacts())
+    job.retries = dataclasses.replace(job.retries, requeues_in_row=5_000)
+    swapped(lab, job, swaps=2, note="the GPU has no room")
+    assert job.next.not_before == lab.now + 60.0
+
+
 def test_one_that_finds_no_room_on_its_gpu_stays_in_host_memory_and_tries_again_later(lab):
     job, urgent = away(lab)
     lab.end(urgent, ExitFacts())
