@@ -166,9 +166,9 @@ class Timeline:
         if isinstance(event, e.AttemptFreed) and event.dirty_gpus:
             for piece in job.attempts[event.attempt - 1].allocation:
                 yield from self._look_at_node(piece.node, now)
-        if job.end is not None and entry.stage is None:
+        if job.end is not None and (job.attempt is None or job.attempt.freed is not None):
             del self._jobs[id]  # so that memory does not grow with the length of the journal
-            self._state.jobs.pop(id, None)
+            self._state.forget_job(id)
 
     def _follow_life(self, entry: _Open, now: float) -> Iterator[Began | Ended]:
         life = life_of(entry.job)

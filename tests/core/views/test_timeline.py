@@ -8,14 +8,14 @@ from ebbtide_core import events as e
 from ebbtide_core.events.bookings import BookedGpu
 from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, GpuId, JobId, NodeId, SuspendMode
+from ebbtide_core.model.types import WHOLE, ExitFacts, GpuId, JobId, NodeId, RefusalCause, SuspendMode
 from ebbtide_core.views.gpu_time import Dimension, Periods
 from ebbtide_core.views.phases import KINDS, Rest
 from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan, Timeline
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
-from tests.core.lab import DONE, Lab
+from tests.core.lab import DONE, Lab, registration
 from tests.core.resources.test_pools_world import WorldOfPools
 from tests.core.views.test_ledger import usage_of
 from tests.core.world import World
@@ -92,6 +92,28 @@ def test_a_job_that_is_swapped_out_leaves_its_gpu_and_is_suspended() -> None:
     lab.wait(99)
     assert of_job(lab, job)[-1] == ("suspended", 100, "")
     assert of_job(lab, job)[-2][::2] == ("leaving", "suspended")
+
+
+def test_a_node_registers_after_a_job_was_cancelled_in_host_memory_there() -> None:
+    lab = Lab(gpus=1)
+    job = lab.running(1, suspend=SuspendMode.SWAP)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, 1 << 30, 1.0))
+    lab.tell(e.CancelRequested(job.id))
+    lab.end(job, ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out"))
+    lab.tell(registration("a", 1))
+    assert [doing for doing, _, _ in of_job(lab, job)] == ["starting", "computing", "leaving", "suspended"]
+
+
+def test_a_node_registers_after_a_job_ended_that_had_left_it_out() -> None:
+    lab = Lab(gpus=1)
+    job = lab.submit(1)
+    while not job.eligibility.excluded:
+        lab.tell(e.AttemptRefused(job.id, len(job.attempts), RefusalCause.NODE, "no room"))
+        lab.wait(60)
+    lab.tell(e.CancelRequested(job.id))
+    lab.tell(registration("a", 1))
+    assert of_job(lab, job)[-1][2] == "CANCELLED"
 
 
 def test_a_gpu_is_idle_out_of_service_or_gone() -> None:
