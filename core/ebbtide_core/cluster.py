@@ -249,7 +249,9 @@ class Cluster:
             elif gang.followed_late(job.attempts[-1], now + ROUNDING_S):
                 reason = "its first node is done, and the others did not follow"
                 self._take(stop(job, StopCause.BROKEN, reason, grace_s=limits.GANG_GRACE_S), now, out)
-            elif idling.is_due(job.attempts[-1], now + ROUNDING_S):
+            elif (time := idling.suspend_at(state, job)) is not None and time > now + ROUNDING_S:
+                state.set_deadline(job, time)
+            elif time is not None:
                 self._decide(idling.suspend(job, now), now, out)
         if state.awaited and now >= state.recovery_ends:
             state.awaited.clear()

@@ -22,6 +22,8 @@ from ebbtide_core.state import ClusterState
 
 BUSY: Final = 0.02
 """The utilisation, from 0 to 1, from which on a GPU counts as used."""
+READ_S: Final = 30.0
+"""Seconds after which a node that is back has surely said whether its GPUs are used."""
 
 
 def facts(
@@ -52,10 +54,21 @@ def _may_go(job: Job, settings: IdleSettings) -> bool:
     return wanted and job.preemptible and job.spec.job_class is JobClass.BEST_EFFORT
 
 
-def is_due(attempt: Attempt, now: float) -> bool:
-    """Return whether the time to suspend the idle attempt has come."""
-    idle = attempt.idle
-    return idle is not None and idle.suspend_at is not None and now >= idle.suspend_at
+def suspend_at(state: ClusterState, job: Job) -> float | None:
+    """Return the Unix time at which the running ``job`` is suspended, unless it works before; None if it is not.
+
+    If a node of it was away since the warning, the time of the warning begins anew once the node is back: meanwhile the
+    job may have worked.
+    """
+    attempt, warning_s = job.attempts[-1], state.settings.idle.warning_s
+    if attempt.idle is None or attempt.idle.suspend_at is None:
+        return None
+    nodes = [state.nodes[id] for id in attempt.allocation.node_ids]
+    if not all(node.connected for node in nodes):  # a pass looks again when they register
+        return None
+    back = max([node.last_seen for node in nodes])
+    warned = attempt.idle.suspend_at - warning_s
+    return attempt.idle.suspend_at if warned >= back else back + max(warning_s, READ_S)
 
 
 def suspend(job: Job, now: float) -> Iterator[Event]:

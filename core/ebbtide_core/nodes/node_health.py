@@ -31,6 +31,8 @@ def registered(state: ClusterState, event: e.NodeRegistered, now: float) -> None
     for job in state.jobs_on(node):
         if job.state is JobState.UNREACHABLE:
             job.reason = f"node {node.id} is back"
+        if (live := job.live) is not None and live.idle is not None and live.idle.suspend_at is not None:
+            state.set_deadline(job, live.idle.suspend_at)  # it may have passed while the node was away
         state.refresh(job, now)
     if state.left_out:
         launch_backoff.registered(state, node.id, now)

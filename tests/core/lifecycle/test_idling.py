@@ -8,13 +8,14 @@ from ebbtide_core.events.codec import decode_event, encode
 from ebbtide_core.job.job import Job
 from ebbtide_core.lifecycle.idling import facts
 from ebbtide_core.model.settings import IdleAction, IdleSettings
-from ebbtide_core.model.types import CheckpointFacts, ExitFacts, GpuId, HeldBy, JobState, SuspendMode
+from ebbtide_core.model.types import CheckpointFacts, ExitFacts, GpuId, HeldBy, JobState, NodeId, SuspendMode
 from ebbtide_core.views.narrate import narrate
 
-from tests.core.lab import Lab, stepped_aside, stopped
+from tests.core.lab import Lab, registration, stepped_aside, stopped
 from tests.core.lifecycle.test_successive_halving import Sweep
 from tests.core.views.test_ledger import usage
 
+A = NodeId("a")
 TELL = IdleSettings()
 SUSPEND = IdleSettings(action=IdleAction.SUSPEND)
 
@@ -105,6 +106,30 @@ def test_who_works_again_in_time_goes_on(lab: Lab) -> None:
     lab.wait(500)
     look(lab, job, quiet=[], how=SUSPEND)
     lab.wait(1000)
+    assert (job.state, job.held_by) == (JobState.RUNNING, None)
+
+
+@pytest.mark.parametrize("away", [(e.MasterStarted(2),), (e.NodeDisconnected(A), e.NodeLost(A, 20.0))])
+def test_who_was_not_heard_since_the_warning_is_warned_anew(lab: Lab, away: tuple[e.Event, ...]) -> None:
+    job = idle(lab, SUSPEND)
+    for event in away:
+        lab.tell(event)
+    lab.wait(10_000)
+    assert (job.attempts[-1].stop, job.held_by) == (None, None)
+    lab.tell(registration("a", 2, known=lab.known(job)))
+    lab.wait(590)
+    assert (job.state, job.held_by) == (JobState.RUNNING, None)
+    assert lab.wakes[-1][1] > lab.now
+    assert stopped(lab.wait(20)) == {job.id}
+
+
+def test_who_worked_while_its_node_was_not_heard_goes_on(lab: Lab) -> None:
+    job = idle(lab, SUSPEND)
+    lab.tell(e.MasterStarted(2))
+    lab.wait(10_000)
+    lab.tell(registration("a", 2, known=lab.known(job)))
+    look(lab, job, quiet=[], how=SUSPEND)
+    lab.wait(10_000)
     assert (job.state, job.held_by) == (JobState.RUNNING, None)
 
 
