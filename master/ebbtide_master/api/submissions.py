@@ -63,6 +63,7 @@ class SubmissionService:
             if known := known_job(cluster, *operation):
                 chosen.append(known)
                 if not is_whole(cluster, known):  # the master ended before it had accepted all
+                    jobs = _like_the_first(cluster, known, jobs)
                     yield from submission_events(cluster, known, jobs, request.user, request.hold)
                 return
             self._throttle.submit(cluster, request.user, [spec for spec, _ in jobs])
@@ -242,6 +243,12 @@ def resolve_after(cluster: Cluster, spec: JobSpec, user: str) -> JobSpec:
     latest = latest_of(cluster, user, max(back.values()) + 1)
     ids = {id: latest[number] for id, number in back.items() if number < len(latest)}
     return replace(spec, after=tuple(replace(one, job=ids.get(one.job, one.job)) for one in spec.after))
+
+
+def _like_the_first(cluster: Cluster, array: JobId, jobs: list[Member]) -> list[Member]:
+    """Return the ``jobs`` with what the first task of ``array`` waits for: by now, ``@`` may be another job."""
+    first = next(iter(cluster.state.gates.arrays[array].tasks.values()))
+    return [(replace(spec, after=first.spec.after), task) for spec, task in jobs]
 
 
 def _try_out(cluster: Cluster, request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[client_pb2.SubmitReply]:

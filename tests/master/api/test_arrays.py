@@ -2,15 +2,18 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
-from ebbtide_core.events import RequeueRequested
+from ebbtide_core.events import JobSubmitted, RequeueRequested
+from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import WHOLE, JobId
+from ebbtide_core.model.types import WHOLE, JobId, Task
 from ebbtide_master.api.submissions import digest_of, jobs_requested
+from ebbtide_protos.spec import spec_from_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import DEADLINE_S, EXITED, FREED, RUNNING, STEPPED_ASIDE, a_master, make_spec
@@ -24,15 +27,18 @@ async def cluster(tmp_path, gpus=4, **options):
         yield master, await master.agent("n1", gpus)
 
 
-async def submit(master, count=3, params=None, user="ann", gpus=1, dry_run=False, operation="", **fields):
+def requested(count=3, params=None, user="ann", gpus=1, dry_run=False, operation="", **fields):
     tasks = [
         client_pb2.ArrayTask(index=index, params={} if params is None else params[index]) for index in range(count)
     ]
     limits = {key: fields.pop(key) for key in ("max_concurrent", "max_slots") if key in fields}
-    request = client_pb2.SubmitRequest(
+    return client_pb2.SubmitRequest(
         spec=make_spec(gpus, **fields), user=user, tasks=tasks, dry_run=dry_run, operation_id=operation, **limits
     )
-    return (await master.ask.Submit(request, timeout=DEADLINE_S)).job_id
+
+
+async def submit(master, *args, **fields):
+    return (await master.ask.Submit(requested(*args, **fields), timeout=DEADLINE_S)).job_id
 
 
 def after(id, kind="OK"):
@@ -145,6 +151,22 @@ async def test_a_repeated_submit_finds_the_array_again_and_a_dry_run_makes_none(
         assert await submit(master, 2, operation="op") == "1"
         assert await submit(master, 2, operation="op") == "1"
         assert await master.submit() == "2"
+
+
+async def test_the_rest_of_an_array_that_a_master_began_waits_for_the_same_job_as_its_first_task(tmp_path):
+    async with cluster(tmp_path) as (master, agent):
+        first = await master.submit()
+        request = requested(3, operation="once", after=after("@"))
+        spec = replace(spec_from_message(request.spec), after=(Dependency(JobId(first), AfterKind.OK),))
+        task = Task(JobId("2"), 0, 3)
+        begun = JobSubmitted(JobId("2.0"), spec, "ann", False, "once", task, request=digest_of(request))
+        await master.service.loop.tell(lambda _: [begun], lambda _: None)
+        assert (await master.ask.Submit(request)).job_id == "2"
+        for index in range(3):
+            assert [one.job_id for one in (await master.show(f"2.{index}")).spec.after] == [first]
+        assert await start(agent) == first
+        await end(agent, first)
+        assert {await start(agent) for _ in range(3)} == {"2.0", "2.1", "2.2"}
 
 
 async def test_ids_go_on_after_a_restart(tmp_path):
