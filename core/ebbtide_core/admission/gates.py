@@ -3,7 +3,8 @@
 A job passes the gates when its begin time (``--begin``) has come, all its dependencies are met, and the limits of its
 array and of its user's quota leave a place for it. An admitted job is in the queue or has room. It keeps its place
 while it is preempted, and gives it up when it ends, or when it is held or suspended and has left its GPUs. Jobs are
-admitted in order of submission: a job that does not fit makes the jobs behind it in the same array, or quota, wait.
+admitted in order of submission: a job that does not fit makes the jobs behind it in the same array, or quota, wait. A
+job that is larger than the whole quota, which was lowered since, makes no other job wait.
 
 A job counts with its smallest size, or with all that it has if it cannot give any back (``--suspend none``). Elastic
 jobs may have what an array or a quota leaves over on top, in order of submission; that bounds the largest size that
@@ -358,4 +359,7 @@ def held_back(job: Job, written: Callable[[float], str]) -> str:
     user_quota = admission.group.user_quota
     if user_quota is None or user_quota.cap.max_parts is None:
         return ""
-    return f"{user_quota.name} has {gpus(user_quota.cap.parts)} of {gpus(user_quota.cap.max_parts)} GPUs of the quota"
+    most = user_quota.cap.max_parts
+    if admission.cost > most:
+        return f"needs {gpus(admission.cost)}, more than the {gpus(most)} GPUs of the quota of {user_quota.name}"
+    return f"{user_quota.name} has {gpus(user_quota.cap.parts)} of {gpus(most)} GPUs of the quota"

@@ -428,9 +428,12 @@ class AdmissionQueue:
     ready: int | None = None
 
     def head(self) -> "AdmissionRecord | None":
-        """Return the first job that wants a place, None if none does."""
-        queue = self.queue
-        while queue and not queue[0][1].wants:
+        """Return the first job that wants a place, None if none does.
+
+        A job that is larger than its user's quota is passed over. It comes back when either changes.
+        """
+        queue, most = self.queue, None if self.user_quota is None else self.user_quota.cap.max_parts
+        while queue and not (queue[0][1].wants and (most is None or queue[0][1].cost <= most)):
             heappop(queue)[1].in_queue = False
         return queue[0][1] if queue else None
 

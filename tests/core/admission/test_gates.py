@@ -190,6 +190,29 @@ def test_the_quota_of_one_user_is_no_matter_to_another():
     assert array(lab, 2, user="bob")[0].planned is not None
 
 
+def test_a_job_that_is_larger_than_a_lowered_quota_does_not_keep_its_users_other_jobs_out():
+    lab = lab_with(gpus=4, node=4)
+    first, large = lab.submit(4), lab.submit(4)
+    small, tasks = lab.submit(1), array(lab, 2, gpus=4)
+    lab.cluster.reconfigure(Settings(quotas=Quotas(Quota(2 * WHOLE, None), {})), lab.now)
+    lab.start(first)
+    lab.end(first, DONE)
+    assert (large.planned, small.planned is not None, placed(tasks)) == (None, True, [])
+    assert why(large) == why(tasks[0]) == "needs 4, more than the 2 GPUs of the quota of ann"
+    later = lab.submit(1)
+    assert later.planned is not None
+    lab.tell(e.ResizeRequested(large.id, 2 * WHOLE, 2 * WHOLE))
+    assert why(large) == "ann has 2 of 2 GPUs of the quota"
+    for job in (small, later):
+        lab.start(job)
+        lab.end(job, DONE)
+    assert large.planned is not None
+    lab.cluster.reconfigure(Settings(quotas=Quotas(Quota(6 * WHOLE, None), {})), lab.now)
+    lab.start(large)
+    lab.end(large, DONE)
+    assert placed(tasks) == [0]
+
+
 def test_a_named_user_has_a_quota_of_their_own():
     lab = lab_with(gpus=1, users={"bob": Quota(3 * WHOLE, None)})
     assert placed(array(lab, 5, user="bob")) == [0, 1, 2]

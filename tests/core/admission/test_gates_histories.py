@@ -81,7 +81,7 @@ class Model:
             if job.id in self.admitted or not self.may(job):
                 continue
             caps = list(self.caps(job))
-            if any(cap in blocked for cap, _, _ in caps):
+            if any(cap in blocked for cap, _, _ in caps) or self.is_too_large(job):
                 continue
             for cap, most, parts in caps:
                 count, used = self.use(cap)
@@ -90,6 +90,11 @@ class Model:
                     break
             else:
                 self.admitted.add(job.id)
+
+    def is_too_large(self, job):
+        """It is larger than its user's quota, which was lowered since: no other job waits for it."""
+        quota = self.quotas.of(job.user).gpus
+        return quota is not None and job.gpus_min > quota
 
     def may(self, job):
         met = [self.verdict(dependency) for dependency in job.spec.after]
