@@ -17,7 +17,7 @@ from ebbtide_core.estimates.work import NOTHING_PROVED, Assumptions
 from ebbtide_core.events import Event
 from ebbtide_core.job import gang
 from ebbtide_core.job.job import Job
-from ebbtide_core.lifecycle import idling, pool_membership
+from ebbtide_core.lifecycle import clock, idling, pool_membership
 from ebbtide_core.lifecycle.attempts import unrecorded_drops
 from ebbtide_core.lifecycle.requeuing import given_up
 from ebbtide_core.lifecycle.successive_halving import review
@@ -71,6 +71,8 @@ class Cluster:
             pool.ranking = known.ranking(pool)
         self._unplaced: dict[str, Unplaced] = {name: deque() for name in self.state.pools}
         self._wake_at: float | None = None
+        self._last = 0.0
+        """The Unix time at which an event was taken in last."""
         self._look: Callable[[Event, float], None] | None = None
         self._doomed = self.state.gates.doomed
 
@@ -80,6 +82,9 @@ class Cluster:
         Raises `InvariantError` or `InvalidTransitionError` if the books are wrong afterwards.
         """
         out: list[Command] = []
+        if now < self._last - clock.LEAST_S:
+            self._take(e.ClockSetBack(self._last - now), now, out)
+        self._last = now
         if type(event) is e.SchedulingDue:
             self._schedule(now, out)
         else:

@@ -5,6 +5,7 @@ from typing import Any, Final
 from ebbtide_core.events import Event
 from ebbtide_core.lifecycle import (
     attempts,
+    clock,
     ending,
     forgetting,
     idling,
@@ -41,6 +42,7 @@ from ebbtide_core.state import ClusterState
 ALL: Final[tuple[Rule[Any], ...]] = (
     *attempts.RULES,
     *booking_placement.RULES,
+    *clock.RULES,
     *draining.RULES,
     *ending.RULES,
     *foreign_use.RULES,

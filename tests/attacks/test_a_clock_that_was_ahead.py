@@ -118,3 +118,21 @@ async def test_begin_and_reservations_go_by_the_real_time_again(tmp_path: Path, 
         await master.running(await master.agent("n1", 4, attempts=attempts))
         assert (await master.show(job.job_id)).attempt == 0
         assert (await master.ask.ListReservations(booking_pb2.ListReservationsRequest())).reservations
+
+
+async def test_what_began_while_the_clock_was_ahead_ends_in_time(tmp_path: Path, machine: Machine) -> None:
+    machine.shows += 365 * DAY_S
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1", 4)
+        job = await master.running(agent, time_limit_s=1000.0)
+        machine.wait(100.0)
+        await ask(master)
+        machine.shows -= 365 * DAY_S
+        await ask(master)
+        machine.wait(BELIEVED_AFTER_S)
+        await ask(master)
+        assert "ClockSetBack" in await master.kinds()
+        assert (await master.show(job)).start_time < machine.shows
+        machine.wait(900.0)
+        await ask(master)
+        assert (await agent.receive("stop")).job_id == job

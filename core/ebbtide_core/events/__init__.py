@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import ClassVar, Final
 
+from ebbtide_core.events.admin import ClockSetBack as ClockSetBack
 from ebbtide_core.events.admin import ConfigurationRead as ConfigurationRead
 from ebbtide_core.events.arrays import ArrayChanged as ArrayChanged
 from ebbtide_core.events.arrays import DependencyFailed as DependencyFailed

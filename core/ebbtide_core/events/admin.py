@@ -1,4 +1,4 @@
-"""Defines the events about the administration of a cluster; part of `ebbtide_core.events`."""
+"""Defines the events about a cluster's configuration and its clock; part of `ebbtide_core.events`."""
 
 from ebbtide_core.events.base import Event
 from ebbtide_core.model.frozen import frozen
@@ -14,3 +14,10 @@ class ConfigurationRead(Event):
 
     sections: tuple[str, ...]
     user: str = ""
+
+
+@frozen
+class ClockSetBack(Event):
+    """The master's clock had been ahead, and was set back by ``by_s`` seconds."""
+
+    by_s: float

@@ -134,9 +134,14 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         restart_costs.resumed(job, attempt, placed, now)
         state.pools[job.pool].came_back[job.id] = job
-    for until_s in (job.spec.time_limit_s, attempt.reserved_s):
+    look_at_limits(state, job, now)
+
+
+def look_at_limits(state: ClusterState, job: Job, now: float) -> None:
+    """Have passes look at ``job``, which runs, when its time limit and its reservation are over."""
+    for until_s in (job.spec.time_limit_s, job.attempts[-1].reserved_s):
         if until_s is not None:
-            state.set_deadline(job, now + max(0.0, until_s - job.times.ran_s))
+            state.set_deadline(job, now + max(0.0, until_s - job.running_s(now)))
 
 
 def _launch_others(state: ClusterState, event: e.AttemptStarted) -> Iterable[Command]:

@@ -277,6 +277,14 @@ class TestGoldenJournal:
                 cluster.replay(line.event, line.time)
         assert (list(cluster.state.jobs), list(cluster.state.nodes)) == (["2"], ["b"])
 
+    def test_what_began_while_the_clock_was_ahead_began_before_it_was_set_right(self, tmp_path: Path) -> None:
+        cluster = Cluster(create_policy("fifo", {}))
+        with golden("journal-1-clock", tmp_path / "journal.db") as store:
+            for line in store.events():
+                cluster.replay(line.event, line.time)
+                now = line.time
+        assert (now, cluster.state.jobs[JobId("1")].running_s(now)) == (1105.0, 100.0)
+
     def test_nodes_end_when_that_was_said_last(self, tmp_path: Path) -> None:
         cluster = Cluster(create_policy("fifo", {}))
         with golden("journal-1-loans", tmp_path / "journal.db") as store:
@@ -324,6 +332,7 @@ class TestGoldenJournal:
             "journal-1-unsaved",
             "journal-1-removed",
             "journal-1-loans",
+            "journal-1-clock",
         ):
             (tmp_path / name).mkdir()  # a home has one journal
             with golden(name, tmp_path / name / "journal.db") as newer:
