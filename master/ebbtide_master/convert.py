@@ -213,7 +213,8 @@ def facts_of_status(status: agent_pb2.AttemptStatus, node: NodeId, cluster: Clus
         return
     part, leads = node if len(nodes) > 1 else e.EVERY_NODE, node == nodes[0]
     if status.phase == agent_pb2.ATTEMPT_PHASE_REFUSED:
-        cause = _REFUSALS.get(status.refusal_cause, RefusalCause.NODE)
+        asked = known.attempts[attempt - 1].stop is not None
+        cause = RefusalCause.STOPPED if asked else _REFUSALS.get(status.refusal_cause, RefusalCause.NODE)
         yield e.AttemptRefused(job, attempt, cause, status.refusal[:MAX_NOTE_LENGTH], part)
         return
     yield from _matches(status, node)

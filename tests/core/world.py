@@ -479,7 +479,8 @@ class World(RuleBasedStateMachine):
         for (ref, _), process in list(self.processes.items()):
             if process.node == node and process.alive and self.connected[node] and len(process.reports) == 1:
                 process.alive, process.free = False, True
-                process.reports = [e.AttemptRefused(ref.job, ref.attempt, RefusalCause.NODE, "no room", process.part)]
+                cause = RefusalCause.STOPPED if process.asked else RefusalCause.NODE
+                process.reports = [e.AttemptRefused(ref.job, ref.attempt, cause, "no room", process.part)]
                 self.mail = [letter for letter in self.mail if letter[0] is not process]
                 self.mail.append((process, tuple(process.reports)))
                 return

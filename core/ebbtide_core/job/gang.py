@@ -12,7 +12,7 @@ from ebbtide_core.job.facets import Gang, GangMember
 from ebbtide_core.job.job import Attempt
 from ebbtide_core.job.outcome import describe_exit
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId
+from ebbtide_core.model.types import Checkpointed, ExitFacts, NodeId, RefusalCause
 
 
 def of(attempt: Attempt) -> Gang:
@@ -69,8 +69,14 @@ def is_free(attempt: Attempt) -> bool:
 
 
 def refusal(attempt: Attempt) -> AttemptRefused | None:
-    """Return the refusal of a node that did not start its part, so that the attempt never ran; None if none refused."""
-    return next((member.refusal for member in of(attempt).members.values() if member.refusal is not None), None)
+    """Return the refusal that ended the attempt; None if none did.
+
+    A part that was asked to stop before it ran says nothing where another one ran.
+    """
+    members = of(attempt).members.values()
+    refusals = [member.refusal for member in members if member.refusal is not None]
+    ran = any(member.exit is not None for member in members)
+    return next((one for one in refusals if not ran or one.cause is not RefusalCause.STOPPED), None)
 
 
 def exit_of(attempt: Attempt) -> ExitFacts:

@@ -69,7 +69,7 @@ def _read_once(outcome: Outcome) -> Outcome:
 
 
 def _read_exit(exit: ExitFacts, spec: JobSpec, cause: StopCause | None, why: str) -> Outcome:
-    gone = _given_up(cause, why) if cause is not None else None
+    gone = after_stop(cause, why) if cause is not None else None
     if spec.kind.is_session:
         return gone or _read_session(exit, spec.kind, why)
     if exit.lost:
@@ -122,7 +122,7 @@ def _read_session(exit: ExitFacts, kind: JobKind, why: str) -> Outcome:
     return Outcome(Ending.FAILED, f"failed with {describe_exit(exit)}")
 
 
-def _given_up(cause: StopCause, why: str) -> Outcome | None:
+def after_stop(cause: StopCause, why: str) -> Outcome | None:
     """Return the outcome of an attempt whose job is over because of ``cause``, unless it completed first; else None."""
     match cause:
         case StopCause.CANCELLED:

@@ -11,8 +11,8 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
 from ebbtide_core.job.facets import AttemptEnd, End
-from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.job.outcome import Ending, Outcome, describe_exit, read_exit
+from ebbtide_core.job.job import Attempt, Job, StopOrder
+from ebbtide_core.job.outcome import Ending, Outcome, after_stop, describe_exit, read_exit
 from ebbtide_core.lifecycle import halving_tasks, log_matches, swaps, unsaved_work
 from ebbtide_core.measuring import gpu_memory, rates
 from ebbtide_core.model import limits
@@ -209,7 +209,10 @@ def _end_refused(
     attempt.end = AttemptEnd(now, None, f"not started: {refusal.reason}", freed=now if freed else None)
     if job.spec.asha is not None:
         halving_tasks.attempt_ended(state, job)
-    if attempt.stop is not None and attempt.stop.cause.final:
+    if refusal.cause is RefusalCause.STOPPED and attempt.stop is not None:
+        _follow_stop(state, job, attempt.stop, now)
+        return
+    if attempt.stop is not None and attempt.stop.cause.final:  # of a journal that does not know `RefusalCause.STOPPED`
         end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
         return
     job.reason = refusal.reason
@@ -227,6 +230,18 @@ def _end_refused(
             job.retries = replace(job.retries, requeues_in_row=job.retries.requeues_in_row + 1)
             _back_off(job, job.retries.requeues_in_row, now)
             launch_backoff.note(job, refusal, now)
+
+
+def _follow_stop(state: ClusterState, job: Job, order: StopOrder, now: float) -> None:
+    """Let a job whose attempt was asked to stop before it ran wait, or end, as the request says; no launch failed."""
+    outcome = after_stop(order.cause, order.reason)
+    if outcome is not None:
+        ended = JobState.CANCELLED if outcome.ending is Ending.CANCELLED else JobState.FAILED
+        end_job(state, job, End(ended, now, job.exit_code), outcome.reason)
+        return
+    job.next = job.next.returning()
+    if job.held_by is not HeldBy.SYSTEM:
+        job.reason = order.reason
 
 
 # --- what follows ---

@@ -74,7 +74,7 @@ class StartFacts:
 
 
 class RefusalCause(Enum):
-    """Why a node did not start an attempt."""
+    """Why a node did not start an attempt; STOPPED if the attempt had been asked to stop, whatever the node says."""
 
     NODE = "node"
     BAD_JOB = "bad job"
@@ -83,6 +83,7 @@ class RefusalCause(Enum):
     NO_PATH = "no such path"
     NO_ACCOUNT = "no such account"
     NO_STDIN = "no standard input"
+    STOPPED = "asked to stop"
 
 
 class Checkpointed(Enum):

@@ -274,6 +274,31 @@ def test_if_another_node_refuses_the_first_is_stopped(
     assert job.attempts[0].freed == lab.now
 
 
+def test_a_failure_on_the_first_node_counts_while_another_is_still_prepared(lab: Gangs) -> None:
+    job = lab.submit(2, nodes=2)
+    lab.starts_on(job, "a")
+    lab.exits_on(job, "a", FAILED, freed=True)
+    assert lab.asked(Stop) == [("b",)]
+    lab.refuses(job, "b", RefusalCause.STOPPED)
+    assert (job.state, job.exit_code, job.reason) == (JobState.FAILED, 1, "failed with exit code 1")
+
+
+def test_one_that_steps_aside_while_another_node_is_still_prepared_has_stepped_aside(lab: Gangs) -> None:
+    job = lab.submit(2, nodes=2)
+    lab.starts_on(job, "a")
+    lab.tell(e.SuspendRequested(job.id))
+    lab.refuses(job, "b", RefusalCause.STOPPED)
+    lab.ends_on(job, "a", stepped_aside())
+    assert (job.state, job.reason) == (JobState.SUSPENDED, "checkpointed and stepped aside")
+
+
+def test_one_of_which_no_part_ran_when_it_was_asked_to_leave_was_refused_by_nobody(lab: Gangs) -> None:
+    job = lab.submit(2, nodes=2)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.refuses(job, "a", RefusalCause.STOPPED)
+    assert (job.state, job.reason, job.holding) == (JobState.PENDING, "suspended by user", None)
+
+
 def test_one_that_is_cancelled_before_its_first_node_runs_never_reaches_the_others(lab: Gangs) -> None:
     job = lab.submit(2, nodes=2)
     lab.tell(e.CancelRequested(job.id))

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Forget, Launch
-from ebbtide_core.model.types import CheckpointFacts, ExitFacts, HeldBy, JobId, JobState, NodeId, RefusalCause
+from ebbtide_core.job.facets import NO_RETRIES
+from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import (
+    CheckpointFacts,
+    ExitFacts,
+    HeldBy,
+    JobId,
+    JobState,
+    NodeId,
+    RefusalCause,
+    SuspendMode,
+)
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stepped_aside
 
@@ -96,6 +107,46 @@ class TestRefusals:
         lab.end(job)
         launch = next(command for command in lab.last if isinstance(command, Launch))
         assert launch.needs_checkpoint
+
+
+class TestStoppedBeforeItRan:
+    """An agent answers a request to leave that comes while it prepares a launch with a refusal."""
+
+    def stopped(self, lab: Lab, job: Job) -> None:
+        lab.tell(e.AttemptRefused(job.id, len(job.attempts), RefusalCause.STOPPED, "it was asked to stop before"))
+
+    def test_no_launch_has_failed_however_often_it_has_to_leave(self) -> None:
+        lab = Lab(gpus=1)
+        job = lab.submit()
+        for _ in range(4):
+            urgent = lab.submit(te=True)
+            assert job.state is JobState.SUSPENDING
+            self.stopped(lab, job)
+            lab.start(urgent)
+            lab.end(urgent, DONE)
+            assert job.state is JobState.STARTING
+        assert (job.retries, job.next.not_before, job.eligibility.excluded) == (NO_RETRIES, 0.0, frozenset())
+
+    def test_who_was_suspended_says_by_whom(self, lab: Lab) -> None:
+        job = lab.submit()
+        lab.tell(e.SuspendRequested(job.id))
+        self.stopped(lab, job)
+        assert (job.state, job.held_by, job.reason) == (JobState.PENDING, HeldBy.USER, "suspended by user")
+        lab.tell(e.ResumeRequested(job.id))
+        assert job.state is JobState.STARTING
+
+    def test_who_cannot_leave_a_drained_node_has_failed_for_that_reason(self, lab: Lab) -> None:
+        job = lab.submit(suspend=SuspendMode.NONE, grace_s=5.0)
+        lab.tell(e.NodeDrained(node=NodeId("a"), reason="new GPUs", deadline=lab.now, force=True))
+        self.stopped(lab, job)
+        assert job.state is JobState.FAILED
+        assert job.reason == "node a is drained: new GPUs, and it cannot go on elsewhere"
+
+    def test_who_was_cancelled_is_cancelled(self, lab: Lab) -> None:
+        job = lab.submit()
+        lab.tell(e.CancelRequested(job.id))
+        self.stopped(lab, job)
+        assert (job.state, job.reason) == (JobState.CANCELLED, "cancelled by user")
 
 
 class TestFencing:

@@ -336,6 +336,18 @@ async def test_a_node_is_heard_about_its_own_attempts_only(tmp_path: Path) -> No
         assert (await master.show(job)).state == job_pb2.JOB_STATE_RUNNING
 
 
+async def test_a_launch_that_was_stopped_before_it_ran_has_not_failed(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1")
+        job = await master.submit()
+        await agent.receive("launch")
+        await master.ask.Suspend(client_pb2.JobRequest(job_id=job))
+        await agent.receive("stop")
+        await agent.report(job, 1, REFUSED, refusal="it was asked to stop before all that it needs was here")
+        shown = await master.becomes(job, "PENDING")
+        assert (shown.held_by, shown.reason) == ("user", "suspended by user")
+
+
 async def test_an_end_without_a_record_of_the_exit_is_no_success(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
