@@ -13,7 +13,7 @@ from ebbtide_cli.describing.jobs import finished, summary
 from ebbtide_cli.errors import FAILED, OK, Failure, Unreachable
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import complain, print_json
-from ebbtide_cli.watching import wait_for
+from ebbtide_cli.watching import each_alone, wait_for
 
 if TYPE_CHECKING:
     import grpc
@@ -81,7 +81,7 @@ def grant(
             code = max(code, failure.code)
     jobs = list(accepted.values())
     if wait and jobs:
-        jobs, waited_code = _wait(master, accepted, effective, drawn=not as_json)
+        jobs, waited_code = _wait(master, accepted, effective, came_of, drawn=not as_json)
         code = max(code, waited_code)
     came = {job.job_id: came_of(job) if wait else _summarised(job) for job in jobs}
     if as_json:
@@ -94,13 +94,28 @@ def grant(
 
 
 def _wait(
-    master: str | None, accepted: dict[str, client_pb2.Job], effective: Effective, *, drawn: bool
+    master: str | None, accepted: dict[str, client_pb2.Job], effective: Effective, came_of: CameOf, *, drawn: bool
 ) -> tuple[list[client_pb2.Job], int]:
-    def came_true(job: client_pb2.Job) -> bool:
-        return effective(job, accepted[job.job_id])
+    """Wait until the request has taken effect on each job, and on each task of an array; return the jobs then.
 
-    jobs = wait_for(master, list(accepted), lambda job: came_true(job) or finished(job), drawn=drawn)
-    failed = [job for job in jobs if not came_true(job)]
-    for job in failed:
-        complain(f"{summary(job)} before it took effect")
-    return jobs, FAILED if failed else OK
+    A task that ended before, or whose exit code is not 0, is reported, because its array is printed as a whole.
+    """
+    with connected(master) as stub:
+        before = {one.job_id: one for job in accepted.values() for one in each_alone(stub, job)}
+
+    def came_true(job: client_pb2.Job) -> bool:
+        return effective(job, before[job.job_id])
+
+    due = [job_id for job_id, job in before.items() if not came_true(job)]
+    waited = wait_for(master, due, lambda job: came_true(job) or finished(job), drawn=drawn) if due else []
+    now, code = before | {job.job_id: job for job in waited}, OK
+    for job in now.values():
+        line, came_code = came_of(job)
+        if not came_true(job):
+            complain(f"{summary(job)} before it took effect")
+            code = max(code, FAILED)
+        elif came_code and job.job_id not in accepted:
+            complain(line)
+            code = max(code, came_code)
+    with connected(master) as stub:
+        return [now.get(id) or ask(stub.ShowJob, client_pb2.JobRequest(job_id=id)) for id in accepted], code

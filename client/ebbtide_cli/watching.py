@@ -9,10 +9,10 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.describing.facts import state_of
 from ebbtide_cli.describing.jobs import done as share_done
-from ebbtide_cli.describing.jobs import progress_words
+from ebbtide_cli.describing.jobs import finished, progress_words
 from ebbtide_cli.errors import EXPIRED, INTERRUPTED, Failure, Unreachable
 from ebbtide_cli.masters.address import Address
-from ebbtide_cli.masters.connection import follow
+from ebbtide_cli.masters.connection import ask, follow
 from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.values import format_duration
 
@@ -63,6 +63,14 @@ def wait_for(
             if len(ended) == (enough or len(wanted)):
                 break
     return [ended[job_id] for job_id in dict.fromkeys(job_ids) if job_id in ended]
+
+
+def each_alone(stub: "ClientServiceStub", job: client_pb2.Job) -> list[client_pb2.Job]:
+    """Return the job; of an array, the tasks that have not ended, each as it is now."""
+    if not job.HasField("tasks"):
+        return [job]
+    listed = ask(stub.ListJobs, client_pb2.ListJobsRequest(job_ids=[job.job_id])).jobs
+    return [task for task in listed if not finished(task)]
 
 
 @contextmanager

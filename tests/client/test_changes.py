@@ -201,6 +201,73 @@ def test_cancel_with_wait_returns_when_all_have_ended(ebb, master):
     assert ebb("cancel", "--wait", "17", "18").out == "job 17 CANCELLED\njob 18 CANCELLED\n"
 
 
+# --- each task of an array ---
+
+
+FREED = client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0)
+
+
+def task(index, state, **fields):
+    """A task of array 17."""
+    return make_job(f"17.{index}", state, array="17", index=index, **fields)
+
+
+def add_array(master, *tasks, state="RUNNING"):
+    """Let the master have array 17 with these tasks; all it says of them together is a state."""
+    master.add(make_job("17", state, tasks=client_pb2.TaskCounts(indices=f"0-{len(tasks) - 1}")), *tasks)
+
+
+def test_suspend_with_wait_returns_when_each_task_of_an_array_has_left(ebb, master):
+    held = task(1, "PENDING", held_by="user")
+    add_array(master, task(0, "SUSPENDING", held_by="user"), held, task(2, "COMPLETED"), state="SUSPENDED")
+    left = task(0, "SUSPENDED", held_by="user", suspensions=[FREED])
+    master.changes["17.0"] = [task(0, "SUSPENDED", held_by="user"), left]
+    result = ebb("suspend", "--wait", "17")
+    assert (result.code, result.out, result.err) == (0, "job 17 SUSPENDED\n", "")
+    assert master.changes["17.0"] == []
+
+
+def test_suspend_with_wait_tells_which_tasks_of_an_array_lost_work(ebb, master):
+    lost = client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0, lost="steps 110-340 will be repeated")
+    lost.checkpointed = job_pb2.CHECKPOINTED_NO
+    tasks = [task(index, "SUSPENDED", held_by="user", suspensions=[one]) for index, one in enumerate((FREED, lost))]
+    add_array(master, *tasks, state="SUSPENDED")
+    result = ebb("suspend", "--wait", "--json", "17")
+    assert (result.code, [job["id"] for job in result.json]) == (4, ["17"])
+    assert result.complaint == "job 17.1 SUSPENDED; not saved: steps 110-340 will be repeated"
+
+
+def test_hold_with_wait_returns_for_an_array(ebb, master):
+    add_array(master, task(0, "RUNNING", held_by="user"), task(1, "PENDING", held_by="user"))
+    assert ebb("hold", "--wait", "17").code == 0
+
+
+def test_resize_with_wait_returns_when_each_task_of_an_array_has_its_new_size(ebb, master):
+    add_array(master, task(0, "RUNNING"), task(1, "PENDING"))
+    bigger = task(0, "RUNNING")
+    bigger.gpus_allocated.CopyFrom(share(4))
+    master.changes["17.0"] = [task(0, "SUSPENDED"), bigger]
+    assert ebb("resize", "--gpus", "4", "--wait", "17").code == 0
+    assert master.changes["17.0"] == []
+
+
+def test_cancel_with_wait_does_not_count_a_task_that_had_failed_before(ebb, master):
+    add_array(master, task(0, "FAILED"), task(1, "STOPPING"), state="FAILED")
+    master.changes["17.1"] = [task(1, "CANCELLED")]
+    result = ebb("cancel", "--wait", "17")
+    assert (result.code, result.out, result.err) == (0, "job 17 FAILED\n", "")
+
+
+def test_a_task_that_completes_before_it_is_cancelled_is_named(ebb, master):
+    add_array(master, task(0, "STOPPING"), task(1, "STOPPING"))
+    master.changes["17.0"], master.changes["17.1"] = [task(0, "CANCELLED")], [task(1, "COMPLETED")]
+    result = ebb("cancel", "--wait", "17")
+    assert (result.code, result.complaint) == (1, "job 17.1 COMPLETED before it took effect")
+
+
+# --- waiting for the end ---
+
+
 def test_wait_is_0_only_if_all_completed(ebb, master):
     master.add(make_job("17", "RUNNING"), make_job("18", "COMPLETED"))
     master.changes["17"] = [make_job("17", "COMPLETED")]

@@ -23,7 +23,7 @@ from ebbtide_cli.logs.log_reading import output
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.values import GpuRange, parse_gpus
-from ebbtide_cli.watching import watch_jobs
+from ebbtide_cli.watching import each_alone, watch_jobs
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
@@ -135,10 +135,9 @@ class Job(Generic[Result]):
         With ``wait`` return when its GPUs are free, and warn if it lost work. Raises `Failure` if it ended before.
         """
         accepted = self._request("Suspend")
-        if wait and is_unsaved(job := self._effect(accepted, effects.suspended, timeout)):
-            newest = left(job)
-            assert newest is not None
-            warn(f"{summary(job)}; {saved_words(newest)}", RuntimeWarning, stacklevel=2)
+        for job in self._effect(accepted, effects.suspended, timeout) if wait else ():
+            if is_unsaved(job) and (newest := left(job)) is not None:
+                warn(f"{summary(job)}; {saved_words(newest)}", RuntimeWarning, stacklevel=2)
 
     def resume(self, *, wait: bool = False, timeout: float | None = None) -> None:
         """Let the job go on from its newest checkpoint as soon as GPUs are free; with ``wait``, return when it runs."""
@@ -191,17 +190,28 @@ class Job(Generic[Result]):
 
     def _ended(self, timeout: float | None) -> client_pb2.Job:
         job = self._show()
-        return job if finished(job) else self._wait(finished, timeout)
+        return job if finished(job) else awaited(self._link.waits.until(self.id), timeout, self.id)
 
-    def _wait(self, holds: Callable[[client_pb2.Job], bool], timeout: float | None) -> client_pb2.Job:
-        return awaited(self._link.waits.until(self.id, holds), timeout, self.id)
+    def _effect(
+        self, accepted: client_pb2.Job, effective: effects.Effective, timeout: float | None
+    ) -> list[client_pb2.Job]:
+        """Wait until a request has taken effect, on each task of an array. Raises `Failure` if one ended before."""
 
-    def _effect(self, accepted: client_pb2.Job, effective: effects.Effective, timeout: float | None) -> client_pb2.Job:
-        """Wait until a request has taken effect. Raises `Failure` if the job ended before that."""
-        job = self._wait(lambda job: effective(job, accepted) or finished(job), timeout)
-        if not effective(job, accepted):
-            raise Failure(f"{summary(job)} before it took effect")
-        return job
+        def begun(before: client_pb2.Job) -> Future[client_pb2.Job]:
+            return self._link.waits.until(before.job_id, lambda job: effective(job, before) or finished(job))
+
+        waits = {begun(before): before for before in self._link.ask(lambda stub: each_alone(stub, accepted))}
+        try:
+            jobs = [(future.result(), waits[future]) for future in as_completed(waits, timeout)]
+        except TimeoutError:
+            raise TimeoutError(f"after {timeout} s still waiting for job {self.id}") from None
+        finally:
+            for future in waits:
+                future.cancel()
+        for job, before in jobs:
+            if not effective(job, before):
+                raise Failure(f"{summary(job)} before it took effect")
+        return [job for job, _ in jobs]
 
     def _outcome(self, job: client_pb2.Job) -> Result:
         """Return what this job, which has ended, came to, or raise it."""

@@ -220,12 +220,12 @@ def test_a_job_is_waited_for_until_it_has_ended(cluster: Cluster, master: Script
     assert (job.result(), job.exception(), next(ending)) == (None, None, None)
 
 
-def master_soon(master: ScriptedMaster, job: client_pb2.Job) -> Iterator[None]:
-    """Let the job change once it was listed again."""
+def master_soon(master: ScriptedMaster, job: client_pb2.Job, *, listings: int = 1) -> Iterator[None]:
+    """Let the job change once it was listed again, so many times."""
     listed = len(master.sent("ListJobs"))
 
     def change() -> None:
-        while len(master.sent("ListJobs")) <= listed:
+        while len(master.sent("ListJobs")) < listed + listings:
             time.sleep(0.01)
         master.add(job)
 
@@ -369,6 +369,25 @@ def test_a_suspension_is_awaited_until_the_gpus_are_free(cluster: Cluster, maste
     running = master_soon(master, make_job(state="RUNNING"))
     job.resume(wait=True)
     next(running)
+
+
+def test_a_suspension_of_an_array_is_awaited_task_by_task(cluster: Cluster, master: ScriptedMaster) -> None:
+    array(master, ["COMPLETED", "SUSPENDING"])
+    jobs = cluster.job(17)
+    left = make_job("17.1", "SUSPENDED", array="17", index=1, held_by="user", suspensions=[FREED])
+    freed = master_soon(master, left, listings=2)
+    jobs.suspend(wait=True, timeout=60)
+    next(freed)
+
+
+def test_a_task_that_ends_before_its_array_is_cancelled_is_named(cluster: Cluster, master: ScriptedMaster) -> None:
+    array(master, ["STOPPING", "CANCELLED"])
+    with pytest.raises(TimeoutError, match=r"after 0.1 s still waiting for job 17"):
+        cluster.job(17).cancel(wait=True, timeout=0.1)
+    ended = master_soon(master, make_job("17.0", "COMPLETED", array="17", index=0), listings=3)
+    with pytest.raises(Failure, match=r"job 17.0 COMPLETED before it took effect"):
+        cluster.job(17).cancel(wait=True, timeout=60)
+    next(ended)
 
 
 def test_work_that_is_lost_is_warned_of(cluster: Cluster, master: ScriptedMaster) -> None:
