@@ -166,6 +166,11 @@ def test_a_person_who_submits_is_told_what_best_effort_means_and_a_script_is_not
         assert run_on_terminal("submit", *options, "--", "true", streams=("stderr",)).out == ""
 
 
+def test_who_submits_an_array_is_told_to_drill_one_task_of_it(ebb, master):
+    told = run_on_terminal("submit", "--array", "3-4", "--", "true", streams=("stderr",)).out
+    assert "ebb drill 17.3, once it runs" in without_styles(told)
+
+
 @pytest.mark.parametrize(("proved", "words"), [(True, "yes: it can suspend"), (False, "no: 'ebb drill 17' tests")])
 def test_whether_a_job_has_proved_that_it_can_suspend_is_shown(ebb, master, proved, words):
     master.add(make_job(state="RUNNING", proved=proved, save_s=2.0, restart_cost_s=30.0))

@@ -102,7 +102,8 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
     print(reply.job_id or "Nothing queued: the job would be accepted.", flush=True)
     preemptible = SUSPEND_MODES[request.spec.suspend] != SuspendMode.NONE.value
     if job_class == JobClass.BEST_EFFORT.value and preemptible and sys.stderr.isatty():  # for people, not for scripts
-        untried = "not proved yet that it can" + (f": ebb drill {reply.job_id}, once it runs" if reply.job_id else "")
+        one = f"{reply.job_id}.{request.tasks[0].index}" if request.tasks else reply.job_id
+        untried = "not proved yet that it can" + (f": ebb drill {one}, once it runs" if reply.job_id else "")
         complain(f"best-effort: it may be suspended for other jobs, and resumes by itself; {untried}")
     return reply.job_id
 

@@ -20,7 +20,7 @@ from ebbtide_protos.spec import share_to_parts
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_master.api.context import Context
-from ebbtide_master.api.named_jobs import array_of, events_for_each, jobs_named, show
+from ebbtide_master.api.named_jobs import array_of, events_for_each, job_named, jobs_named, show
 from ebbtide_master.api.request_checks import check_rank, check_user
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import PAUSE, Facts, Parts, RefusedError
@@ -62,8 +62,11 @@ class JobChangeService:
         return await self._request(request.job_id, lambda id: e.ResizeRequested(id, low, high))
 
     async def Drill(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
-        """Suspend a running job and resume it at once, as a test of its checkpoints."""
-        return await self._request(request.job_id, e.DrillRequested)
+        """Suspend a running job and resume it at once, as a test of its checkpoints; an array is refused."""
+        return await self._loop.tell_in_parts(
+            lambda cluster: [e.DrillRequested(job_named(cluster, request.job_id).id)],
+            lambda cluster: self._show(cluster, request.job_id),
+        )
 
     async def Change(self, request: client_pb2.ChangeRequest, context: Any) -> client_pb2.Job:
         """Give a job another priority, weight or pool; a job that has them already is no error."""

@@ -145,6 +145,21 @@ async def test_a_wish_for_an_array_is_for_those_that_can_grant_it(tmp_path):
         )
 
 
+async def test_a_drill_of_an_array_is_refused_before_anything_is_stopped(tmp_path):
+    async with cluster(tmp_path) as (master, agent):
+        await submit(master, 2)
+        for _ in range(2):
+            await start(agent)
+        for id in ("1", "1.0-1"):
+            assert await refusal(master.ask.Drill(client_pb2.JobRequest(job_id=id))) == (
+                "FAILED_PRECONDITION",
+                f"job {id} is an array: name one of its tasks, such as 1.0",
+            )
+        states = await listed(master, "1")
+        assert set(states.values()) <= {"STARTING", "RUNNING"}
+        assert len(states) == 2
+
+
 async def test_a_repeated_submit_finds_the_array_again_and_a_dry_run_makes_none(tmp_path):
     async with cluster(tmp_path) as (master, _):
         assert await submit(master, 2, dry_run=True) == ""
