@@ -37,13 +37,31 @@ def test_the_variables_that_are_known_at_submit_are_set(ebb, master):
     assert variables == {
         "SLURM_JOB_NAME": "multinode",
         "SLURM_SUBMIT_DIR": str(SCRIPTS),
-        "SLURM_NTASKS": "2",
-        "SLURM_NPROCS": "2",
-        "SLURM_TASKS_PER_NODE": "1(x2)",
         "SLURM_NTASKS_PER_NODE": "1",
         "SLURM_CPUS_PER_TASK": "4",
     }
     assert (spec.nodes, spec.gpus_min) == (2, share(4))
+
+
+@pytest.mark.parametrize(
+    ("lines", "typed", "said"),
+    [
+        ("-N 1-4 --gpus=8", [], {}),
+        ("-N 1-4 --gpus=8 --ntasks-per-node=1", [], {"SLURM_NTASKS_PER_NODE": "1"}),
+        ("-N 2 --ntasks-per-node=1 --gres=gpu:4", ["--nodes", "4", "--gpus", "16"], {"SLURM_NTASKS_PER_NODE": "1"}),
+        ("-N 2 --ntasks-per-node=4 --gres=gpu:4 --gpus-per-task=1", [], {"SLURM_NTASKS_PER_NODE": "4"}),
+        ("-N 2 -n 6", [], {"SLURM_NTASKS": "6"}),
+        ("--gpus=4 --gpus-per-task=2", [], {"SLURM_NTASKS": "2"}),
+        ("--gpus=4 --ntasks-per-gpu=2", [], {"SLURM_NTASKS": "8"}),
+    ],
+)
+def test_the_number_of_tasks_is_sent_only_if_the_script_says_it(ebb, master, tmp_path, lines, typed, said):
+    """Otherwise it follows from the nodes that the job gets, which only they know."""
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH {lines}\nsrun python train.py\n")
+    assert ebb("submit", *typed, str(script)).code == 0
+    counts = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    assert {name: value for name, value in sent(master).env.items() if name in counts} == said
 
 
 @pytest.mark.parametrize("option", ["--venv", "--conda"])
@@ -124,6 +142,18 @@ def test_arrays_have_their_tasks_and_files_their_names(ebb, master):
     request = master.sent("Submit")[-1]
     assert [task.index for task in request.tasks] == [1, 5, 9, 13, 20]
     assert request.spec.env["SLURM_ARRAY_TASK_COUNT"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"),
+    [(["--array", "0-3"], "4"), (["--array", "1,1,2"], "2"), (["--param", "lr=1,2,3"], "3"), ([], None)],
+)
+def test_the_tasks_of_an_array_are_counted_however_it_was_asked_for(ebb, master, typed, count):
+    ebb("submit", *typed, "single_gpu.sh")
+    assert sent(master).env.get("SLURM_ARRAY_TASK_COUNT") == count
+    if typed[:1] == ["--array"]:
+        ebb("submit", *typed, "array_limit.sh")
+        assert sent(master).env["SLURM_ARRAY_TASK_COUNT"] == count
 
 
 def test_dependencies_pools_and_needs_are_ours(ebb, master):

@@ -78,11 +78,6 @@ def test_lists_of_nodes_are_written_out(text, names):
     assert values.hosts(text) == names
 
 
-@pytest.mark.parametrize(("text", "tasks"), [("0-9%2", 10), ("3", 1), ("0-15:4", 4), ("1,3,7-9", 5)])
-def test_tasks_of_an_array_are_counted(text, tasks):
-    assert values.array(text) == tasks
-
-
 def asked(*lines: str) -> dict[str, str]:
     script = "\n".join(["#!/bin/sh", *(f"#SBATCH {line}" for line in lines)])
     return {name: one.value for name, one in read_lines("job.sh", script).items()}

@@ -23,6 +23,7 @@ def slurm_environment(
         "SLURM_JOBID": number,
         **({"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index} if index else {}),
         **({"SLURM_RESTART_COUNT": str(attempt.attempt - 1)} if attempt.attempt > 1 else {}),
+        **_tasks(user_env, attempt.num_nodes),
         "SLURM_NNODES": str(attempt.num_nodes),
         "SLURM_JOB_NUM_NODES": str(attempt.num_nodes),
         "SLURM_NODELIST": ",".join(nodes),
@@ -36,6 +37,20 @@ def slurm_environment(
         "SLURM_JOB_GPUS": ",".join(str(index) for index in range(gpus)),
         "SLURM_CLUSTER_NAME": "ebbtide",
         "SLURM_EXPORT_ENV": "ALL",
+    }
+
+
+def _tasks(user_env: Mapping[str, str], nodes: int) -> dict[str, str]:
+    """Return how many tasks `srun` starts: as many as the script says, or on each node so many as it says, or one."""
+    in_all, on_each = user_env.get("SLURM_NTASKS", ""), user_env.get("SLURM_NTASKS_PER_NODE", "")
+    tasks = int(in_all) if in_all.isdecimal() else nodes * (int(on_each) if on_each.isdecimal() else 1)
+    least, more = divmod(tasks, nodes)
+    shares = {least + 1: more, least: nodes - more}
+    words = [f"{share}(x{count})" if count > 1 else f"{share}" for share, count in shares.items() if share and count]
+    return {
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NPROCS": str(tasks),
+        "SLURM_TASKS_PER_NODE": ",".join(words),
     }
 
 

@@ -116,6 +116,9 @@ def submit_request(
 ) -> client_pb2.SubmitRequest:
     """Return the request for the job that the options describe; `Failure` names the option that is wrong."""
     spec = job_spec(given)
+    tasks = array_tasks(given, spec)
+    if spec.slurm and tasks:
+        spec = dataclasses.replace(spec, env={"SLURM_ARRAY_TASK_COUNT": str(len(tasks)), **spec.env})
     request = client_pb2.SubmitRequest(
         spec=spec_to_message(spec),
         hold=hold,
@@ -123,7 +126,7 @@ def submit_request(
         dry_run=dry_run,
         user=user_name(),
         **array_limits(given),
-        tasks=array_tasks(given, spec),
+        tasks=tasks,
     )
     check_start(master, spec, waits=hold or bool(spec.after or spec.begin_at))
     return request

@@ -45,6 +45,22 @@ def test_a_plain_job_knows_its_nodes_its_gpus_and_how_often_it_was_restarted():
     assert "SLURM_ARRAY_JOB_ID" not in variables
 
 
+@pytest.mark.parametrize(
+    ("said", "tasks", "per_node"),
+    [
+        ({}, "4", "1(x4)"),
+        ({"SLURM_NTASKS_PER_NODE": "2"}, "8", "2(x4)"),
+        ({"SLURM_NTASKS": "6"}, "6", "2(x2),1(x2)"),
+        ({"SLURM_NTASKS": "5", "SLURM_NTASKS_PER_NODE": "2"}, "5", "2,1(x3)"),
+        ({"SLURM_NTASKS": "2"}, "2", "1(x2)"),
+    ],
+)
+def test_the_number_of_tasks_follows_from_the_nodes_that_the_attempt_has(said, tasks, per_node):
+    variables = slurm_environment(replace(PLAIN, num_nodes=4, node_names=tuple("abcd")), 0.0, 0, said, "/py")
+    assert (variables["SLURM_NTASKS"], variables["SLURM_NPROCS"]) == (tasks, tasks)
+    assert variables["SLURM_TASKS_PER_NODE"] == per_node
+
+
 def srun(*arguments: str, program: str = "srun", **variables: str) -> subprocess.Popen[str]:
     """Start `srun` without a job around it."""
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_NODELIST": "node", "SLURM_NODEID": "0"} | variables

@@ -13,14 +13,14 @@ from ebbtide_cli.submitting.slurm.values import GpuRequest
 class Shape:
     """What the lines ask for in all; 0 or None where they ask for nothing.
 
-    ``gpus`` counts the GPUs of all ``nodes``, and is a fraction of one for a share. ``cpus`` and ``mem_bytes`` are per
-    node. ``gpus_by`` is the option that asks for the GPUs.
+    ``gpus`` counts the GPUs of all ``nodes``, and is a fraction of one for a share. ``tasks`` is 0 if their number
+    follows from that of the nodes. ``cpus`` and ``mem_bytes`` are per node. ``gpus_by`` is the option that asks for the
+    GPUs.
     """
 
     nodes: int
     most_nodes: int
     tasks: int
-    tasks_per_node: int
     cpus: int
     mem_bytes: int
     gpus: Fraction
@@ -31,23 +31,24 @@ class Shape:
 def shape_of(lines: SbatchReading) -> Shape:
     """Combine all options; `Failure` names the line of one that cannot be met."""
     least, most = lines.read("nodes", values.nodes) or (0, 0)
-    tasks, per_node = lines.read("ntasks", values.count) or 0, lines.read("ntasks-per-node", values.count) or 0
+    asked, on_each = lines.read("ntasks", values.count) or 0, lines.read("ntasks-per-node", values.count) or 0
     gpus_by, total, each = _gpus(lines)
     if not least:
-        least = most = _nodes(tasks, per_node, total, each)
-    gpus = total.count if total else each.count * least if each else Fraction(0)
+        least = most = _nodes(asked, on_each, total, each)
+    gpus, by_gpus = total.count if total else each.count * least if each else Fraction(0), 0
     if found := lines.read("gpus-per-task", values.gpus):
-        tasks = tasks or int(gpus / found.count if gpus and found.count else least * (per_node or 1))
+        by_gpus = int(gpus / found.count) if found.count else 0
+        tasks = asked or by_gpus or least * (on_each or 1)
         gpus, gpus_by, each = found.count * tasks, gpus_by or lines.asked["gpus-per-task"], each or found
-    tasks = tasks or int(gpus * (lines.read("ntasks-per-gpu", values.count) or 0)) or least * (per_node or 1)
-    per_node = per_node or -(-tasks // least)
+    by_gpus = by_gpus or int(gpus * (lines.read("ntasks-per-gpu", values.count) or 0))
+    per_node = on_each or -(-(asked or by_gpus or least) // least)
     if most > least and not (least == 1 and total):
         lines.note("nodes", f"it runs on {least}")
         most = least
     model = next((kind.model for kind in (total, each) if kind and kind.model), "")
     cpus = _cpus(lines, per_node, gpus / least)
     memory = _memory(lines, cpus or per_node, gpus / least)
-    return Shape(least, most, tasks, per_node, cpus, memory, gpus, model, gpus_by)
+    return Shape(least, most, asked or (0 if on_each else by_gpus), cpus, memory, gpus, model, gpus_by)
 
 
 def _gpus(lines: SbatchReading) -> tuple[SbatchOption | None, GpuRequest | None, GpuRequest | None]:

@@ -14,6 +14,7 @@ from ebbtide_cli.submitting.slurm import values
 from ebbtide_cli.submitting.slurm.lines import SbatchOption, read_lines
 from ebbtide_cli.submitting.slurm.reading import SbatchReading
 from ebbtide_cli.submitting.slurm.shape import Shape, shape_of
+from ebbtide_cli.values import parse_array
 
 DEFAULT_NOTICE_S: Final = 60
 """Seconds before the end that sbatch assumes if --signal gives none."""
@@ -229,7 +230,8 @@ def _open_mode(lines: SbatchReading, text: str) -> Words:
 
 
 def _array(lines: SbatchReading, text: str) -> Words:
-    yield from ("--array", text, "--env", f"SLURM_ARRAY_TASK_COUNT={values.array(text)}")
+    parse_array(text)
+    yield from ("--array", text)
 
 
 TRANSLATIONS: Final = {
@@ -267,9 +269,7 @@ def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
         "SLURM_JOB_NAME": lines.text("job-name") or os.path.basename(name),
         "SLURM_SUBMIT_DIR": os.getcwd(),
         "SLURM_SUBMIT_HOST": socket.gethostname(),
-        "SLURM_NTASKS": str(shape.tasks),
-        "SLURM_NPROCS": str(shape.tasks),
-        "SLURM_TASKS_PER_NODE": f"{shape.tasks_per_node}" + (f"(x{shape.nodes})" if shape.nodes > 1 else ""),
+        "SLURM_NTASKS": str(shape.tasks or ""),
         "SLURM_NTASKS_PER_NODE": lines.text("ntasks-per-node"),
         "SLURM_CPUS_PER_TASK": lines.text("cpus-per-task"),
         "SLURM_GPUS_PER_TASK": lines.text("gpus-per-task"),

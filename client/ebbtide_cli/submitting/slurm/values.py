@@ -11,7 +11,6 @@ MAX_TASKS: Final = 1_000_000
 _UNLIMITED: Final = ("unlimited", "infinite", "0", "-1")
 _TIME: Final = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<first>\d{1,9})(?::(?P<second>\d{1,5}))?(?::(?P<third>\d{1,5}))?")
 _MEMORY_UNITS: Final = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_RANGE: Final = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +106,6 @@ def _model(text: str) -> str:
     if text and not re.fullmatch(r"[\w.+-]{1,40}", text):
         raise ValueError(f"{text!r} is not the model of a GPU")
     return text
-
-
-def array(text: str) -> int:
-    """Return how many tasks ``0-9%2``, ``1,3,7-9`` or ``0-15:4`` has."""
-    indices, _, _ = text.partition("%")
-    total = 0
-    for piece in indices.split(","):
-        found = _RANGE.fullmatch(piece)
-        if found is None or len(piece) > 24:
-            raise ValueError(f"{text!r} is not a list of indices: write 0-9%2 or 1,3,7-9")
-        low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        if high < low or not step:
-            raise ValueError(f"{text!r} is not a list of indices: write 0-9%2 or 1,3,7-9")
-        total += (high - low) // step + 1
-    return total
 
 
 def hosts(text: str) -> list[str]:
