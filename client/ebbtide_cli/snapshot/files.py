@@ -7,8 +7,9 @@ files, in the same format, leave out more.
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -94,7 +95,8 @@ def _lines(path: Path) -> list[str]:
 def _listed_by_git(root: Path) -> list[str]:
     """List tracked files and new ones that are not ignored, also of repositories inside; empty without git.
 
-    Of a submodule that is not initialised git lists ``./``, the folder itself, and nothing in it.
+    Of a submodule that is not initialised git lists ``./``, the folder itself, and nothing in it. Where a link or a
+    file has taken the place of a tracked folder, git also lists what was in that.
     """
     command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "-co", "--exclude-standard"]
     try:
@@ -103,13 +105,29 @@ def _listed_by_git(root: Path) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    paths = {os.fsdecode(path) for path in done.stdout.split(b"\0") if path not in (b"", b"./")}
+    listed, is_folder = done.stdout.split(b"\0"), _folders(root)
+    paths = {path for path in map(os.fsdecode, listed) if path not in ("", "./") and is_folder(os.path.dirname(path))}
     inner = [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]
     for folder in inner:
         paths.remove(folder)
         folder = folder.rstrip("/")
         paths |= {f"{folder}/{path}" for path in _listed_by_git(root / folder)}
     return sorted(paths)
+
+
+def _folders(root: Path) -> Callable[[str], bool]:
+    """Return a function that says whether a path below ``root`` is a folder that no link leads to."""
+
+    @cache
+    def is_folder(path: str) -> bool:
+        try:
+            return not path or (is_folder(os.path.dirname(path)) and stat.S_ISDIR(os.lstat(root / path).st_mode))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # what is in it is refused as unreadable
+
+    return is_folder
 
 
 def _walk(root: Path, rules: _Rules, folder: str) -> Iterator[str]:

@@ -71,6 +71,19 @@ def test_tracked_files_are_kept_even_if_they_are_ignored_and_removed_ones_are_no
     assert "train.py" not in paths(root)
 
 
+@pytest.mark.parametrize("place", ["a link", "a link to nothing", "a file"])
+def test_of_a_tracked_folder_that_something_else_has_replaced_nothing_is_taken(folder, tmp_path, place):
+    root = folder(**{"train.py": "x", "data/README": "x", "data/deep/set": "x"})
+    git(root, "init")
+    git(root, "add", ".")
+    (root / "data").rename(tmp_path / "data")
+    if place == "a file":
+        (root / "data").write_text("moved\n")
+    else:
+        (root / "data").symlink_to(tmp_path / ("data" if place == "a link" else "nothing"))
+    assert paths(root) == ["data", "train.py"]
+
+
 def test_a_repository_inside_belongs_to_it_without_what_it_ignores(folder):
     root = folder(**{"train.py": "x", "lib/a.py": "x", "lib/.gitignore": "b.py", "lib/b.py": "x"})
     git(root, "init")
