@@ -41,3 +41,11 @@ class Unreachable(Failure):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, UNREACHABLE)
+
+
+class NodeAway(Unreachable):
+    """The master answers, and could not ask the job's node; trying again later may help."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = FAILED

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
-from ebbtide_protos import RETRY_KEY, home_socket
+from ebbtide_protos import NODE_AWAY_KEY, RETRY_KEY, home_socket
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, client_pb2_grpc, job_pb2, usage_pb2
 
 GIB = 2**30
@@ -63,7 +63,8 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.reserved_from = 0.0
         self.logs: list[tuple[int, bytes]] = []
         self.logs_of: dict[str, list[tuple[int, bytes]]] = {}  # of jobs that have others than ``logs``
-        self.unread: dict[str, str] = {}  # why a job's log cannot be read
+        self.unread: dict[str, str] = {}  # why a job's node cannot be asked, for its log or anything else
+        self.unread_after: dict[str, str] = {}  # why a job's log cannot be read further than ``logs``
         self.most_followed = 0  # logs at a time
         self.snapshots: dict[str, bytes] = {}
         self.notice_reply = client_pb2.NoticeTestReply()
@@ -269,13 +270,13 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     ) -> Iterator[client_pb2.LogChunk]:
         self._note("ReadLogs", request, context)
         self._find(request.job_id, context)
-        if request.job_id in self.unread:
-            context.abort(grpc.StatusCode.UNAVAILABLE, self.unread[request.job_id])
+        self._be_away(self.unread.get(request.job_id), context)
         with self._news:
             self._followed += 1
             self.most_followed = max(self.most_followed, self._followed)
         try:
             yield from self._log(request, context)
+            self._be_away(self.unread_after.get(request.job_id), context)
         finally:
             with self._news:
                 self._followed -= 1
@@ -294,6 +295,18 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
                 return
             with self._news:
                 self._news.wait(timeout=0.1)
+
+    def Connect(self, request_iterator: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        want = next(request_iterator).open
+        self._note("Connect", want, context)
+        self._be_away(self.unread.get(want.job_id), context)
+        yield from ()
+
+    def _be_away(self, why: str | None, context: grpc.ServicerContext) -> None:
+        """Fail as a master does that cannot ask the job's node."""
+        if why is not None:
+            context.set_trailing_metadata(((NODE_AWAY_KEY, "1"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, why)
 
     def _one(self, method: str, request: Any, context: grpc.ServicerContext) -> client_pb2.Job:
         self._note(method, request, context)

@@ -345,6 +345,32 @@ def test_logs_repeat_nothing_when_the_master_was_restarted(ebb, master):
     assert len(master.sent("ReadLogs")) == 4
 
 
+def test_of_a_log_whose_node_is_away_the_node_is_named_and_not_the_master(ebb, master):
+    master.add(make_job(state="RUNNING"))
+    master.unread = {"17": "node ws2 is not connected"}
+    for verb, code in ((["logs", "17"], 1), (["exec", "17", "--", "true"], 125), (["cp", "17:a", "."], 1)):
+        result = ebb(*verb)
+        assert (result.code, result.complaint) == (code, "node ws2 is not connected"), verb
+
+
+def test_what_can_be_read_of_a_log_is_printed_before_the_node_that_has_the_rest_is_named(ebb, master, monkeypatch):
+    """The stream was opened again without end, because its first part came each time."""
+    monkeypatch.setattr(connection, "RECONNECT_S", 0.0)
+    for follow in ([], ["-f"]):
+        master.add(make_job(state="FAILED", end_time=9.0))
+        master.logs, master.unread_after = [(1, b"step 1\n")], {"17": "node ws2 is not connected"}
+        result = ebb("logs", *follow, "17")
+        assert (result.code, result.out, result.complaint) == (1, "step 1\n", "node ws2 is not connected")
+
+
+def test_the_logs_of_an_array_are_printed_but_for_those_whose_node_is_away(ebb, master):
+    add_array(master, *(task(index, "RUNNING") for index in range(3)))
+    master.logs, master.unread = [(1, b"line\n")], {"17.1": "node ws2 is not connected"}
+    result = ebb("logs", "17")
+    assert (result.code, result.out) == (1, "17.0: line\n17.2: line\n")
+    assert result.complaint == "17.1: node ws2 is not connected"
+
+
 def test_a_stream_that_was_open_for_long_is_opened_again_though_it_had_brought_nothing(ebb, master, monkeypatch):
     master.events = [client_pb2.Event(sequence=1, time=1.0, text="submitted")]
     master.mute = 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from ebbtide_cli.logs.following import MOST_FOLLOWED
 from ebbtide_cli.logs.prefixed import LONGEST, WholeLines
+from ebbtide_cli.masters import connection
 from ebbtide_protos.v1 import client_pb2
 
 from tests.client.runs import start_ebb
@@ -137,6 +138,15 @@ def test_a_log_that_cannot_be_read_is_named_and_the_others_are_followed(master, 
         assert read_lines(process, 1) == ["17.1: line"]
         assert finish(master, process, 2) == ([], "ebb: 17.0: node ws1 is not connected\n")
     assert process.returncode == 1
+
+
+def test_a_log_of_which_the_rest_cannot_be_read_is_named_once_no_more_comes_of_it(ebb, master, monkeypatch):
+    monkeypatch.setattr(connection, "RECONNECT_S", 0.0)
+    master.add(*array("FAILED", "COMPLETED"))
+    master.logs, master.unread_after = [(1, b"line\n")], {"17.0": "node ws1 is not connected"}
+    result = ebb("logs", "-f", "17")
+    assert (result.code, sorted(result.out.splitlines())) == (1, lines_of(range(2), "line"))
+    assert result.complaint == "17.0: node ws1 is not connected"
 
 
 def test_tasks_that_never_began_are_not_waited_for(ebb, master):

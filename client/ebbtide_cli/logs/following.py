@@ -171,8 +171,8 @@ class _Following:
         log.outage.begin()
         try:
             async for chunk in stub.ReadLogs(log.place.resumed()):
-                log.outage.heard = True
                 if data := log.place.take(chunk):
+                    log.outage.heard = True  # by what is new: else a log of which a later part is lost never ended
                     # Bytes that were taken are printed even if the stream is cancelled now: they are not sent again.
                     await asyncio.shield(self._print(log, chunk.attempt, data))
         except grpc.aio.AioRpcError as error:

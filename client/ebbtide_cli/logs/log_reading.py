@@ -56,16 +56,17 @@ def output(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (attempt, bytes), and repeat nothing when the stream has to be opened again.
 
-    Even the first connection may fail if the master was ``reached`` a moment ago.
+    Even the first connection may fail if the master was ``reached`` a moment ago. A node that is away is waited for
+    only if the log is followed.
     """
     place = LogPosition(request)
 
-    def read(stub: "ClientServiceStub") -> Iterator[client_pb2.LogChunk]:
-        yield from stub.ReadLogs(place.resumed())
+    def read(stub: "ClientServiceStub") -> Iterator[tuple[int, bytes]]:
+        for chunk in stub.ReadLogs(place.resumed()):
+            if data := place.take(chunk):  # what was read before is no sign that the log goes on
+                yield chunk.attempt, data
 
-    for chunk in follow(master, read, reached=reached):
-        if data := place.take(chunk):
-            yield chunk.attempt, data
+    return follow(master, read, reached=reached, awaits_node=request.follow)
 
 
 class LogLines:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ebbtide_protos import RETRY_KEY
+from ebbtide_protos import NODE_AWAY_KEY, RETRY_KEY
 
 from ebbtide_cli import interrupts
-from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, TooFast, Unreachable
+from ebbtide_cli.errors import FAILED, UNREACHABLE, USAGE, Failure, NodeAway, TooFast, Unreachable
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.finding import find_master
 from ebbtide_cli.wire.status import CallFailed, CallStatus
@@ -100,12 +100,16 @@ def ask(method: "grpc.UnaryUnaryMultiCallable[Request, Reply]", request: Request
 
 
 def follow(
-    master: str | Address | None, read: "Callable[[ClientServiceStub], Iterator[Reply]]", *, reached: bool = False
+    master: str | Address | None,
+    read: "Callable[[ClientServiceStub], Iterator[Reply]]",
+    *,
+    reached: bool = False,
+    awaits_node: bool = True,
 ) -> Iterator[Reply]:
-    """Yield from the stream that ``read`` opens; open it again when the master was away for a while.
+    """Yield from the stream that ``read`` opens; open it again when the master or the job's node was away for a while.
 
     The first connection must succeed, unless the master was ``reached`` a moment ago. ``read`` is called once per
-    connection, and has to remember where the last one ended.
+    connection, and has to remember where the last one ended. Raises `NodeAway` at once unless it ``awaits_node``.
     """
     outage = Outage(reached=reached)
     while True:
@@ -116,8 +120,8 @@ def follow(
                     outage.heard = True
                     yield item
                 return
-        except Unreachable:
-            if outage.lasts():
+        except Unreachable as error:
+            if outage.lasts() or (isinstance(error, NodeAway) and not awaits_node):
                 raise
         time.sleep(RETRY_S)
 
@@ -158,6 +162,8 @@ def _failure(error: CallFailed, address: Address) -> Failure:
             return Failure(words or f"not allowed by the master at {address}", UNREACHABLE)
         case CallStatus.DEADLINE_EXCEEDED:
             return Unreachable(f"the master at {address} ({address.source}) did not answer within {REPLY_S:g} s")
+        case CallStatus.UNAVAILABLE if NODE_AWAY_KEY in error.trailers:
+            return NodeAway(words)
         case CallStatus.UNAVAILABLE | CallStatus.CANCELLED:
             return Unreachable(_tls_trouble(address) or f"lost the master at {address} ({address.source}): {words}")
         case CallStatus.UNIMPLEMENTED:

@@ -39,8 +39,8 @@ def stub_at(address: Address) -> Iterator[ClientServiceStub]:
 def failed(error: grpc.RpcError) -> CallFailed:
     """Return the same failure without gRPC's types."""
     status = CallStatus(error.code().value[0])
-    trailers = {str(said.key): str(said.value) for said in error.trailing_metadata() or ()}
-    return CallFailed(status, error.details() or "", trailers)
+    trailing: Any = error.trailing_metadata() or ()  # grpc.aio's are plain pairs, without names
+    return CallFailed(status, error.details() or "", {str(key): str(value) for key, value in trailing})
 
 
 def _close(channel: grpc.Channel) -> None:

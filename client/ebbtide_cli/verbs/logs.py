@@ -8,10 +8,10 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.commands.time_options import since_option, tail_option
 from ebbtide_cli.commands.verb import examples, id_argument, master_option
-from ebbtide_cli.errors import FAILED, OK
+from ebbtide_cli.errors import FAILED, OK, NodeAway
 from ebbtide_cli.logs.log_reading import LogLines, output
 from ebbtide_cli.masters.connection import ask, connected
-from ebbtide_cli.terminal.output import print_attempt
+from ebbtide_cli.terminal.output import complain, print_attempt
 from ebbtide_cli.watching import detaching
 
 
@@ -79,12 +79,9 @@ def command(
             from ebbtide_cli.logs.following import follow_tasks
 
             return OK if follow_tasks(master, request, tasks, tidy=tidy) else FAILED
-        for task in tasks:
-            request.job_id = task
-            _print_log(master, request, tidy=tidy, prefix=f"{task}: ")
         if not tasks:
             _print_log(master, request, tidy=tidy)
-    return OK
+        return max([_print_task(master, request, task, tidy=tidy) for task in tasks], default=OK)
 
 
 def _tasks(master: str | None, job_id: str) -> list[str]:
@@ -97,14 +94,27 @@ def _tasks(master: str | None, job_id: str) -> list[str]:
         return [task.job_id for task in ask(stub.ListJobs, client_pb2.ListJobsRequest(job_ids=[job_id])).jobs]
 
 
+def _print_task(master: str | None, request: client_pb2.ReadLogsRequest, task: str, *, tidy: bool) -> int:
+    """Print the log of one task, or say why its node cannot be asked; return the exit code."""
+    request.job_id = task
+    try:
+        _print_log(master, request, tidy=tidy, prefix=f"{task}: ")
+    except NodeAway as away:
+        complain(f"{task}: {away.message}")
+        return FAILED
+    return OK
+
+
 def _print_log(master: str | None, request: client_pb2.ReadLogsRequest, *, tidy: bool, prefix: str = "") -> None:
     lines = LogLines(prefix, tidy=tidy)
-    for number, data in output(master, request):
-        if lines.is_next(number):
-            _print(lines.end())
-            print_attempt(number, prefix)
-        _print(lines.feed(data))
-    _print(lines.close())
+    try:
+        for number, data in output(master, request):
+            if lines.is_next(number):
+                _print(lines.end())
+                print_attempt(number, prefix)
+            _print(lines.feed(data))
+    finally:
+        _print(lines.close())
 
 
 def _print(data: bytes) -> None:

@@ -10,7 +10,7 @@ import grpc
 from ebbtide_core.cluster import RefusalKind
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
-from ebbtide_protos import RETRY_KEY
+from ebbtide_protos import NODE_AWAY_KEY, RETRY_KEY
 from ebbtide_protos.v1 import client_pb2
 from google.protobuf.message import DecodeError
 
@@ -181,13 +181,22 @@ async def _abort(name: str, context: Any, error: Exception) -> None:
     if has_left(error):  # no caller is left to get the error
         raise asyncio.CancelledError from None
     code, words = _status(name, error)
-    later = ((RETRY_KEY, f"{error.wait_s:.3f}"),) if isinstance(error, TooFastError) else ()
     try:
-        await context.abort(code, words, later)
+        await context.abort(code, words, _trailers(error))
     except grpc.aio.InternalError as failure:
         if not has_left(failure):
             log.warning("method=%s: the error could not be sent to the caller: %s", name, failure)
         raise asyncio.CancelledError from None
+
+
+def _trailers(error: Exception) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that tells what the status code does not."""
+    match error:
+        case TooFastError():
+            return ((RETRY_KEY, f"{error.wait_s:.3f}"),)
+        case LogUnavailableError():
+            return ((NODE_AWAY_KEY, "1"),)
+    return ()
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:

@@ -11,6 +11,7 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_master.api import journal
 from ebbtide_master.store.sqlite import SqliteStore
+from ebbtide_protos import NODE_AWAY_KEY
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from tests.master.world import (
@@ -338,6 +339,9 @@ class TestLogs:
             await master.until_node("n1", "down")
             code, words = await refused(self.collect(self.read(master, job)))
             assert (code, words) == (grpc.StatusCode.UNAVAILABLE, "node n1 is not connected")
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await self.collect(self.read(master, job))
+            assert NODE_AWAY_KEY in dict(error.value.trailing_metadata())
 
     async def test_a_log_that_the_node_cannot_read_is_an_error_in_its_words(self, tmp_path: Path) -> None:
         async with a_master(tmp_path) as master:
