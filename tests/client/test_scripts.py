@@ -107,6 +107,39 @@ def test_the_command_line_wins_over_the_script(ebb, master, write):
     assert (spec.env["A"], spec.env["B"]) == ("1", "2")
 
 
+REPEATABLE = "--on a --on=b --exclude c --gpu-type a100 --tolerate t --require-path /p --after 12"
+
+
+def needs(spec: job_pb2.JobSpec) -> list[list[str]]:
+    """What the repeatable options ask for."""
+    found = spec.needs
+    asked = (found.on, found.exclude, found.gpu_types, found.tolerate, found.require_paths)
+    return [*(sorted(values) for values in asked), [one.job_id for one in spec.after]]
+
+
+def test_a_typed_option_that_may_be_repeated_replaces_all_that_the_script_has_of_it(ebb, master, write):
+    write("#!/bin/bash", f"#EBB {REPEATABLE}", "#EBB --on d --env A=1 --env B=1")
+    assert ebb("submit", "train.sh").code == 0
+    assert needs(sent_spec(master)) == [["a", "b", "d"], ["c"], ["a100"], ["t"], ["/p"], ["12"]]
+    assert ebb("submit", "--on", "x", "--on", "y", "--after", "13", "--env", "B=2", "train.sh").code == 0
+    assert needs(sent_spec(master)) == [["x", "y"], ["c"], ["a100"], ["t"], ["/p"], ["13"]]
+    assert (sent_spec(master).env["A"], sent_spec(master).env["B"]) == ("1", "2")
+
+
+def test_our_own_lines_replace_what_may_be_repeated_in_those_for_slurm(ebb, master, write):
+    write("#!/bin/bash", "#SBATCH -w ws1,ws2 --gres=gpu:a100:1", "#EBB --on ws3", "#EBB --on ws4")
+    assert ebb("submit", "train.sh").code == 0
+    assert needs(sent_spec(master))[:3] == [["ws3", "ws4"], [], ["a100"]]
+    assert ebb("submit", "--on", "ws5", "--gpu-type", "h100", "train.sh").code == 0
+    assert needs(sent_spec(master))[:3] == [["ws5"], [], ["h100"]]
+
+
+def test_typed_params_replace_those_of_the_script(ebb, master, write):
+    write("#!/bin/bash", "#EBB --param lr=1,2 --param bs=3,4", "echo $EBB_PARAM_LR $EBB_PARAM_BS")
+    assert ebb("submit", "--param", "lr=5", "train.sh").code == 0
+    assert [dict(task.params) for task in master.sent("Submit")[-1].tasks] == [{"lr": "5"}]
+
+
 def test_the_command_line_takes_back_even_what_it_could_not_stand_beside(ebb, master, write):
     write("#!/bin/bash", "#EBB --cpu-only")
     assert ebb("submit", "--gpus", "2", "train.sh").code == 0

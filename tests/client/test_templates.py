@@ -48,6 +48,14 @@ def test_the_later_of_two_templates_wins(ebb, master, write):
     assert sent_spec(master).gpus_max == share(0)
 
 
+def test_a_list_of_a_template_is_replaced_by_a_later_source_and_not_by_itself(ebb, master, write):
+    write("left", '[options]\non = ["a", "b"]\nexclude = "c"\n')
+    write("right", '[options]\non = ["d"]\n')
+    for typed, on in (((), ["a", "b"]), (("--template", "right"), ["d"]), (("--on", "e"), ["e"])):
+        assert ebb("submit", "--template", "left", *typed, "--", "true").code == 0
+        assert (list(sent_spec(master).needs.on), list(sent_spec(master).needs.exclude)) == (on, ["c"])
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -1,6 +1,7 @@
 """Read the arguments of ``ebb submit``: options in files are put before the typed ones, which win."""
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import click
@@ -25,6 +26,11 @@ INSTEAD: Final = {
     "gpus": {"--cpu-only": False},
 }
 """For an option, the options of earlier sources that it replaces, and whether each of them takes a value."""
+ADDED: Final = ("variables", "templates")
+"""The repeatable options that add to those of earlier sources: ``--env``, and ``--template``, which names sources."""
+
+Source = Sequence[Directive]
+"""The options of one template, of a script's ``#SBATCH`` lines or of its ``#EBB`` lines."""
 
 
 class JobCommand(SectionedCommand):
@@ -52,10 +58,10 @@ class SubmitCommand(JobCommand):
             return super().parse_args(ctx, args)
         given = self.given(ctx, args)
         script = script_of(args, given["argv"])
-        lines = _directives(script)
-        named = [name for directive in lines for name in self._check(ctx, directive).get("templates", ())]
-        directives = [*_of_templates([*named, *given.get("templates", ())]), *lines]
-        words = [word for directive in self.settled(ctx, directives, given) for word in directive.words]
+        lines = _of_script(script)
+        named = [name for line in chain(*lines) for name in self._check(ctx, line).get("templates", ())]
+        sources = [*_of_templates([*named, *given.get("templates", ())]), *lines]
+        words = [word for directive in self.settled(ctx, sources, given) for word in directive.words]
         rest = super().parse_args(ctx, words + args)
         ctx.params["script"] = script
         return rest
@@ -66,18 +72,30 @@ class SubmitCommand(JobCommand):
         argv = options.get("argv")
         return options | {"argv": argv if isinstance(argv, list | tuple) else ()}
 
-    def settled(self, ctx: click.Context, directives: Sequence[Directive], typed: dict[str, Any]) -> list[Directive]:
-        """Return the directives without options that later ones or the command line replace; each is checked alone."""
-        taken_back = _replaced(typed)
+    def settled(self, ctx: click.Context, sources: Sequence[Source], typed: dict[str, Any]) -> list[Directive]:
+        """Return the directives without options that later ones or the command line replace; each is checked alone.
+
+        An option that may be repeated replaces those of earlier sources only, and adds to others of its own source.
+        """
+        taken_back, repeated = _replaced(typed), self._repeated(typed)
         settled: list[Directive] = []
-        for directive in reversed(directives):
-            words = directive.words
-            for option, takes_value in taken_back.items():
-                words = without(words, option, takes_value=takes_value)
-            given = self._check(ctx, Directive(directive.where, words))
-            taken_back = taken_back or _replaced(given)
-            settled.append(Directive(directive.where, words))
+        for source in reversed(sources):
+            of_source: dict[str, bool] = {}
+            for directive in reversed(source):
+                words = directive.words
+                for option, takes_value in (taken_back | repeated).items():
+                    words = without(words, option, takes_value=takes_value)
+                given = self._check(ctx, Directive(directive.where, words))
+                taken_back = taken_back or _replaced(given)
+                of_source |= self._repeated(given)
+                settled.append(Directive(directive.where, words))
+            repeated |= of_source
         return settled[::-1]
+
+    def _repeated(self, given: Mapping[str, Any]) -> dict[str, bool]:
+        """Return the options of earlier sources that these repeatable ones replace; all of them take a value."""
+        repeatable = [one for one in self.params if isinstance(one, click.Option) and one.multiple]
+        return {name: True for one in repeatable if one.name in given and one.name not in ADDED for name in one.opts}
 
     def _check(self, ctx: click.Context, directive: Directive) -> dict[str, Any]:
         """Return the options of one directive; errors name the place where it stands."""
@@ -105,20 +123,20 @@ def script_of(args: Sequence[str], argv: Sequence[str]) -> Script | None:
     return read_script(argv[0])
 
 
-def _of_templates(names: Sequence[str]) -> list[Directive]:
-    """Return the options of these templates, in that order; most jobs name none."""
+def _of_templates(names: Sequence[str]) -> list[Source]:
+    """Return the options of each of these templates, in that order; most jobs name none."""
     if not names:
         return []
     from ebbtide_cli.submitting.templates import find_template
 
-    return [directive for name in dict.fromkeys(names) for directive in find_template(name).directives()]
+    return [list(find_template(name).directives()) for name in dict.fromkeys(names)]
 
 
-def _directives(script: Script | None) -> list[Directive]:
+def _of_script(script: Script | None) -> list[Source]:
     """Return the options in the script: ``#EBB`` lines come after ``#SBATCH`` lines, because they are more specific."""
     if script is None:
         return []
-    directives = ebb_directives(script.name, script.text)
+    sources: list[Source] = [ebb_directives(script.name, script.text)]
     if "#SBATCH" in script.marks:
         # Most scripts have none.
         from ebbtide_cli.submitting.slurm.translation import translate
@@ -126,5 +144,5 @@ def _directives(script: Script | None) -> list[Directive]:
         translated = translate(script.name, script.text)
         for note in translated.notes:
             complain(note)
-        directives = [*translated.directives, *directives]
-    return directives
+        sources.insert(0, translated.directives)
+    return sources
