@@ -69,6 +69,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         self.snapshots: dict[str, bytes] = {}
         self.notice_reply = client_pb2.NoticeTestReply()
         self.busy_s: list[float] = []  # how long whoever asks has to wait, each time until it is empty
+        self.busy_method = ""  # the only method that is so; empty: all are
         self.refusals: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.requests: list[tuple[str, Any]] = []
         self.warnings: list[str] = []
@@ -317,7 +318,7 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
         if self.mute:
             self.mute -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the master is stopping")
-        if self.busy_s:
+        if self.busy_s and self.busy_method in ("", method):
             context.set_trailing_metadata(((RETRY_KEY, str(self.busy_s[0])),))
             words = f"ada submits too many jobs at a time: try again in {self.busy_s.pop(0):.1f} s"
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)

@@ -2,10 +2,10 @@
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Generic, TypeVar, cast
 
 from ebbtide_protos.v1 import client_pb2
@@ -14,7 +14,8 @@ from ebbtide_cli.api.functions import Arguments
 from ebbtide_cli.api.job import Job, Link
 from ebbtide_cli.api.options import JobOptions
 from ebbtide_cli.api.queueing import queue_call, queue_calls
-from ebbtide_cli.errors import Failure
+from ebbtide_cli.errors import Failure, TooFast, Unreachable
+from ebbtide_cli.submitting.sending import WAIT_S
 
 Result = TypeVar("Result")
 
@@ -35,19 +36,9 @@ class JobFuture(concurrent.futures.Future[Result], Generic[Result]):
 
     def cancel(self) -> bool:
         """Cancel the job; return False if it has ended already. Raises `Failure` if the master cannot be asked."""
-        if not self.done():
-            with suppress(_Refused):
-                self._cancel_job()
-                self._be_cancelled()
+        if not self.done() and _cancelled(self.job):
+            self._be_cancelled()
         return self.cancelled()
-
-    def _cancel_job(self) -> None:
-        try:
-            self.job.cancel()
-        except Failure:
-            if not self.job.done():
-                raise
-            raise _Refused from None
 
     def _be_cancelled(self) -> None:
         with self._cancelling:  # the job's end may be seen at the same moment
@@ -66,10 +57,6 @@ class JobFuture(concurrent.futures.Future[Result], Generic[Result]):
         else:
             with suppress(concurrent.futures.InvalidStateError):
                 self.set_result(value)
-
-
-class _Refused(Exception):
-    """The job has ended, and cannot be cancelled any more."""
 
 
 class JobExecutor(concurrent.futures.Executor):
@@ -107,8 +94,7 @@ class JobExecutor(concurrent.futures.Executor):
             self._open = False
             futures = list(self._futures)
         if cancel_futures:
-            for future in futures:
-                future.cancel()
+            _cancel_all(futures)
         if wait:
             concurrent.futures.wait(futures)
 
@@ -135,6 +121,52 @@ def _results(futures: list[JobFuture[Result]], give_up: float | None) -> Iterato
     try:
         for future in futures:
             yield future.result(None if give_up is None else give_up - monotonic())
-    finally:
-        for future in futures:
-            future.cancel()
+    except BaseException as error:
+        try:
+            _cancel_all(futures)
+        except Failure as failure:
+            if isinstance(error, GeneratorExit):  # nothing else has failed
+                raise
+            error.add_note(f"the other tasks go on, because they could not be cancelled: {failure.message}")
+        raise
+
+
+def _cancel_all(futures: Sequence[JobFuture[Any]]) -> None:
+    """Cancel the jobs that have not ended, each array with one request. Raises the first `Failure` at the end.
+
+    The tasks of an array are those of one `map`, which nobody needs once one of them is given up.
+    """
+    by_job: dict[str, list[JobFuture[Any]]] = {}
+    for future in futures:
+        if not future.done():
+            by_job.setdefault(future.job.id.partition(".")[0], []).append(future)
+    failures: list[Failure] = []
+    for job_id, together in by_job.items():
+        try:
+            if _cancelled(Job[Any](together[0].job._link, job_id, None)):
+                for future in together:
+                    future._be_cancelled()
+        except Unreachable:
+            raise
+        except Failure as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+
+
+def _cancelled(job: Job[Any]) -> bool:
+    """Cancel the job, and return whether it had not ended; wait if too much is asked at a time. Raises `Failure`."""
+    give_up = monotonic() + WAIT_S
+    while True:
+        try:
+            job.cancel()
+        except TooFast as error:
+            if monotonic() + error.wait_s > give_up:
+                raise
+            sleep(error.wait_s)
+        except Failure:
+            if not job.done():
+                raise
+            return False
+        else:
+            return True

@@ -10,7 +10,7 @@ import cloudpickle
 import grpc
 import pytest
 from ebbtide import sealed
-from ebbtide.cluster import Cluster, JobExecutor
+from ebbtide.cluster import Cluster, JobExecutor, JobFailed
 from ebbtide_cli.api import functions
 from ebbtide_protos.v1 import client_pb2
 
@@ -64,12 +64,43 @@ def test_a_map_is_one_submit_and_its_results_come_in_order(executor: JobExecutor
     assert list(executor.map(power, [])) == []
 
 
-def test_a_map_that_takes_too_long_is_given_up_and_cancelled(executor: JobExecutor, master: ScriptedMaster) -> None:
-    for index in range(2):
+def running(master: ScriptedMaster, tasks: int) -> None:
+    """Let the array that is submitted next run, with so many tasks."""
+    master.add(make_job("17", "RUNNING", tasks=client_pb2.TaskCounts(indices=f"0-{tasks - 1}")))
+    for index in range(tasks):
         master.add(make_job(f"17.{index}", "RUNNING", array="17", index=index))
+
+
+def test_a_map_that_takes_too_long_is_given_up_and_cancelled(executor: JobExecutor, master: ScriptedMaster) -> None:
+    running(master, 2)
     with pytest.raises(TimeoutError):
         list(executor.map(power, [1, 2], timeout=0.1))
-    assert [request.job_id for request in master.sent("Cancel")] == ["17.0", "17.1"]
+    assert [request.job_id for request in master.sent("Cancel")] == ["17"]
+
+
+def test_a_task_that_fails_ends_the_others_also_if_too_much_is_asked_just_then(
+    executor: JobExecutor, master: ScriptedMaster
+) -> None:
+    running(master, 3)
+    results = executor.map(power, [1, 2, 3])
+    master.busy_method, master.busy_s = "Cancel", [0.01]
+    master.add(make_job("17.0", "FAILED", array="17", attempt=1))
+    with pytest.raises(JobFailed, match=r"job 17.0 FAILED"):
+        list(results)
+    assert [request.job_id for request in master.sent("Cancel")] == ["17", "17"]
+
+
+def test_tasks_that_cannot_be_cancelled_do_not_hide_why_one_failed(
+    executor: JobExecutor, master: ScriptedMaster
+) -> None:
+    running(master, 3)
+    results = executor.map(power, [1, 2, 3])
+    master.refusals["Cancel"] = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+    master.add(make_job("17.0", "FAILED", array="17", attempt=1))
+    with pytest.raises(JobFailed, match=r"job 17.0 FAILED") as failure:
+        list(results)
+    words = "the other tasks go on, because they could not be cancelled: the disk is full"
+    assert failure.value.__notes__[-1] == words
 
 
 def test_a_cancelled_future_cancels_its_job(executor: JobExecutor, master: ScriptedMaster) -> None:
