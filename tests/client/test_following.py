@@ -130,6 +130,20 @@ def test_a_restart_of_the_master_is_bridged_and_nothing_is_printed_twice(master,
     assert (process.returncode, master.dying, master.mute) == (0, 0, 0)
 
 
+def test_following_goes_on_when_too_much_is_asked_at_a_time_and_nothing_is_printed_twice(master, home):
+    master.tell(*array("RUNNING", "RUNNING"))
+    master.logs_of = {"17.0": [(1, b"zero\n")], "17.1": [(1, b"one\n")]}
+    with following() as process:
+        assert sorted(read_lines(process, 2)) == ["17.0: zero", "17.1: one"]
+        master.busy_method, master.busy_s = "ListJobs", [0.01]
+        master.tell(*array("RUNNING", "RUNNING", "PENDING"))
+        wait_for("the listing was refused", lambda: master.busy_s == [])
+        master.print("17.1", b"last words\n")
+        assert read_lines(process, 1) == ["17.1: last words"]
+        assert finish(master, process, 2) == ([], "")
+    assert process.returncode == 0
+
+
 def test_a_log_that_cannot_be_read_is_named_and_the_others_are_followed(master, home):
     master.tell(*array("RUNNING", "RUNNING"))
     master.unread = {"17.0": "node ws1 is not connected"}

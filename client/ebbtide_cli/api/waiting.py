@@ -9,7 +9,7 @@ from ebbtide_core.model.limits import MAX_IDS
 from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli.describing.jobs import finished
-from ebbtide_cli.errors import Failure, Unreachable
+from ebbtide_cli.errors import Failure, TooFast, Unreachable
 from ebbtide_cli.logs.pace import pause_s
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.connection import Outage, ask, connected
@@ -50,17 +50,20 @@ class Waits:
         """Ask and settle until nothing is waited for."""
         outage, pause = Outage(reached=True), threading.Event()
         while ids := self._ids():
+            wait_s = pause_s(len(ids))
             try:
                 jobs = {job.job_id: job for job in self._list(ids)}
             except Unreachable as error:
                 if outage.lasts():
                     self._fail(ids, error)
+            except TooFast as error:
+                wait_s = max(wait_s, error.wait_s)
             except Failure as error:
                 self._fail(ids, error)
             else:
                 outage.heard = True
                 self._settle(ids, jobs)
-            pause.wait(pause_s(len(ids)))
+            pause.wait(wait_s)
 
     def _ids(self) -> list[str]:
         """Return the jobs that are waited for; if there are none, the thread is over."""

@@ -15,7 +15,7 @@ from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import write_all
 from ebbtide_cli.describing.jobs import finished
-from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.errors import TooFast, Unreachable
 from ebbtide_cli.logs.log_reading import LogLines, LogPosition
 from ebbtide_cli.logs.pace import pause_s
 from ebbtide_cli.masters.connection import REPLY_S, RETRY_S, Outage, connecting
@@ -70,7 +70,7 @@ class _Following:
         self._outage = Outage()
 
     async def run(self, master: str | None) -> None:
-        """Follow the logs, across restarts of the master. Raises `Failure`."""
+        """Follow the logs, across restarts of the master, and if too much is asked at a time. Raises `Failure`."""
         while self._left:
             try:
                 async with connecting(master) as stub:
@@ -80,6 +80,8 @@ class _Following:
                 if self._outage.lasts():
                     raise
                 await asyncio.sleep(RETRY_S)
+            except TooFast as error:
+                await asyncio.sleep(error.wait_s)
 
     async def _follow(self, stub: Any) -> None:
         """Follow the logs over one connection until all are read. Raises the error that ends it."""

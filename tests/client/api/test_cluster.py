@@ -250,6 +250,14 @@ def test_a_wait_outlives_a_restart_of_the_master(cluster: Cluster, master: Scrip
     assert master.mute == 0
 
 
+def test_a_wait_goes_on_when_too_much_is_asked_at_a_time(cluster: Cluster, master: ScriptedMaster) -> None:
+    master.add(make_job(state="COMPLETED"))
+    job = cluster.job(17)
+    master.busy_method, master.busy_s = "ListJobs", [0.01, 0.01]
+    assert job._link.waits.until("17").result(30).job_id == "17"
+    assert master.busy_s == []
+
+
 def test_a_job_that_is_removed_while_it_is_waited_for_is_a_failure(cluster: Cluster, master: ScriptedMaster) -> None:
     master.add(make_job(state="RUNNING"))
     waiting = cluster.job(17)._link.waits.until("17")
