@@ -189,6 +189,8 @@ class Recording:
             raise CannotRecord(f"{self._path}: {error.strerror or error}") from None
 
     def _restore(self, state: dict[str, Any]) -> None:
+        if self._anonymous and not state["anonymous"]:
+            raise CannotRecord(f"{self._path}: has names, as it was begun without --anonymous: choose another name")
         self._settled = self._path.read_bytes()[: int(state["settled_bytes"])].decode()
         self._began, self._last = float(state["began"]), float(state["last"])
         self._salt, self._anonymous = str(state["salt"]), bool(state["anonymous"])

@@ -194,6 +194,16 @@ def test_an_anonymous_recording_names_nobody_on_disk_and_keeps_users_apart(node:
     assert [each["user"] for each in rows(path)] == [row["user"]]
 
 
+def test_a_recording_with_names_does_not_go_on_as_an_anonymous_one(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "lab.csv"
+    node.start(0)
+    record(node, path, JumpingClock(stop_at=600))
+    before = path.read_text()
+    with pytest.raises(CannotRecord, match="begun without --anonymous: choose another name"):
+        record(node, path, JumpingClock(at=BEGAN + 900, stop_at=1500), anonymous=True)
+    assert path.read_text() == before
+
+
 def test_a_file_that_is_no_recording_is_left_alone(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "lab.csv"
     path.write_text("precious\n")
