@@ -1,7 +1,9 @@
 """A master that does what a test wrote down: a real gRPC server over a list of jobs."""
 
+import hashlib
 import threading
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -259,7 +261,10 @@ class ScriptedMaster(client_pb2_grpc.ClientServiceServicer):
     ) -> Iterator[client_pb2.SnapshotState]:
         first = next(request_iterator)
         self._note("UploadSnapshot", first, context)
-        self.snapshots[first.snapshot.digest] = b"".join(message.data for message in request_iterator)
+        sent = b"".join(message.data for message in request_iterator)
+        if hashlib.sha256(zlib.decompressobj(31).decompress(sent)).hexdigest() != first.snapshot.digest:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "--snapshot: what was sent is not what was announced")
+        self.snapshots[first.snapshot.digest] = sent
         yield client_pb2.SnapshotState(present=True)
 
     def TestNotice(self, request: client_pb2.NoticeTest, context: grpc.ServicerContext) -> client_pb2.NoticeTestReply:

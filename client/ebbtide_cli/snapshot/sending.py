@@ -10,13 +10,14 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_protos.spec import SNAPSHOTS
 from ebbtide_protos.v1 import client_pb2
 
-from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.masters.address import Address
 from ebbtide_cli.masters.connection import RETRY_S, ask, connected
 from ebbtide_cli.snapshot.files import list_files
 from ebbtide_cli.snapshot.packing import Progress, check_size, compressed, take
 from ebbtide_cli.terminal.output import StatusLine
 from ebbtide_cli.values import format_size
+from ebbtide_cli.wire.status import CallFailed
 
 if TYPE_CHECKING:
     from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
@@ -53,19 +54,34 @@ def send_snapshot(master: str | Address | None, root: Path, snapshot: SnapshotRe
 
 def _send(stub: "ClientServiceStub", root: Path, snapshot: SnapshotRef) -> None:
     message = SNAPSHOTS.to_message(snapshot)
-    if not ask(stub.FindSnapshot, message).present:
-        with StatusLine() as line:
-            windows = compressed(root, list_files(root), _shown(line, "sending"))
-            for _ in stub.UploadSnapshot(
-                _messages(client_pb2.SnapshotUpload(snapshot=message), windows), timeout=UPLOAD_S
-            ):
-                return
+    if ask(stub.FindSnapshot, message).present:
+        return
+    failures: list[Failure] = []
+    with StatusLine() as line:
+        windows = compressed(root, list_files(root), _shown(line, "sending"))
+        messages = _messages(client_pb2.SnapshotUpload(snapshot=message), windows, failures)
+        try:
+            next(stub.UploadSnapshot(messages, timeout=UPLOAD_S), None)
+        except CallFailed:
+            if not failures:  # else the master refused it because its end is missing
+                raise
+    if failures:
+        raise failures[0]
 
 
-def _messages(first: client_pb2.SnapshotUpload, windows: Iterator[bytes]) -> Iterator[client_pb2.SnapshotUpload]:
+def _messages(
+    first: client_pb2.SnapshotUpload, windows: Iterator[bytes], failures: list[Failure]
+) -> Iterator[client_pb2.SnapshotUpload]:
+    """Yield the messages of an upload, up to the first file that cannot be read: that goes into ``failures``.
+
+    gRPC's library, which iterates on a thread of its own, would print it with a traceback, and lose it.
+    """
     yield first
-    for window in windows:
-        yield client_pb2.SnapshotUpload(data=window)
+    try:
+        for window in windows:
+            yield client_pb2.SnapshotUpload(data=window)
+    except Failure as failure:
+        failures.append(failure)
 
 
 def _shown(line: StatusLine, doing: str) -> Progress:

@@ -2,8 +2,15 @@
 
 import hashlib
 import zlib
+from contextlib import contextmanager
 
 import pytest
+from ebbtide_cli.errors import Failure
+from ebbtide_cli.masters.connection import connected
+from ebbtide_cli.masters.finding import find_master
+from ebbtide_cli.masters.grpc_calls import stub_at
+from ebbtide_cli.snapshot import sending
+from ebbtide_cli.snapshot.files import Entry
 
 
 @pytest.fixture
@@ -44,3 +51,21 @@ def test_a_limit_is_kept_to_before_anything_is_sent(ebb, master, project):
     assert (result.code, "the largest are large (2.9KiB), train.py" in result.err) == (2, True)
     assert not master.requests
     assert ebb("submit", "--snapshot", "--snapshot-limit", "2TiB", "--", "true").code == 2
+
+
+@contextmanager
+def by_the_library(master):
+    """As a master at a port is talked to."""
+    with stub_at(find_master(master)) as stub:
+        yield stub
+
+
+@pytest.mark.parametrize("way", [connected, by_the_library])
+def test_a_file_that_vanishes_while_it_is_sent_is_named_and_nothing_is_kept(master, project, monkeypatch, caplog, way):
+    snapshot = sending.take_snapshot(project, 2**20)
+    monkeypatch.setattr(sending, "connected", way)
+    monkeypatch.setattr(sending, "list_files", lambda root: [Entry("gone.py", 3), Entry("train.py", 15)])
+    with pytest.raises(Failure, match=r"--snapshot: gone.py: No such file or directory"):
+        sending.send_snapshot(None, project, snapshot)
+    assert len(master.sent("UploadSnapshot")) == 1
+    assert (master.snapshots, caplog.messages) == ({}, [])
