@@ -54,6 +54,15 @@ def test_a_sample_of_more_than_there_are_is_all(ebb, master):
     assert len(asked(master)) == 2
 
 
+def test_a_grid_of_more_combinations_than_fit_into_a_word_of_the_machine_can_be_sampled(ebb, master):
+    axes = [word for name in "abcdefghijkl" for word in ("--param", f"{name}={','.join(map(str, range(50)))}")]
+    for _ in range(2):
+        assert ebb("submit", *axes, "--sample", "3", "--", "{a}").code == 0
+    first, again = ([dict(task.params) for task in one.tasks] for one in master.sent("Submit"))
+    assert first == again
+    assert len({tuple(values.items()) for values in first}) == 3
+
+
 def test_a_huge_grid_can_be_sampled_without_being_written_out(ebb, master):
     axes = [word for name in "abcdefgh" for word in ("--param", f"{name}={','.join(map(str, range(50)))}")]
     assert "over the limit of" in ebb("submit", *axes, "--", "{a}").complaint

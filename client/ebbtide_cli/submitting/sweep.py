@@ -1,5 +1,6 @@
 """Run one command with many values: one task of an array for each combination of them, or for some."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -85,12 +86,21 @@ def values_of(given: Given) -> list[Values]:
     wanted = min(given["sample"] or sweep.size, sweep.size)
     if wanted > MAX_ARRAY_TASKS:
         raise Failure(f"submit: --param: {wanted} tasks are over the limit of {MAX_ARRAY_TASKS}: see --sample", USAGE)
-    indices: Sequence[int] = range(sweep.size)
-    if wanted < sweep.size:
-        import random
+    chosen = range(wanted) if wanted == sweep.size else _drawn(sweep.size, wanted, given["seed"])
+    return [sweep[index] for index in chosen]
 
-        indices = sorted(random.Random(given["seed"]).sample(indices, wanted))
-    return [sweep[index] for index in indices]
+
+def _drawn(size: int, wanted: int, seed: int) -> Sequence[int]:
+    """Return so many indices below ``size``, in order; the same ones for the same ``seed``."""
+    import random  # most jobs draw nothing
+
+    draw = random.Random(seed)
+    if size <= sys.maxsize:
+        return sorted(draw.sample(range(size), wanted))
+    found: set[int] = set()  # a longer range has no length, which `sample` asks for
+    while len(found) < wanted:
+        found.add(draw.randrange(size))
+    return sorted(found)
 
 
 def array_tasks(given: Given, program: ProgramSpec) -> list[client_pb2.ArrayTask]:
