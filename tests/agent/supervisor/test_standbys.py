@@ -197,6 +197,21 @@ async def test_who_is_asked_to_leave_and_goes_on_later_has_a_process_made_ready_
         assert await run(node, script, 2)
 
 
+async def test_however_many_modules_the_last_attempt_had_imported_the_next_one_is_warm(agent, script):
+    """Their names take more bytes than the kernel lets one message have."""
+    async with agent(warm=1) as node:
+        await run(node, script, 1)
+        await told(node)
+        imports = node.place().imports()
+        imports["modules"] += [f"a_package_that_is_not_here.its_module_{number}" for number in range(6_000)]
+        node.place().record_imports(imports)
+        [waiting] = node.waiting()
+        waiting.signal(signal.SIGKILL)
+        await node.until(lambda: not waiting.is_alive())
+        await suspend(node, 1, goes_on=True)
+        assert await run(node, script, 2)
+
+
 async def test_without_its_supervisor_it_runs_no_line_of_the_script(agent, script):
     async with agent(warm=1) as node:
         await run(node, script, 1)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ebbtide_agent import standby
 from ebbtide_agent.contract.environment import SDK
@@ -96,16 +96,17 @@ def _start(recipe: Recipe, imports: Mapping[str, Any]) -> Standby:
     environment = dict(recipe.environment)
     program = _find(recipe, environment)
     path = {"PYTHONPATH": environment.pop("PYTHONPATH")} if environment.get("PYTHONPATH") else {}
+    told = {"path": path, "sdk": SDK, **{name: imports[name] for name in ("modules", "changed")}}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # What the imports print goes into the job's log when the attempt begins.
     output = os.memfd_create("standby")
     try:
-        with theirs:
+        with theirs, _in_memory(told) as file:
             # Variables that are not the job's come last: they are overwritten in the memory that the kernel shows.
             environment |= {
                 "PYTHONPATH": os.pathsep.join([str(standby.FOLDER), *path.values()]),
                 "CUDA_VISIBLE_DEVICES": "",
-                "EBB_STANDBY": str(theirs.fileno()),
+                "EBB_STANDBY": f"{theirs.fileno()} {file.fileno()}",
                 "EBB_STANDBY_ROOM": "-" * _ROOM_BYTES,
             }
             process = subprocess.Popen(
@@ -115,17 +116,20 @@ def _start(recipe: Recipe, imports: Mapping[str, Any]) -> Standby:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), file.fileno()),
                 process_group=0,
             )
     finally:
         os.close(output)
-    found = Standby(recipe, process, program, ours)
-    with suppress(OSError):
-        ours.send(
-            json.dumps({"path": path, "sdk": SDK, **{name: imports[name] for name in ("modules", "changed")}}).encode()
-        )
-    return found
+    return Standby(recipe, process, program, ours)
+
+
+def _in_memory(content: Mapping[str, Any]) -> BinaryIO:
+    """Return a file with the content as JSON: a message of the channel might be too small for it. Raises OSError."""
+    file = open(os.memfd_create("recipe"), "w+b")  # noqa: SIM115 - the caller closes it
+    file.write(json.dumps(content).encode())
+    file.seek(0)
+    return file
 
 
 def _find(recipe: Recipe, environment: Mapping[str, str]) -> str:
