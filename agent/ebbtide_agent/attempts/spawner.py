@@ -35,9 +35,13 @@ class Spawner:
         ours.setblocking(False)
         with theirs:
             command = [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *package_roots()]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True
+                )
+            except OSError:
+                ours.close()
+                raise
         self._socket = ours
         async with asyncio.timeout(_START_S):
             if not await asyncio.get_running_loop().sock_recv(ours, 1):
@@ -49,30 +53,40 @@ class Spawner:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            async with self._turn:
-                try:
-                    await self._hand_over(theirs)
-                except (BrokenPipeError, ConnectionResetError):
-                    log.error("event=spawner-died")
-                    await self.close()
-                    await self.start()
-                    await self._hand_over(theirs)
+            try:
+                await self._pass_on(theirs)
+            except OSError:
+                ours.close()
+                raise
         return ours
 
     async def close(self) -> None:
         """End the process; its supervisors go on."""
-        if self._socket is None or self._process is None:
-            return
-        self._socket.close()
-        try:
-            await asyncio.to_thread(self._process.wait, _END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        connection, process = self._socket, self._process
         self._socket = self._process = None
+        if connection is None or process is None:
+            return
+        connection.close()
+        try:
+            await asyncio.to_thread(process.wait, _END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    async def _pass_on(self, channel: socket.socket) -> None:
+        """Hand the channel over to the process, or to another one if that has died. Raises OSError."""
+        async with self._turn:
+            try:
+                await self._hand_over(channel)
+            except (BrokenPipeError, ConnectionResetError):
+                log.error("event=spawner-died")
+                await self.close()
+                await self.start()
+                await self._hand_over(channel)
 
     async def _hand_over(self, channel: socket.socket) -> None:
-        assert self._socket is not None, "start() comes first"
+        if self._socket is None:
+            raise BrokenPipeError("no other spawner could be started")
         while True:
             try:
                 socket.send_fds(self._socket, [b"?"], [channel.fileno()])

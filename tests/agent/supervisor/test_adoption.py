@@ -10,9 +10,11 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_agent.attempts import spawner
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import agent_pb2, job_pb2
@@ -420,6 +422,20 @@ async def test_a_spawner_that_died_is_replaced(agent):
         await death_of(spawner)
         assert (await node.run(python("pass"), job_id="2")).phase == EXITED
         assert node.status("1").phase == RUNNING
+
+
+async def test_a_spawner_that_died_is_replaced_though_the_first_that_was_to_replace_it_could_not_be_started(
+    agent, monkeypatch
+):
+    async with agent() as node:
+        process = node.attempts._spawner._process
+        process.kill()
+        process.wait()
+        with monkeypatch.context() as short:
+            short.setattr(spawner.subprocess, "Popen", Mock(side_effect=BlockingIOError("no process is left")))
+            refused = await node.run(python("pass"), job_id="1")
+        assert (refused.phase, refused.refusal) == (REFUSED, "cannot start a supervisor: no process is left")
+        assert (await node.run(python("pass"), job_id="2")).phase == EXITED
 
 
 async def test_no_two_attempts_of_a_job_ever_overlap_whoever_is_killed(agent, disk):
