@@ -1,8 +1,7 @@
 """Where channels and working directories could lead that are not the job's."""
 
-import os
 import socket
-import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -84,11 +83,18 @@ async def test_no_job_begins_where_a_link_of_proc_leads(
 
 
 @root
-async def test_what_srun_locks_can_be_opened_by_the_account(agent: MakeNode, somebody: Account) -> None:
+async def test_what_srun_locks_can_be_opened_by_the_account_and_by_no_other(agent: MakeNode, somebody: Account) -> None:
     async with agent(fake_gpus=True) as node:
         launch = order(SLEEP, gpus=gpus(2), slurm=True)
         launch.account = "nobody"
         await node.attempts.launch(launch)
         await node.running(line="up")
-        modes = [stat.S_IMODE(os.stat(node.place().socket_dir / f"gpu-{index}.lock").st_mode) for index in range(2)]
-        assert modes == [0o444, 0o444]
+        locks = [node.place().socket_dir / f"gpu-{index}.lock" for index in range(2)]
+        assert [may_read(lock, somebody.uid) for lock in locks] == [True, True]
+        assert [may_read(lock, somebody.uid - 1) for lock in locks] == [False, False]
+
+
+def may_read(path: Path, uid: int) -> bool:
+    """Whether an account with this uid may open the file, and so lock it."""
+    read = subprocess.run(["cat", path], user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL)
+    return read.returncode == 0

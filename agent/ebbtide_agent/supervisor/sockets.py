@@ -65,15 +65,16 @@ def _bound(place: AttemptDir, intent: Intent) -> Sockets:
 def _give(socket_dir: Path, intent: Intent, account: Account) -> None:
     """Let the account write to the job's sockets, but not to their directory.
 
-    That also holds the files that `srun` locks, and the list of the attempt's GPUs, in case its other records are lost.
+    That also holds the files that `srun` locks, which no other account may open, and the list of the attempt's GPUs, in
+    case its other records are lost.
     """
     for name in (JOB_SOCKET, PARTICIPANTS_SOCKET):
         os.chmod(socket_dir / name, 0o600)
         os.chown(socket_dir / name, account.uid, account.gid)
     (socket_dir / "gpus").write_text(json.dumps({"gpus": [{"uuid": gpu.uuid} for gpu in intent.gpus]}))
     for index in range(len(intent.gpus) if intent.slurm else 0):
-        lock = os.open(socket_dir / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
-        os.fchmod(lock, 0o444)  # whatever the umask is
+        lock = os.open(socket_dir / f"gpu-{index}.lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400)
+        os.fchown(lock, account.uid, account.gid)
         os.close(lock)
 
 
