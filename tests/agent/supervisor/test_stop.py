@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -88,6 +89,42 @@ async def test_a_grace_period_of_nothing_kills_at_once_and_without_the_signal(ag
         assert status.exit.signal == signal.SIGKILL
         assert (status.exit.killed, status.exit.delivered) == (True, False)
         assert "no" not in node.log()
+
+
+# Its 150 children do what is its first argument, and then sleep.
+CHILDREN = """
+import os, signal, socket, sys, time
+readable, writable = os.pipe()
+for number in range(150):
+    if os.fork() == 0:
+        exec(sys.argv[1])
+        os.write(writable, b"!")
+        time.sleep(600)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(85))
+for number in range(150):
+    os.read(readable, 1)
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+CONNECT = "os.chdir(os.path.dirname(os.environ['EBB_SOCKET'])); " + (
+    "own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); own.connect('stop.sock')"
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "target"),
+    [("pass", job_pb2.SIGNAL_TARGET_ALL), (CONNECT, job_pb2.SIGNAL_TARGET_AUTO)],
+    ids=["it signals", "are connected"],
+)
+async def test_a_supervisor_may_have_fewer_descriptors_than_there_are_processes_which(agent, first, target):
+    async with agent() as node:
+        resource.prlimit(node.attempts._spawner._process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        await node.launch(python(CHILDREN, first), signal_target=target)
+        await node.running(line="up")
+        status = await node.stop()
+        assert (status.phase, status.lost, status.exit.exit_code) == (EXITED, False, 85)
+        assert node.jobs() == []
 
 
 async def test_a_second_stop_shortens_the_grace_period_and_does_not_signal_again(agent):

@@ -20,10 +20,14 @@ from ebbtide_agent.processes.process_tree import descendants
 from ebbtide_agent.processes.stop_propagation import LiveProcess, StopPropagation, StopStep, Tree
 from ebbtide_agent.supervisor import clues
 from ebbtide_agent.supervisor.launching.launch import Rank
+from ebbtide_agent.supervisor.leaving.descriptors import part_of_descriptors
 from ebbtide_agent.supervisor.leaving.ending import LEADER, AttemptEnding, all_failed, ended_after_others
 from ebbtide_agent.supervisor.leaving.participants import Participants
 from ebbtide_agent.supervisor.sealing.checkpoint_look import CheckpointLook
 from ebbtide_agent.supervisor.status import Exit
+
+# Seconds between looks at processes whose end wakes nobody.
+_LOOK_S = 0.1
 
 
 class LeaveRequest:
@@ -62,7 +66,9 @@ class LeaveRequest:
         # Processes that were asked to leave and can do so by themselves, with their return codes as far as they are
         # known.
         self._handlers: dict[Identity, int | None] = {}
-        self._awaited: dict[Identity, int] = {}  # all processes that were asked, each with a pidfd that shows its end
+        # All processes that were asked, as many as may be with a pidfd that shows the end; the others are looked at.
+        self._awaited: dict[Identity, int | None] = {}
+        self._most = part_of_descriptors(4)
         self._ended: set[int] = set()  # pids of parents that were ended because all processes below them had left
         self._drivers: set[Identity] = set()  # processes that are kept although they are no shells
         self._left_with: list[int] = []  # return codes of those, as far as their shells had not reaped them
@@ -70,8 +76,9 @@ class LeaveRequest:
 
     @property
     def next_at(self) -> float:
-        """When the next process has to be asked, on the monotonic clock."""
-        return math.inf if self._asking is None else self._asking.next_at()
+        """When the next process has to be asked or looked at, on the monotonic clock."""
+        next_at = math.inf if self._asking is None else self._asking.next_at()
+        return min(next_at, time.monotonic() + _LOOK_S) if None in self._awaited.values() else next_at
 
     def prepare(self, grace_s: float) -> None:
         """List the checkpoint directory before any process is asked, and keep shells from starting anything more."""
@@ -214,16 +221,21 @@ class LeaveRequest:
         return bool(asked)
 
     def _await(self, process: Identity) -> None:
-        """Wake the selector when the process has ended, whichever process reaps it."""
-        if process not in self._awaited:
-            with suppress(ProcessLookupError):
-                self._awaited[process] = descriptor = os.pidfd_open(process.pid)
-                self._selector.register(descriptor, selectors.EVENT_READ, _do_nothing)
+        """Notice when the process has ended, whichever process reaps it: the selector is woken as far as it can be."""
+        if process in self._awaited:
+            return
+        if len(self._awaited) >= self._most:
+            self._awaited[process] = None
+            return
+        with suppress(ProcessLookupError):
+            self._awaited[process] = descriptor = os.pidfd_open(process.pid)
+            self._selector.register(descriptor, selectors.EVENT_READ, _do_nothing)
 
     def _forget(self, process: Identity) -> None:
         descriptor = self._awaited.pop(process)
-        self._selector.unregister(descriptor)
-        os.close(descriptor)
+        if descriptor is not None:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
 
     def _tree(self) -> dict[int, LiveProcess]:
         answering = self._participants.answering()

@@ -16,8 +16,10 @@ from typing import Final
 from ebbtide_machine.process import Identity
 
 from ebbtide_agent.processes.process_tree import is_below
+from ebbtide_agent.supervisor.leaving.descriptors import part_of_descriptors
 
 MOST: Final = 1024
+"""Connections, if half of this process's descriptors are enough for them."""
 _LARGEST_MESSAGE: Final = 4096
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -40,6 +42,7 @@ class Participants:
         self._listener = listener
         self._joined = joined
         self._all: set[_Participant] = set()
+        self._most = min(MOST, part_of_descriptors(2))
         self._request: bytes = b""  # the request to leave, once there is one; later connections get it too
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -67,7 +70,7 @@ class Participants:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        if len(self._all) >= MOST:
+        if len(self._all) >= self._most:
             connection.close()
             return
         connection.setblocking(False)
