@@ -181,7 +181,7 @@ class AttemptDir:
     def make_socket_dir(self) -> None:
         """Create `socket_dir`. Raises OSError, also if another account could have made it."""
         for folder, mode in ((SOCKET_DIRS, 0o711), (self.socket_dir.parent, 0o711), (self.socket_dir, 0o755)):
-            if not folder.is_dir():
+            with suppress(FileExistsError):  # another attempt's supervisor may make the first two at the same time
                 folder.mkdir()
                 folder.chmod(mode)  # independent of the umask
             facts = folder.lstat()
