@@ -97,7 +97,7 @@ def _supervise(
             return  # the attempt has, or had, a supervisor already; the agent finds what that one left
         fence = lock_path(Path(intent.node_dir), intent.job_id)
         with lock.hold(fence, intent.attempt) as held, _cgroup(intent, place) as group:
-            waiting = LaunchWait(channel, received, intent.failover_after_s, intent.leased_at, worker)
+            waiting = LaunchWait(channel, received, sockets.control, intent.failover_after_s, intent.leased_at, worker)
             prepared = prepare(intent, place, waiting.ask)
             if lease.is_over_before_it_begins(intent.failover_after_s, intent.grace_s, waiting.leased_at()):
                 raise Refused("its lease was over before it could start")
@@ -115,7 +115,7 @@ def _supervise(
             watch = Watch(
                 intent, prepared.signal, ranks, reports, status, sockets, entry, output, worker, enforced, pipe
             )
-            watch.run(channel, waiting.received())
+            watch.run(waiting.received())
             output.finish(watch.patience_s())
             status.log_matches = list(output.matches)
             watch.exit.memory_failure = watch.exit.memory_failure or limits.kernel_failure(intent, group)

@@ -6,7 +6,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,13 +106,14 @@ class Watch:
         term_s = intent.failover_after_s
         self._lease = None if term_s is None else Lease(term_s, intent.grace_s, intent.leased_at)
 
-    def run(self, channel: socket.socket, received: bytes) -> None:
-        """Watch until no process of the attempt is left."""
+    def run(self, agents: Sequence[tuple[socket.socket, bytes]]) -> None:
+        """Watch until no process of the attempt is left; `agents` are connections with what each has received."""
         wakeup = _signal_pipe()
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
         self._selector.register(self._reports.socket, selectors.EVENT_READ, self.relay.receive)
         self.control.publish(self._status.to_json())
-        self.control.adopt(channel, received)
+        for connection, received in agents:
+            self.control.adopt(connection, received)
         self._output.begin(time.monotonic())
         while self._reap() or self._others_live():
             self._act()

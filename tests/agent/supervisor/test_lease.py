@@ -3,16 +3,20 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 
 import pytest
-from ebbtide_agent.attempts import backstop
+from ebbtide_agent.attempts import backstop, registry
+from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.supervisor import lease
+from ebbtide_agent.supervisor.launching.launch_wait import LaunchWait
 from ebbtide_agent.supervisor.lease import Lease, boottime
 from ebbtide_machine.process import Identity
 
 from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, order, python
 from tests.agent.supervisor.test_adoption import other_agent, reported
+from tests.attacks.hung import hung
 
 UP = python("print('up', flush=True); import time; time.sleep(600)")
 SAVES = python("""
@@ -152,6 +156,47 @@ async def test_the_lease_of_an_adopted_attempt_counts_from_its_adoption_and_not_
     async with agent() as node:
         status = await node.stop(30.0)
         assert (status.exit.exit_code, status.exit.killed) == (85, False)
+
+
+@pytest.mark.fuse
+async def test_while_an_attempt_is_prepared_an_agent_that_has_just_started_renews_its_lease_and_stops_it(
+    agent, monkeypatch
+):
+    monkeypatch.setattr(registry, "_ADOPTION_S", 0.0)  # it says nothing of itself before it runs
+
+    def is_prepared_longer_than_the_first_lease():
+        node.attempts.renew(boottime())
+        assert node.status().phase == LAUNCHING, node.status()
+        return boottime() > began + 4.5
+
+    async with agent() as node:
+        directory = node.checkpoints / "1"
+    directory.mkdir(parents=True)
+    with hung(directory, deeply=True):
+        async with agent(leave=True) as node:
+            node.attempts.renew(boottime())
+            await node.launch(UP, failover_after_s=4.0, grace_s=0.2)
+            await node.until(lambda: node.place().supervisor() is not None)
+            began = boottime()
+        async with agent() as node:
+            await node.until(is_prepared_longer_than_the_first_lease)
+            status = await node.stop(0.2)
+            assert (status.phase, "it was asked to stop before it could start" in status.refusal) == (REFUSED, True)
+
+
+def test_who_connects_while_an_attempt_is_prepared_is_heard_and_stays_connected():
+    ours, supervisors = socket.socketpair()
+    with ours, supervisors, socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as later:
+        listener.bind("")
+        listener.listen()
+        waiting = LaunchWait(supervisors, b"", listener, 60.0, 1.0, Worker(None))
+        ours.close()
+        later.connect(listener.getsockname())
+        later.sendall(b'{"do": "lease", "at": 2.0}\n')
+        assert waiting.leased_at() == 2.0
+        [_, (connection, received)] = waiting.received()
+        with connection:
+            assert (connection.getpeername(), received) == (later.getsockname(), b'{"do": "lease", "at": 2.0}\n')
 
 
 async def test_what_was_ordered_too_late_is_not_started(agent):

@@ -57,11 +57,14 @@ async def test_an_attempt_that_its_master_asked_before_is_only_given_less_time(a
 def orders_after(*orders: dict[str, object]) -> list[dict[str, object]]:
     """What an attempt obeys first when it runs, if these orders came while it was prepared."""
     ours, supervisors = socket.socketpair()
-    with ours, supervisors:
+    with ours, supervisors, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen()
         ours.sendall(b"".join(json.dumps(order).encode() + b"\n" for order in orders))
-        waiting = LaunchWait(supervisors, b"", None, 0.0, Worker(None))
+        waiting = LaunchWait(supervisors, b"", listener, None, 0.0, Worker(None))
         waiting.leased_at()
-        return [json.loads(line) for line in waiting.received().splitlines()]
+        [(_, received)] = waiting.received()
+        return [json.loads(line) for line in received.splitlines()]
 
 
 def test_an_attempt_that_is_asked_while_it_is_prepared_counts_as_interrupted_when_it_runs() -> None:

@@ -9,6 +9,8 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ebbtide_agent.accounts.accounts import Account
@@ -26,23 +28,41 @@ _LONGEST_S = 1.0
 _LARGEST_READ = 64 * 1024
 
 
+@dataclass(slots=True)
+class _Channel:
+    """A connection from an agent, and all that it has received."""
+
+    connection: socket.socket
+    received: bytes = b""
+    open: bool = True
+    lines: int = 0  # lines that were looked at
+
+
 class LaunchWait:
-    """Serves the channel that the order came from, until the attempt runs."""
+    """Serves the channel that the order came from, and those of later agents, until the attempt runs."""
 
     def __init__(
-        self, channel: socket.socket, received: bytes, term_s: float | None, leased_at: float, worker: Worker
+        self,
+        channel: socket.socket,
+        received: bytes,
+        listener: socket.socket,
+        term_s: float | None,
+        leased_at: float,
+        worker: Worker,
     ) -> None:
-        """`leased_at` is when the master was last heard; `term_s` seconds later nothing is waited for any more."""
-        self._channel = channel
+        """`leased_at` is when the master was last heard; `term_s` seconds later nothing is waited for any more.
+
+        Later agents connect to the `listener`.
+        """
+        self._channels = [_Channel(channel, received)]
+        self._listener = listener
         self._worker = worker
-        self._received = received
         self._term_s = term_s
         self._leased_at = leased_at
-        self._open = True
-        self._lines = 0  # lines that were looked at
         self._end_by = math.inf
         self._fenced = False  # the first stop came because the node ends
-        self._look()
+        listener.setblocking(False)
+        self._look(self._channels[0])
 
     def ask(self, task: Callable[..., Any], arguments: tuple[Any, ...], account: Account | None) -> Any:
         """Run the task, and return its answer. Raises Refused if none comes in time, or the OSError that it raised."""
@@ -69,14 +89,23 @@ class LaunchWait:
             left_s = self._left_s()
             if left_s <= 0.0:
                 return False
-            ready = select.poll()
-            ready.register(source, select.POLLIN)
-            if self._open:
-                ready.register(self._channel, select.POLLIN)
-            found = ready.poll(1000 * min(left_s, _LONGEST_S) + 1)
-            if any(descriptor == self._channel.fileno() for descriptor, _ in found):
-                self._receive()
+            self._listen(1000 * min(left_s, _LONGEST_S) + 1, source)
         return True
+
+    def _listen(self, within_ms: float, source: HelperTask[Any] | Program | None = None) -> bool:
+        """Wait until an agent says something or connects, or the source is ready; return whether one of that came."""
+        ready = select.poll()
+        for one in (source, self._listener, *(one.connection for one in self._channels if one.open)):
+            if one is not None:
+                ready.register(one, select.POLLIN)
+        found = {descriptor for descriptor, _ in ready.poll(within_ms)}
+        for channel in self._channels:
+            if channel.open and channel.connection.fileno() in found:
+                self._receive(channel)
+        if self._listener.fileno() in found:
+            with suppress(BlockingIOError, ConnectionAbortedError):
+                self._channels.append(_Channel(self._listener.accept()[0]))
+        return bool(found)
 
     def _left_s(self) -> float:
         of_lease = math.inf if self._term_s is None else self._leased_at + self._term_s - boottime()
@@ -88,30 +117,31 @@ class LaunchWait:
 
     def leased_at(self) -> float:
         """Return when the message was sent that the master acknowledged last, as far as known here (CLOCK_BOOTTIME)."""
-        while self._open and select.select([self._channel], [], [], 0.0)[0]:
-            self._receive()
+        while self._listen(0.0):
+            pass
         return self._leased_at
 
-    def received(self) -> bytes:
-        """Return all that the channel has received, after a stop order with the grace period that is left, if any."""
-        if self._end_by == math.inf:
-            return self._received
-        left_s = max(0.0, self._end_by - time.monotonic())
-        stop = {"do": "stop", "grace_s": left_s, "fenced": self._fenced}
-        return json.dumps(stop).encode() + b"\n" + self._received
+    def received(self) -> list[tuple[socket.socket, bytes]]:
+        """Return the connections with all that each has received; the first one's is preceded by a stop order with the
+        grace period that is left, if any."""
+        if self._end_by < math.inf:
+            left_s = max(0.0, self._end_by - time.monotonic())
+            stop = {"do": "stop", "grace_s": left_s, "fenced": self._fenced}
+            self._channels[0].received = json.dumps(stop).encode() + b"\n" + self._channels[0].received
+        return [(channel.connection, channel.received) for channel in self._channels]
 
-    def _receive(self) -> None:
+    def _receive(self, channel: _Channel) -> None:
         try:
-            data = self._channel.recv(_LARGEST_READ)
+            data = channel.connection.recv(_LARGEST_READ)
         except OSError:
             data = b""
-        self._open = bool(data)
-        self._received += data
-        self._look()
+        channel.open = bool(data)
+        channel.received += data
+        self._look(channel)
 
-    def _look(self) -> None:
-        lines = self._received.split(b"\n")[:-1]
-        for line in lines[self._lines :]:
+    def _look(self, channel: _Channel) -> None:
+        lines = channel.received.split(b"\n")[:-1]
+        for line in lines[channel.lines :]:
             try:
                 order = json.loads(line)
             except ValueError:
@@ -122,4 +152,4 @@ class LaunchWait:
                     self._end_by = min(self._end_by, time.monotonic() + grace_s)
                 case {"do": "lease", "at": int() | float() as at}:
                     self._leased_at = max(self._leased_at, at)
-        self._lines = len(lines)
+        channel.lines = len(lines)
