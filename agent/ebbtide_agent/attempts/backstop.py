@@ -103,6 +103,16 @@ class Backstop:
         return late_s
 
     async def _run(self) -> None:
+        while True:
+            try:
+                return await self._enforce()
+            except (
+                Exception
+            ):  # such as that there can be no thread or descriptor; an attempt that hangs ends all the same
+                log.exception("event=backstop-failed job=%s attempt=%d", self._attempt.job_id, self._attempt.attempt)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _enforce(self) -> None:
         is_logged = False
         while not self._is_over():
             late_s = self._late_s()

@@ -120,8 +120,11 @@ class Orphans:
             await asyncio.sleep(LOOK_S)
             now = asyncio.get_running_loop().time()
             for key, orphan in list(self._orphans.items()):
-                if not orphan.is_over:
-                    await self._look_at(key, orphan, now)
+                try:
+                    if not orphan.is_over:
+                        await self._look_at(key, orphan, now)
+                except Exception:  # such as that there can be no thread; nothing else would see how the orphan ends
+                    log.exception("event=orphan-unknown job=%s attempt=%d", *key)
 
     async def _look_at(self, key: AttemptKey, orphan: _Orphan, now: float) -> None:
         """Kill the orphan if its grace period is over, and record its end when it has no process left."""

@@ -335,6 +335,8 @@ class Supervised:
                     return
             except (OSError, ValueError, LookupError) as error:
                 log.error("event=recovery-failed job=%s attempt=%d error=%r", *self.key, str(error))
+            except Exception:  # such as that there can be no thread; nothing else would find out how the attempt ended
+                log.exception("event=recovery-failed job=%s attempt=%d", *self.key)
             await asyncio.sleep(_FIRST_PAUSE_S if self._backstop.is_due else pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -4,9 +4,11 @@ import shutil
 import signal
 
 import pytest
+from ebbtide_agent.attempts import orphans
 
 from tests.agent.supervisor.node import EXITED, FREED, REFUSED, RUNNING, gpus, python
 from tests.agent.supervisor.test_adoption import DAEMON
+from tests.agent.supervisor.test_unkillable import fail_once
 
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 
@@ -67,3 +69,13 @@ async def test_it_can_be_stopped_and_is_killed_at_the_end_of_its_grace(agent):
         status = await node.stop(0.5)
         assert (status.phase, status.lost) == (EXITED, True)
         assert not any(process.is_alive() for process in left)
+
+
+async def test_its_end_is_seen_though_once_no_thread_could_be_started_to_look(agent, monkeypatch):
+    left = await lose_everything(agent)
+    async with agent() as node:
+        raised = fail_once(monkeypatch, orphans)
+        for process in left:
+            process.signal(signal.SIGKILL)
+        assert (await node.end()).lost
+        assert raised

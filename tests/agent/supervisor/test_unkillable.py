@@ -1,11 +1,14 @@
-"""What is hard to end: a process that sleeps in the kernel, and very many of them."""
+"""What is hard to end: a process that sleeps in the kernel, very many of them, and any on a machine without threads."""
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from ebbtide_agent.attempts import backstop, supervised
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
 from ebbtide_machine.process import Identity
@@ -14,6 +17,7 @@ from tests.agent.supervisor.conftest import MakeNode
 from tests.agent.supervisor.node import EXITED, REFUSED, RUNNING, python
 
 CHILDREN = 1000
+SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 FORKS = f"""
 import os, time
 for number in range({CHILDREN}):
@@ -44,6 +48,20 @@ def sleeps_in_kernel(process: Identity) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
+    """Let the module's next thread not be started; holds the error once that is so."""
+    raised, start = list[str](), module.on_daemon_thread
+
+    def start_later(*arguments: object) -> object:
+        if raised:
+            return start(*arguments)
+        raised.append("can't start new thread")
+        raise RuntimeError(*raised)
+
+    monkeypatch.setattr(module, "on_daemon_thread", start_later)
+    return raised
+
+
 @pytest.mark.mounts
 async def test_an_attempt_with_a_process_that_no_kill_ends_is_not_over(agent: MakeNode, frozen: Path) -> None:
     async with agent() as node:
@@ -72,3 +90,29 @@ async def test_a_job_that_forks_a_thousand_children_is_ended_whole_while_the_age
         assert (other.phase, other.exit.exit_code) == (EXITED, 0)
         assert (await stopping).phase == EXITED
         assert node.jobs() == []
+
+
+async def test_an_attempt_without_supervisor_is_over_though_once_no_thread_could_be_started_to_find_that_out(
+    agent: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent() as node:
+        await node.launch(SLEEP)
+        await node.running(line="up")
+        raised = fail_once(monkeypatch, supervised)
+        node.supervisor().signal(signal.SIGKILL)
+        assert (await node.end()).lost
+        assert raised
+
+
+async def test_an_attempt_whose_supervisor_hangs_is_ended_though_once_no_thread_could_be_started_for_that(
+    agent: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backstop, "KILL_S", 0.3)
+    monkeypatch.setattr(backstop, "END_S", 0.6)
+    async with agent() as node:
+        await node.launch(SLEEP)
+        await node.running(line="up")
+        raised = fail_once(monkeypatch, backstop)
+        node.supervisor().signal(signal.SIGSTOP)
+        assert (await node.stop(0.2)).lost
+        assert raised
