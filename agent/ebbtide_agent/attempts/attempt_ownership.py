@@ -37,10 +37,6 @@ class AttemptOwnership:
 
     node_dir: Path
 
-    def by_any_sign(self, pid: int) -> AttemptKey | None:
-        """Return the attempt of the process, by its environment or else by its job's lock. May block."""
-        return self.by_socket(pid) or self.by_lock(pid)
-
     def by_socket(self, pid: int) -> AttemptKey | None:
         """Return the attempt whose socket the process's environment names, if both have the same account. May block.
 

@@ -88,6 +88,11 @@ class Orphans:
         running = ((key, orphan) for key, orphan in list(self._orphans.items()) if not orphan.is_over)
         return {key: tuple(process.pid for process in orphan.processes) for key, orphan in running}
 
+    def alive(self) -> frozenset[AttemptKey]:
+        """Return the orphans of which a process that was found lives."""
+        known = self._orphans.items()
+        return frozenset(key for key, orphan in known if any(process.is_alive() for process in orphan.processes))
+
     def allocation(self, key: AttemptKey) -> tuple[job_pb2.GpuAllocation, ...]:
         """Return the GPUs that the orphan sees, as whole GPUs, because its shares are not known any more."""
         known = self._orphans.get(key)
@@ -131,9 +136,10 @@ class Orphans:
         ends = now >= orphan.kill_at
         if not ends and any(process.is_alive() for process in orphan.processes):
             return
-        # The orphan may have started more processes meanwhile.
+        # It may have started more processes meanwhile, and those that sleep in the kernel may not be found again.
         found = await on_daemon_thread(partial(survivors.by_any_sign, self._node_dir))
-        orphan.processes = found.get(key, [])
+        known = [process for process in orphan.processes if process.is_alive()]
+        orphan.processes = list(dict.fromkeys([*known, *found.get(key, [])]))
         for process in orphan.processes if ends else ():
             process.signal(signal.SIGKILL)
         if not orphan.processes:

@@ -127,9 +127,10 @@ class Registry:
         """Return the attempts that have processes here, but are over or unknown."""
         running = await on_daemon_thread(partial(survivors.by_any_sign, self._node_dir))
         accounted = {key for key, attempt in self._attempts.items() if key != launching and not attempt.is_over}
-        self._unaccounted = frozenset(running.keys() - accounted)
+        # An orphan that sleeps in the kernel may not be found again.
+        self._unaccounted = frozenset(running.keys() | self._orphans.alive()) - accounted
         known = self._attempts.keys() - {launching}  # their end is recorded, so they are no orphans
-        await self._orphans.take({key: running[key] for key in self._unaccounted - known})
+        await self._orphans.take({key: running[key] for key in running.keys() - accounted - known})
         return self._unaccounted
 
     def _changed(self, status: agent_pb2.AttemptStatus) -> None:

@@ -1,6 +1,7 @@
 """Finds a job's processes that have no supervisor any more, by what only they can have (see `attempt_ownership`).
 
-A process's identity is taken before its proof is read, so a pid that is reused in between is never signalled.
+A process's identity is taken before its proof is read, so a pid that is reused in between is never signalled. Locks are
+looked for first, because open files can be read even of a process in uninterruptible sleep; its environment cannot.
 """
 
 import os
@@ -26,7 +27,6 @@ def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
     Call it only when the attempt's supervisor is dead and no other attempt of the job can be starting.
     """
     known, candidates = AttemptOwnership(node_dir), _own_processes()
-    # Open files can be read even of a process in uninterruptible sleep; its environment cannot.
     holders = look_into(candidates, partial(_holds, known, key[0]), asleep_too=True)
     rest = [process for process in candidates if process not in holders]
     found = [*holders, *look_into(rest, partial(_is_of, known, key))]
@@ -35,8 +35,11 @@ def of_attempt(node_dir: Path, key: AttemptKey) -> list[Identity]:
 
 def by_any_sign(node_dir: Path) -> dict[AttemptKey, list[Identity]]:
     """Return all processes that agents of this node launched, with their supervisors, by attempt. Blocks."""
+    known, candidates = AttemptOwnership(node_dir), _own_processes()
+    found = look_into(candidates, known.by_lock, asleep_too=True)
+    found |= look_into([process for process in candidates if process not in found], known.by_socket)
     attempts: dict[AttemptKey, list[Identity]] = {}
-    for process, key in look_into(_own_processes(), AttemptOwnership(node_dir).by_any_sign).items():
+    for process, key in found.items():
         attempts.setdefault(key, []).append(process)
     return attempts
 

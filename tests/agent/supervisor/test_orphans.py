@@ -1,14 +1,20 @@
 """What is left of attempts when everything that the agent knew of them is gone."""
 
+import os
 import shutil
 import signal
+from contextlib import ExitStack, contextmanager
 
+import psutil
 import pytest
-from ebbtide_agent.attempts import orphans
+from ebbtide_agent.attempts import orphans, survivors
 
 from tests.agent.supervisor.node import EXITED, FREED, REFUSED, RUNNING, gpus, python
 from tests.agent.supervisor.test_adoption import DAEMON
-from tests.agent.supervisor.test_unkillable import fail_once
+from tests.agent.supervisor.test_unkillable import fail_once, sleeps_in_kernel
+from tests.attacks.hung import hung
+from tests.attacks.test_hung import ASLEEP
+from tests.e2e.cluster import wait_for
 
 SLEEP = python("print('up', flush=True); import time; time.sleep(600)")
 
@@ -79,3 +85,80 @@ async def test_its_end_is_seen_though_once_no_thread_could_be_started_to_look(ag
             process.signal(signal.SIGKILL)
         assert (await node.end()).lost
         assert raised
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Every look at all processes, as it returns."""
+    made, look = [], survivors.by_any_sign
+
+    def noted(node_dir):
+        made.append(look(node_dir))
+        return made[-1]
+
+    monkeypatch.setattr(survivors, "by_any_sign", noted)
+    return made
+
+
+@contextmanager
+def unkillable(disk):
+    """Where whoever opens a file cannot be killed, until the block ends or what is yielded is closed."""
+    place = disk / "hung"
+    place.mkdir()
+    with ExitStack() as stack:
+        stack.enter_context(hung(place, deeply=True))
+        yield stack
+
+
+def waits(process):
+    return psutil.Process(process.pid).status() in ASLEEP
+
+
+OPENS = "import sys; print('up', flush=True); open(sys.argv[1])"
+# Once it is asked to leave, it has nothing open by which it could be found.
+OPENS_LATER = """
+import os, signal, sys, time
+def leave(*_):
+    os.closerange(3, 100)
+    open(sys.argv[1])
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.fuse
+async def test_one_that_no_kill_ends_is_found_and_no_other_attempt_of_its_job_starts(agent, disk):
+    with unkillable(disk) as held:
+        [job] = await lose_everything(agent, python(OPENS, str(disk / "hung" / "file")))
+        psutil.Process(job.pid).parent().kill()  # its supervisor would be found
+        wait_for("it waits", lambda: waits(job))
+        job.signal(signal.SIGTERM)
+        wait_for("no signal reaches it", lambda: sleeps_in_kernel(job))
+        async with agent() as node:
+            assert (node.status().phase, node.status().orphan) == (RUNNING, True)
+            status = await node.run(SLEEP, attempt=2)
+            assert (status.phase, status.refusal) == (REFUSED, "node still runs attempt 1")
+            held.close()
+            assert (await node.end()).lost
+
+
+@pytest.mark.fuse
+async def test_one_that_no_kill_ends_and_that_no_look_finds_again_is_not_over(agent, disk, looks):
+    with unkillable(disk) as held:
+        [job] = await lose_everything(agent, python(OPENS_LATER, str(disk / "hung" / "file")))
+        async with agent() as node:
+            await node.attempts.stop("1", 1, 600.0)
+            await node.until(lambda: len(os.listdir(f"/proc/{job.pid}/fd")) == 3 and waits(job))
+            await node.attempts.stop("1", 1, 0.0)
+            await node.until(lambda: sleeps_in_kernel(job))
+            looks.clear()
+            await node.until(lambda: len(looks) > 1)
+            assert not any(job in found for look in looks for found in look.values())
+            assert (job.is_alive(), node.status().phase) == (True, RUNNING)
+            status = await node.run(SLEEP, attempt=2)
+            assert (status.phase, status.refusal) == (REFUSED, "node still runs attempt 1")
+            held.close()
+            assert (await node.end()).lost
+            assert not job.is_alive()
