@@ -1,5 +1,6 @@
 """One attempt from its launch to its end, with nobody interfering."""
 
+import asyncio
 import json
 import os
 import stat
@@ -8,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from ebbtide_agent.attempts import launching
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
-from ebbtide_protos.v1 import agent_pb2
+from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, Node, order, python
 
@@ -70,6 +72,29 @@ async def test_the_same_order_twice_starts_one_process(agent):
         assert node.changes[-1] == first
         assert node.log() == "started\n"
         assert [process.pid for process in node.jobs()] == [first.pid]
+
+
+async def test_while_the_paths_that_it_requires_are_looked_for_an_attempt_counts_as_here(agent, monkeypatch):
+    """A master that does not find it among the node's attempts would take it for over, and it would start after all."""
+    looking, found = asyncio.Event(), asyncio.Event()
+
+    async def look(*_):
+        looking.set()
+        await found.wait()
+        return ""
+
+    monkeypatch.setattr(launching, "missing", look)
+    async with agent() as node:
+        needs = job_pb2.Needs(require_paths=["/data"])
+        ordered = asyncio.create_task(node.launch(python("pass"), needs=needs))
+        await looking.wait()
+        assert [(status.job_id, status.attempt, status.phase) for status in node.attempts.statuses()] == [
+            ("1", 1, LAUNCHING)
+        ]
+        found.set()
+        await ordered
+        assert len(node.attempts.statuses()) == 1
+        assert (await node.end()).phase == EXITED
 
 
 async def test_a_finished_attempt_is_not_started_again(agent):
