@@ -18,7 +18,7 @@ from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
-from ebbtide_agent.contract.attempt_dir import AttemptKey, attempts_dir, lock_path
+from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_agent.mps.sharing import GpuSharing
@@ -80,8 +80,7 @@ class Attempts:
 
     async def start(self) -> None:
         """Get ready to launch, and adopt every attempt that is on disk. Raises OSError or TimeoutError."""
-        attempts_dir(self._places.node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock_path(self._places.node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
+        self._places.make()
         await self._spawner.start()
         await self._sharing.start(self._registry.fail)
         await self._registry.adopt_all()
@@ -100,6 +99,14 @@ class Attempts:
         await self._sharing.close()
         await self._standbys.close()
         await self._spawner.close()
+
+    def leave_cluster(self) -> None:
+        """Set aside what jobs of the node's cluster have left, because another cluster's jobs have the same ids.
+
+        None of its attempts may be here any more. Raises OSError.
+        """
+        aside = self._places.set_aside()
+        log.warning("event=cluster-left cluster=%s files=%s", self._places.cluster_id, aside)
 
     def join(self, cluster_id: str) -> None:
         """Keep the checkpoints of jobs that are launched from now on under this cluster's id."""

@@ -1,9 +1,14 @@
 """Knows the directories in which a node keeps the files of its attempts and their jobs."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, lock_path
+
+_OF_JOBS: Final = ("attempts", "locks", "workdirs", "unsealed")
+"""What is in the node's directory by the ids of jobs, which another cluster gives to other jobs."""
 
 
 @dataclass(slots=True)
@@ -18,6 +23,20 @@ class NodeDirectories:
         # Processes are recognised by these paths, so each must have one spelling only.
         self.node_dir = self.node_dir.resolve()
         self.checkpoint_root = self.checkpoint_root.resolve()
+
+    def make(self) -> None:
+        """Make the directories that no attempt makes. Raises OSError."""
+        attempts_dir(self.node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock_path(self.node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
+
+    def set_aside(self) -> Path:
+        """Move what jobs have left to a new directory, which is returned. Raises OSError, and may be repeated then."""
+        aside = Path(tempfile.mkdtemp(prefix=f"left-{self.cluster_id}-", dir=self.node_dir))
+        for folder in (self.node_dir / name for name in _OF_JOBS):
+            if folder.is_dir():
+                folder.rename(aside / folder.name)
+        self.make()
+        return aside
 
     def attempt(self, job_id: str, attempt: int) -> AttemptDir:
         """Return the attempt's directory, whether it exists or not."""

@@ -194,6 +194,9 @@ class MasterLink:
             raise WelcomeRefused(refusal)
         before = self._membership
         admitted = before.admit(welcome, has_attempts=bool(self._attempts.statuses()))
+        if before.cluster_id and admitted.cluster_id != before.cluster_id:
+            # Before the new cluster is stored, so that an agent that is killed in between does it again.
+            self._attempts.leave_cluster()
         if admitted != before:
             membership.store(self._cluster_file, admitted)
         if admitted.cluster_id != before.cluster_id:

@@ -1,6 +1,7 @@
 """Both ends of a link: a real gRPC server that plays the master, and attempts that only take notes."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -22,8 +23,10 @@ DEADLINE_S = 30
 class Attempts:
     """The face of the agent's attempts: says what the test sets, notes what it is asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_file: Path) -> None:
+        self.cluster_file = cluster_file
         self.cluster_id = ""
+        self.left: list[str] = []  # the cluster on disk at each time that one was left
         self.present: dict[tuple[str, int], agent_pb2.AttemptStatus] = {}
         self.orders: list[tuple[object, ...]] = []
         self.renewals: list[float] = []
@@ -42,6 +45,9 @@ class Attempts:
 
     def pids(self):
         return {}
+
+    def leave_cluster(self):
+        self.left.append(json.loads(self.cluster_file.read_text())["cluster_id"])
 
     def join(self, cluster_id):
         self.cluster_id = cluster_id
@@ -158,7 +164,7 @@ class World:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.attempts = Attempts()
+        self.attempts = Attempts(home / "cluster.json")
         self.gpus = Gpus()
         self.master = Master(home)
         self.other_master = Master(home / "other")

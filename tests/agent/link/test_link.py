@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu
@@ -245,8 +246,36 @@ async def test_a_master_of_another_cluster_is_joined_once_nothing_is_left_of_the
         await stranger.welcome(cluster_id="c2", epoch=1)
         await stranger.send(**launch("1"))
         await here.ordered(("launch", "1", 1))
-        assert here.attempts.cluster_id == "c2"
+        assert (here.attempts.left, here.attempts.cluster_id) == (["c1"], "c2")
         assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": "c2", "epoch": 1}
+
+
+async def test_a_cluster_is_left_before_another_one_is_joined_so_that_none_is_joined_with_what_it_left(world):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(cluster_id="c1", epoch=5)
+        await conversation.receive("heartbeat")
+        here.attempts.leave_cluster = Mock(side_effect=[OSError("the disk is full"), None])
+        await here.master.stop()
+        await here.master.start()
+        await (await here.master.attached()).welcome(cluster_id="c2", epoch=1)
+        again = await here.master.attached()
+        assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": "c1", "epoch": 5}
+        await again.welcome(cluster_id="c2", epoch=1)
+        await again.send(**launch("1"))
+        await here.ordered(("launch", "1", 1))
+        assert here.attempts.leave_cluster.call_count == 2
+
+
+async def test_the_cluster_that_a_node_is_of_is_not_left(world):
+    async with world() as here:
+        for epoch in (1, 2):
+            conversation = await here.master.attached()
+            await conversation.welcome(cluster_id="c1", epoch=epoch)
+            await conversation.receive("heartbeat")
+            await here.master.stop()
+            await here.master.start()
+        assert here.attempts.left == []
 
 
 async def test_what_an_older_master_ordered_is_not_carried_out_under_a_newer_one(world):

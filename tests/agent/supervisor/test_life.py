@@ -288,6 +288,34 @@ async def test_a_forgotten_attempt_is_not_started_again(agent):
         assert node.log() == "once\n"
 
 
+async def test_a_job_of_another_cluster_finds_nothing_of_the_one_that_had_its_id_before(agent):
+    async with agent() as node:
+        await node.run(python("print('of the first')"))
+        await node.attempts.forget("1", 1)
+        for folder in ("workdirs/1", "unsealed"):
+            (node.dir / folder).mkdir(parents=True)
+        node.attempts.leave_cluster()
+        assert not any((node.dir / folder).exists() for folder in ("workdirs", "unsealed"))
+        node.attempts.join("c2")
+        assert (await node.run(python("print('of the second')"))).phase == EXITED
+        assert node.log() == "of the second\n"
+        [aside] = node.dir.glob("left-c1-*")
+        assert sorted(os.listdir(aside)) == ["attempts", "locks", "unsealed", "workdirs"]
+        assert (aside / "attempts" / "1.1" / "output.log").read_text() == "of the first\n"
+
+
+async def test_what_another_cluster_left_is_set_aside_though_an_agent_was_killed_in_the_middle_of_that(agent):
+    async with agent() as node:
+        await node.run(python("print('of the first')"))
+        await node.attempts.forget("1", 1)
+        (node.dir / "left-c1-x").mkdir()
+        (node.dir / "attempts").rename(node.dir / "left-c1-x" / "attempts")
+    async with agent() as node:
+        node.attempts.leave_cluster()
+        node.attempts.join("c2")
+        assert (await node.run(python("print('of the second')"))).phase == EXITED
+
+
 async def test_everything_works_below_a_directory_too_deep_for_a_socket():
     with tempfile.TemporaryDirectory(prefix="ebb-") as top:
         disk = Path(top, *(["d" * 40] * 4))

@@ -105,6 +105,9 @@ class Machine:
 
     # --- orders, as AttemptControl has them ---
 
+    def leave_cluster(self) -> None:
+        """The machine keeps nothing by the cluster that it is of."""
+
     def join(self, cluster_id: str) -> None:
         """The machine may be of any cluster."""
 
