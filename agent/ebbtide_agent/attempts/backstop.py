@@ -106,9 +106,7 @@ class Backstop:
         while True:
             try:
                 return await self._enforce()
-            except (
-                Exception
-            ):  # such as that there can be no thread or descriptor; an attempt that hangs ends all the same
+            except Exception:  # such as that there can be no thread; an attempt that hangs ends all the same
                 log.exception("event=backstop-failed job=%s attempt=%d", self._attempt.job_id, self._attempt.attempt)
             await asyncio.sleep(_LOOK_S)
 

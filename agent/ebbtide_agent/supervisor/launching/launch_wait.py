@@ -122,8 +122,10 @@ class LaunchWait:
         return self._leased_at
 
     def received(self) -> list[tuple[socket.socket, bytes]]:
-        """Return the connections with all that each has received; the first one's is preceded by a stop order with the
-        grace period that is left, if any."""
+        """Return the connections with all that each has received.
+
+        What the first one has received follows a stop order with the grace period that is left, if there is one.
+        """
         if self._end_by < math.inf:
             left_s = max(0.0, self._end_by - time.monotonic())
             stop = {"do": "stop", "grace_s": left_s, "fenced": self._fenced}
