@@ -1,9 +1,13 @@
 """Reads small JSON files, and writes them so that a crash leaves either the old or the new file whole."""
 
+import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The numbers of the errors with which a write fails while there is no room for it."""
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from ebbtide_protos.v1 import agent_pb2
 
@@ -76,7 +77,7 @@ class Attempts:
         self.holders = Holders(places, self._registry, self._orphans)
         self.access = AttemptAccess(places, self._registry, self._snapshots)
         self._launches = set[AttemptKey]()  # whose order is being carried out
-        self._collecting: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[NoReturn] | None = None
 
     async def start(self) -> None:
         """Get ready to launch, and adopt every attempt that is on disk. Raises OSError or TimeoutError."""
@@ -85,14 +86,14 @@ class Attempts:
         await self._sharing.start(self._registry.fail)
         await self._registry.adopt_all()
         self._sharing.watch()
-        collecting = self._snapshots.collect(self._jobs_here, self._places.workdirs_of_accounts)
-        self._collecting = asyncio.create_task(collecting, name="what snapshots have left")
+        tidying = self._snapshots.tidy(self._jobs_here, lambda: self._places.workdirs_of_accounts)
+        self._tidying = asyncio.create_task(tidying, name="what snapshots have left")
 
     async def close(self) -> None:
         """Stop all parts; running attempts go on."""
-        if self._collecting is not None:
-            self._collecting.cancel()
-            await asyncio.gather(self._collecting, return_exceptions=True)
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
         await self._launching.close()
         await self._registry.close()
         await self._orphans.close()

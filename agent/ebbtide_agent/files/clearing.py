@@ -1,4 +1,4 @@
-"""Measure and remove trees that jobs have made, in a helper process, without following links.
+"""Measure, mark and remove trees that jobs have made, in a helper process, without following links.
 
 A tree may be of any depth and size, change meanwhile, and lie on a file system that does not answer.
 """
@@ -43,6 +43,15 @@ def remove(path: str) -> None:
             os.unlink(path)
     except FileNotFoundError:
         return
+
+
+def touch(path: str) -> bool:
+    """Return whether the path is there, and if so set its time to now. Raises OSError."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def old_in(folder: str, before: float) -> list[str]:

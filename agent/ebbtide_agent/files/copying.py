@@ -30,6 +30,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES, checkpoint_below
+from ebbtide_agent.jsonfile import DISK_FULL
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class Copy:
         try:
             await self._fill(name, path, draft)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in DISK_FULL:
                 with suppress(OSError):
                     await self._do(partial(trees.remove, draft), READ_S)
             raise

@@ -1,6 +1,7 @@
 """Fetch the working directories that jobs were submitted with, and give each job its copy on this node.
 
-    snapshots/<digest>.part       the part of the archive that has arrived; a later try goes on with it
+    snapshots/<digest>.part       the part of the archive that has arrived; a later try goes on with it, unless the
+                                  disk was full
     snapshots/<digest>/           the snapshot, unpacked when it was whole and verified; it is never changed
     workdirs/<job>/               the job's own copy: its working directory at every attempt on this node
 
@@ -24,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from ebbtide import trees
 from ebbtide_machine.threads import on_daemon_thread
@@ -32,11 +33,12 @@ from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import Account
 from ebbtide_agent.contract.job_dir import give, provide_private
-from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside
+from ebbtide_agent.files.clearing import ANSWER_S, clear, old_in, remove, set_aside, touch
 from ebbtide_agent.files.exchange import Exchange, Unanswered, Unreadable
 from ebbtide_agent.files.reading import WINDOW_BYTES
 from ebbtide_agent.helper.answer import NoAnswer
 from ebbtide_agent.helper.asking import ask
+from ebbtide_agent.jsonfile import DISK_FULL
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,9 @@ PATIENCE_S: Final = 30.0
 CACHED_S: Final = 24 * 3600.0
 """Seconds that an unpacked snapshot is kept after a job last began with it."""
 WORKDIR_S: Final = 30 * CACHED_S
-"""Seconds that a job's working directory is kept after its last attempt began: the user may want what is in it."""
+"""Seconds that a job's working directory is kept after an attempt last began or was in it: the user may want it."""
+PERIOD_S: Final = 3600.0
+"""Seconds from the end of one tidying to the next."""
 _PAUSE_S: Final = 0.25
 _GZIP: Final = 31
 _FICLONE: Final = 0x40049409  # linux/fs.h: share a file's blocks until they are changed
@@ -98,10 +102,22 @@ class SnapshotCache:
                 raise NotPlaced(str(error), gone=isinstance(error, Unreadable)) from error
         return place
 
+    async def tidy(self, in_use: Callable[[], Collection[str]], folder: Callable[[], Path]) -> NoReturn:
+        """Collect now and every `PERIOD_S` seconds, until cancelled.
+
+        The folder is asked for each time, because a node joins a cluster when it first attaches.
+        """
+        while True:
+            try:
+                await self.collect(in_use, folder())
+            except Exception:  # nothing that jobs have left may end the tidying
+                log.exception("event=not-tidied")
+            await asyncio.sleep(PERIOD_S)
+
     async def collect(self, in_use: Callable[[], Collection[str]], folder: Path) -> None:
         """Remove directories that no attempt has begun with for long, except those of the jobs that are `in_use`.
 
-        A directory that cannot be removed stays.
+        These are kept as if an attempt had begun with them now. A directory that cannot be removed stays.
         """
         for place, kept_s in ((self._cache, CACHED_S), (folder, WORKDIR_S), (self._workdirs, WORKDIR_S)):
             before = time.time() - kept_s
@@ -111,11 +127,13 @@ class SnapshotCache:
                     gone = None if wanted else await _asked(set_aside, place, name, before)
                 if gone:
                     await clear(Path(gone))
+                elif wanted:
+                    await _asked(touch, place / name)
 
     async def _is_there(self, path: Path) -> bool:
         """Return whether the directory is there, and if so mark it as used now."""
         async with self._setting_aside:
-            return await on_daemon_thread(partial(_touch, path))
+            return await on_daemon_thread(partial(touch, str(path)))
 
     async def _fetch(self, job_id: str, attempt: int, digest: str) -> None:
         tree, part = self._cache / digest, self._cache / f"{digest}.part"
@@ -123,7 +141,12 @@ class SnapshotCache:
         if await self._is_there(tree):
             return
         started = time.monotonic()
-        await self._fetch_windows(job_id, attempt, digest, part)
+        try:
+            await self._fetch_windows(job_id, attempt, digest, part)
+        except OSError as error:
+            if error.errno in DISK_FULL:  # the room that it took is given back; else a later try goes on with it
+                part.unlink(missing_ok=True)
+            raise
         try:
             await self._write_once(digest, tree, partial(_unpack, part, digest, tree))
         finally:
@@ -176,15 +199,6 @@ async def _asked(task: Callable[..., T], place: Path, *arguments: str | float) -
         log.warning("event=not-tidied path=%r reason=%r", str(place), answer.reason)
         return None
     return answer
-
-
-def _touch(path: Path) -> bool:
-    """Return whether the path is there, and if so set its time to now."""
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _unpack(part: Path, digest: str, tree: Path) -> None:

@@ -1,7 +1,6 @@
 """Run one attempt from its order to its recorded end, in a process of its own."""
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from ebbtide_agent.contract.attempt_dir import AttemptDir, lock_path
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.helper import forking
 from ebbtide_agent.helper.worker import Worker
+from ebbtide_agent.jsonfile import DISK_FULL
 from ebbtide_agent.processes import cgroup, linux, process_tree, procfs
 from ebbtide_agent.processes.cgroup import ControlGroup
 from ebbtide_agent.supervisor import lease, limits, lock
@@ -43,7 +43,6 @@ from ebbtide_agent.supervisor.watch import Watch
 _DISK_FULL_S = 1.0
 # Seconds between looks whether killed processes are gone.
 _LOOK_S = 0.005
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def supervise(channel: socket.socket) -> None:
@@ -248,7 +247,7 @@ def _record(place: AttemptDir, status: Status) -> None:
         except FileNotFoundError:
             return  # the directory was removed; a connected agent is told all the same
         except OSError as error:
-            if error.errno not in _DISK_FULL:
+            if error.errno not in DISK_FULL:
                 raise
             time.sleep(_DISK_FULL_S)
         else:

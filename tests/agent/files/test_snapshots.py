@@ -123,7 +123,7 @@ async def test_a_launch_that_is_cancelled_while_it_writes_does_not_disturb_the_n
     begin = snapshots.on_daemon_thread
 
     def noted(call):
-        if getattr(call, "func", None) is not snapshots._touch:
+        if getattr(call, "func", None) is not snapshots.touch:
             begun.append(call)
         return begin(call)
 
@@ -196,16 +196,67 @@ async def test_nothing_is_written_through_a_link(tmp_path):
     assert not list(outside.iterdir())
 
 
+def age(path, seconds):
+    """As if that had been made so long ago, and a little longer."""
+    then = time.time() - seconds - 60
+    os.utime(path, (then, then))
+
+
 async def test_what_nobody_needs_goes_in_time(here, tmp_path):
-    now = time.time()
     await here.place("1", 1, DIGEST)
-    for path, age in ((tmp_path / "snapshots" / DIGEST, CACHED_S), (tmp_path / "workdirs" / "1", WORKDIR_S)):
-        os.utime(path, (now - age - 60, now - age - 60))
+    age(tmp_path / "snapshots" / DIGEST, CACHED_S)
+    age(tmp_path / "workdirs" / "1", WORKDIR_S)
     await here.collect(lambda: {"1"}, tmp_path / "of accounts")
     assert not list(tmp_path.glob("snapshots/*"))
-    assert list(tmp_path.glob("workdirs/*"))
+    await here.collect(set, tmp_path / "of accounts")
+    assert list(tmp_path.glob("workdirs/*"))  # an attempt was in it just now
+    age(tmp_path / "workdirs" / "1", WORKDIR_S)
     await here.collect(set, tmp_path / "of accounts")
     assert not list(tmp_path.glob("workdirs/*"))
+
+
+async def test_it_goes_while_the_agent_runs_too_whatever_fails_meanwhile(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshots, "PERIOD_S", 0.01)
+    await here.place("1", 1, DIGEST)
+    looks = []
+
+    def folder():
+        looks.append(tmp_path / "of accounts")
+        if len(looks) == 1:
+            raise OSError("there is no such cluster")
+        return looks[-1]
+
+    tidying = asyncio.create_task(here.tidy(set, folder))
+    await until(lambda: len(looks) > 2)
+    old = (tmp_path / "snapshots" / DIGEST, tmp_path / "workdirs" / "1")
+    assert all(path.exists() for path in old)
+    for path in old:
+        age(path, WORKDIR_S)
+    await until(lambda: not any(path.exists() for path in old))
+    tidying.cancel()
+
+
+async def test_a_fetch_that_finds_no_room_leaves_the_room_that_it_took(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshots, "PATIENCE_S", 0.0)
+    here.master.away_at = 80
+    with pytest.raises(NotPlaced):
+        await here.place("1", 1, DIGEST)
+    assert [path.suffix for path in tmp_path.glob("snapshots/*")] == [".part"]
+    here.master.away_at = None
+    begin = os.open
+
+    def without_room(path, *how, **more):
+        descriptor = begin(path, *how, **more)
+        if str(path).endswith(".part"):
+            full = begin("/dev/full", os.O_WRONLY)
+            os.dup2(full, descriptor, inheritable=False)
+            os.close(full)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", without_room)
+    with pytest.raises(NotPlaced, match="No space left on device"):
+        await here.place("1", 1, DIGEST)
+    assert list(tmp_path.glob("snapshots/*")) == []
 
 
 def launch(attempt=1, **spec):
