@@ -21,11 +21,12 @@ from ebbtide_protos.version import VERSION
 from ebbtide_agent.channels.table import ChannelTable
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.gpu_use.telemetry import GpusChanged, Telemetry
+from ebbtide_agent.jsonfile import DISK_FULL
 from ebbtide_agent.link import membership
 from ebbtide_agent.link.credentials import NoProof, Proof
 from ebbtide_agent.link.deltas import Deltas
 from ebbtide_agent.link.endpoint import Endpoint, NoMaster
-from ebbtide_agent.link.membership import WelcomeRefused
+from ebbtide_agent.link.membership import Membership, WelcomeRefused
 from ebbtide_agent.link.orders import Orders
 from ebbtide_agent.link.outbox import Outbox
 from ebbtide_agent.link.stream import AttachCall, AttemptControl, AttemptFiles, MasterStream
@@ -45,6 +46,8 @@ _LONGEST_REFUSED_PAUSE_S = 10.0
 
 # A stream that lived this long resets the pauses.
 _STEADY_S = 1.0
+# Pause between tries to store the membership on a full disk.
+_STORE_AGAIN_S = 10.0
 
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -108,7 +111,7 @@ class MasterLink:
         self._shown = shown
         self._telemetry = telemetry
         self._cluster_file = cluster_file
-        self._membership = membership.load(cluster_file)
+        self._membership = self._stored = membership.load(cluster_file)
         self._orders = Orders()
         self._exchange = exchange or Exchange()
         self._proof = proof or NoProof()
@@ -177,19 +180,27 @@ class MasterLink:
         self._trouble = ""
         began = time.monotonic()
         keeping = asyncio.create_task(self._proof.keep(channel, endpoint), name="certificate")
+        storing = asyncio.create_task(self._store_later(), name="newest epoch")
         try:
             parts = (self._attempts, self._shown, self._telemetry, self._orders, self._exchange, self._channels)
             stream = MasterStream(call, self._membership, outbox, *parts)
             await stream.run(welcome.heartbeat_s, Deltas() if welcome.deltas else None)
         finally:
             keeping.cancel()
+            storing.cancel()
             # A master that ends each stream at once must not be tried ten times a second.
             if time.monotonic() - began > _STEADY_S:
                 self._away.reset()
                 self._refused.reset()
 
     def _admit(self, welcome: agent_pb2.Welcome) -> None:
-        """Obey this master from now on, and no older one. Raises WelcomeRefused, OSError."""
+        """Obey this master from now on, and no older one. Raises WelcomeRefused, OSError.
+
+        A newer epoch is obeyed also while the disk is too full to store it, because the job that fills the disk could
+        not be stopped otherwise. Only this process refuses the older master then: an agent that starts before there is
+        room would obey it again, as one would that had not been here for the newer one. Another cluster is not joined
+        before that is stored: no attempt of it may be here while the disk says that the node is of the old one.
+        """
         if refusal := protocol.refuse(welcome.protocol, "master"):
             raise WelcomeRefused(refusal)
         before = self._membership
@@ -197,12 +208,34 @@ class MasterLink:
         if before.cluster_id and admitted.cluster_id != before.cluster_id:
             # Before the new cluster is stored, so that an agent that is killed in between does it again.
             self._attempts.leave_cluster()
-        if admitted != before:
-            membership.store(self._cluster_file, admitted)
+        try:
+            self._store(admitted)
+        except OSError as error:
+            if error.errno not in DISK_FULL or admitted.cluster_id != before.cluster_id:
+                raise
         if admitted.cluster_id != before.cluster_id:
             log.warning("event=cluster-joined cluster=%s before=%s", admitted.cluster_id, before.cluster_id or "none")
         self._membership = self._orders.master = admitted
         self._attempts.join(admitted.cluster_id)
+
+    def _store(self, admitted: Membership) -> None:
+        """Store the membership, unless it is stored already; log what goes wrong. Raises OSError."""
+        if admitted == self._stored:
+            return
+        try:
+            membership.store(self._cluster_file, admitted)
+        except OSError as error:
+            what = admitted.cluster_id, admitted.epoch
+            log.error("event=membership-not-stored cluster=%s epoch=%d reason=%r", *what, str(error))
+            raise
+        self._stored = admitted
+
+    async def _store_later(self) -> None:
+        """Store the newest epoch once there is room for it."""
+        while self._stored != self._membership:
+            await asyncio.sleep(_STORE_AGAIN_S)
+            with suppress(OSError):
+                self._store(self._membership)
 
     def _hello(self, gpus: list[agent_pb2.GpuInfo], address: str) -> agent_pb2.Hello:
         return agent_pb2.Hello(

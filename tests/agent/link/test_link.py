@@ -1,16 +1,32 @@
 """The agent and its master over a real stream."""
 
 import asyncio
+import errno
 import json
+import os
 import time
 from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu
-from ebbtide_agent.link import stream
+from ebbtide_agent.link import link, membership, stream
 from ebbtide_protos.v1 import agent_pb2
 from grpc._cython import cygrpc
+
+
+class Disk:
+    """The disk of the agent's home, which takes nothing while it has an `error`."""
+
+    def __init__(self, monkeypatch, error):
+        self.error = error
+        self._store = membership.store
+        monkeypatch.setattr(membership, "store", self.store)
+
+    def store(self, path, member):
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        self._store(path, member)
 
 
 def launch(job_id, attempt=1):
@@ -198,6 +214,65 @@ async def test_the_cluster_and_its_highest_epoch_survive_the_agent(world):
         here.start_agent()
         hello = await (await here.master.attached()).welcome(epoch=7)
         assert hello.cluster_id == "c1"
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_restarted_master_is_obeyed_while_the_disk_is_full_and_no_older_one(world, monkeypatch, caplog, full):
+    monkeypatch.setattr(link, "_STORE_AGAIN_S", 0.01)
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(epoch=5)
+        await conversation.receive("heartbeat")
+        disk = Disk(monkeypatch, full)
+        await here.master.stop()
+        await here.master.start()
+        newer = await here.master.attached()
+        await newer.welcome(epoch=6)
+        await newer.send(**stop("17"))
+        await here.ordered(("stop", "17", 1, 30.0))
+        newer.ended.set()
+        stale = await here.master.attached()
+        await stale.welcome(epoch=5)
+        with suppress(cygrpc.ExecuteBatchError):  # it may have hung up by now
+            await stale.send(**stop("of an older master"))
+        again = await here.master.attached()
+        await again.welcome(epoch=6)
+        await again.send(**stop("18"))
+        await here.ordered(("stop", "17", 1, 30.0), ("stop", "18", 1, 30.0))
+        assert json.loads((here.home / "cluster.json").read_text())["epoch"] == 5
+        assert f"event=membership-not-stored cluster=c1 epoch=6 reason='[Errno {full}]" in caplog.text
+        disk.error = None
+        async with asyncio.timeout(30):
+            while json.loads((here.home / "cluster.json").read_text())["epoch"] == 5:
+                await asyncio.sleep(0.01)
+        assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": "c1", "epoch": 6}
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "error"),
+    [
+        pytest.param("c2", errno.ENOSPC, id="another cluster while the disk is full"),
+        pytest.param("c1", errno.EIO, id="a disk that fails"),
+    ],
+)
+async def test_what_may_not_be_forgotten_is_stored_before_a_master_is_obeyed(world, monkeypatch, cluster_id, error):
+    async with world() as here:
+        conversation = await here.master.attached()
+        await conversation.welcome(epoch=5)
+        await conversation.receive("heartbeat")
+        disk = Disk(monkeypatch, error)
+        await here.master.stop()
+        await here.master.start()
+        newer = await here.master.attached()
+        await newer.welcome(cluster_id=cluster_id, epoch=6)
+        with suppress(cygrpc.ExecuteBatchError):  # it may have hung up by now
+            await newer.send(**stop("17"))
+        again = await here.master.attached()
+        disk.error = None
+        await again.welcome(cluster_id=cluster_id, epoch=6)
+        await again.send(**stop("18"))
+        await here.ordered(("stop", "18", 1, 30.0))
+        assert json.loads((here.home / "cluster.json").read_text()) == {"cluster_id": cluster_id, "epoch": 6}
 
 
 async def test_a_master_with_a_lower_epoch_gives_no_orders(world):
