@@ -120,7 +120,7 @@ class Telemetry:
         held = set(self._held())
         readings = await self._reader.read_all()
         # An attempt that held a GPU before, or holds it now, may have used it during the reading.
-        self._idle.learn(readings, held.union(self._held()))
+        self._idle.learn(readings, held.union(self._held()), asyncio.get_running_loop().time())
         return readings, await self._attribution.owners(listed_pids(readings))
 
     def _seen(self, reading: GpuReading) -> GpuReading:

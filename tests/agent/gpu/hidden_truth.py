@@ -187,7 +187,7 @@ class Node:
         here = [process for process in self.processes.values() if uuid in process.gpus]
         used = device.idle_bytes + sum(p.gpus[uuid] for p in here) + sum(leak.bytes for leak in device.leaks)
         if device.mode == "no figures":
-            device.blind |= bool(device.leaks)
+            device.blind |= any(leak.owner is not None for leak in device.leaks)
             return GpuReading(uuid, None, TOTAL, processes=self._listed(device, here, hidden=True))
         if device.mode == "no processes":
             return GpuReading(uuid, used, TOTAL, processes=None)

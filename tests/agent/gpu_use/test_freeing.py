@@ -64,7 +64,8 @@ class Bench:
         self.attribution = Attribution(self.attempts.pids)
         self.idle = IdleMemory()
         shown = (idle_bytes or {}).items()
-        self.idle.learn({uuid: GpuReading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}, held=())
+        readings = {uuid: GpuReading(uuid, mem_used_bytes=used, processes=()) for uuid, used in shown}
+        self.idle.learn(readings, held=(), now=0.0)
         self.freeing = Freeing(self.attempts.is_over, self.reader, self.attribution, self.idle, patience_s)
 
     def exited(self, key=JOB) -> Release:

@@ -25,6 +25,7 @@ from ebbtide_protos.v1.job_pb2 import GpuAllocation, Share
 from tests.agent.gpu.hidden_truth import GIB, NEVER, UUIDS, AttemptKey, FastLoop, Node, instead_of_a_thread
 
 HEARTBEAT_S = 2.0
+RELEASES_S = (0.0, 0.0, 0.0, 0.3, 3.0, 15.0, NEVER)
 MODES = ("well", "well", "well", "fails", "lost", "no figures", "no processes")
 
 
@@ -107,7 +108,7 @@ class Cluster:
         self.attempts[attempt.key] = attempt
         for _ in range(rng.randint(1, 3)):
             held = {uuid: rng.randint(GIB, 5 * GIB) for uuid in gpus}
-            self.node.start(attempt.key, held, release_s=rng.choice((0.0, 0.0, 0.0, 0.3, 3.0, 15.0, NEVER)))
+            self.node.start(attempt.key, held, release_s=rng.choice(RELEASES_S))
 
 
 class Story:
@@ -135,7 +136,7 @@ class Story:
 
     def acts(self):
         return {
-            self.place: 10, self.exit: 10, self.foreign_comes: 2, self.foreign_goes: 2, self.escape: 3, self.hang: 2,
+            self.place: 6, self.exit: 10, self.foreign_comes: 4, self.foreign_goes: 4, self.escape: 3, self.hang: 2,
             self.driver: 3, self.restart: 1,
         }  # fmt: skip
 
@@ -190,8 +191,8 @@ class Story:
             self.release()
 
     async def foreign_comes(self):
-        held = {uuid: self.rng.randint(GIB, 4 * GIB) for uuid in self.rng.sample(UUIDS, self.rng.randint(1, 2))}
-        self.node.start(None, held)
+        held = {uuid: self.rng.randint(GIB, 10 * GIB) for uuid in self.rng.sample(UUIDS, self.rng.randint(1, 2))}
+        self.node.start(None, held, release_s=self.rng.choice(RELEASES_S))
 
     async def foreign_goes(self):
         foreign = [process for process in self.node.processes.values() if process.owner is None]
@@ -264,7 +265,7 @@ def tell(seed, steps, path, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_gpu_is_never_handed_on_dirty(seed, tmp_path, monkeypatch):
-    tell(seed, 60, tmp_path / "idle.json", monkeypatch)
+    tell(seed, 150, tmp_path / "idle.json", monkeypatch)
 
 
 @pytest.mark.slow
@@ -283,6 +284,6 @@ def test_the_stories_hand_over_gpus_and_leave_some_dirty(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Cluster, "mark_freed", counted)
     for seed in range(5):
-        handed_over += tell(seed, 60, tmp_path / f"{seed}.json", monkeypatch).handed_over
+        handed_over += tell(seed, 150, tmp_path / f"{seed}.json", monkeypatch).handed_over
     assert handed_over > 30
     assert len(quarantines) > 10
