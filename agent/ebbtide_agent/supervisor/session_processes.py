@@ -122,8 +122,9 @@ class SessionProcesses:
     def _start(self, connection: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         stdin, stdout, stderr = streams
         terminal, account = bool(request["terminal"]), self._entry.account
-        if terminal and account is not None:
-            os.fchown(stdin, account.uid, -1)
+        if account is not None:
+            for stream in streams:
+                os.fchown(stream, account.uid, -1)  # so that it may open /dev/stdin and the others anew
         program = Program(
             [str(argument) for argument in request["command"]],
             {**self._entry.environment, **request["env"]},

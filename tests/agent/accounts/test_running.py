@@ -81,6 +81,19 @@ async def test_it_may_open_its_own_input_anew(agent: MakeNode, somebody: Account
         assert (status.exit.exit_code, node.log()) == (0, "given\n")
 
 
+async def test_a_command_inside_it_may_open_its_own_streams_anew(agent: MakeNode, somebody: Account) -> None:
+    async with agent() as node:
+        launch = order(["/bin/sh", "-c", "echo up; sleep 60"])
+        launch.account = "nobody"
+        await node.attempts.launch(launch)
+        await node.running(line="up\n")
+        end = End(node)
+        channel = end.run("sh", "-c", "read word < /dev/stdin; echo $word > /dev/stdout; echo $word > /dev/stderr")
+        await end.feed(channel, b"given\n")
+        await end.end(channel)
+        assert (end.out(channel), end.errors(channel)) == (b"given\n", b"given\n")
+
+
 async def test_it_may_read_the_sdk_that_it_is_offered(agent: MakeNode, somebody: Account) -> None:
     """In a Python in which nothing of ours is installed: without site-packages."""
     async with agent() as node:
