@@ -28,6 +28,28 @@ async def test_what_fails_on_the_way_to_a_launch_is_no_fault_of_the_checkpoint(
         assert node.attempts.statuses() == []
 
 
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "Too many open files")],
+    ids=["threads", "descriptors"],
+)
+async def test_a_launch_for_which_nothing_can_be_asked_any_more_is_refused(
+    agent: MakeNode, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ebbtide_agent.helper.asking.on_daemon_thread", fails)
+    async with agent() as node:
+        launch = order(python("pass"))
+        launch.spec.needs.require_paths.append("/")
+        await node.attempts.launch(launch)
+        status = node.changes[-1]
+        assert (status.phase, str(error) in status.refusal) == (REFUSED, True), status
+        assert status.refusal_cause == agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+        assert node.attempts.statuses() == []
+
+
 async def test_a_launch_of_which_no_note_can_be_taken_is_refused(
     agent: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 _COPIES = 2
 
 
+class _NoPath(Exception):
+    """A path that the job requires is missing; the message says why."""
+
+
 class Launching:
     """Carries out orders to launch, and reports the outcome of each.
 
@@ -69,7 +73,7 @@ class Launching:
         self._network = network
         self._allowed = allowed
         self._copying = asyncio.Semaphore(_COPIES)
-        self._copies: dict[AttemptKey, asyncio.Task[None]] = {}  # of attempts that wait for files
+        self._preparing: dict[AttemptKey, asyncio.Task[None]] = {}  # of attempts that wait for what they need
 
     async def launch(self, order: agent_pb2.Launch) -> None:
         """Start the attempt. If it was started before, only report its status again."""
@@ -78,7 +82,7 @@ class Launching:
         if (status := self._orphans.status(key) if known is None else known.status) is not None:
             self._report(status)
             return
-        if key in self._copies:
+        if key in self._preparing:
             return
         try:
             intent = self._intent_of(order)
@@ -89,41 +93,35 @@ class Launching:
         if place.path.exists():
             self._launch_again(order, place)
             return
-        try:
-            uid = order.uid if order.HasField("uid") else None
-            account = await account_of(order.account, uid, self._allowed)
-        except NoAccount as error:
-            self._refuse(order, str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT)
-            return
-        intent = replace(intent, account=account)
-        if order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths, account)):
-            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NO_PATH)
-        elif order.move_checkpoint or order.spec.HasField("snapshot"):
-            # In a task of its own, because the next order may be to stop the attempt.
-            self._copies[key] = asyncio.create_task(self._launch_with_copy(order, place, intent), name=f"copy {key}")
-        else:
-            await self._launch_or_refuse(order, place, intent)
+        preparing = asyncio.create_task(self._prepare_and_launch(order, place, intent), name=f"launch of {key}")
+        self._preparing[key] = preparing
+        if not _waits_for_files(order):  # else the next order may be to stop the attempt
+            await asyncio.wait({preparing})
 
     async def cancel(self, key: AttemptKey) -> None:
-        """Refuse the attempt if it still waits for files."""
-        copy = self._copies.pop(key, None)
-        if copy is None:
-            return
-        copy.cancel()
-        await asyncio.gather(copy, return_exceptions=True)
-        order = agent_pb2.Launch(job_id=key[0], attempt=key[1])
-        self._refuse(order, "it was asked to stop before all that it needs was here")
+        """Refuse an attempt that is in no registry: it waits for what it needs, or its launch failed or never came.
+
+        No launch of it comes later: the master launches nothing that it has asked to stop, and orders keep their order.
+        """
+        preparing, reason = self._preparing.pop(key, None), "it was asked to stop, and has not begun here"
+        if preparing is not None:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+            reason = "it was asked to stop before all that it needs was here"
+        elif self._places.attempt(*key).path.exists():
+            return  # it was forgotten, or its directory is damaged: it may have run
+        self._refuse(agent_pb2.Launch(job_id=key[0], attempt=key[1]), reason)
 
     def waiting(self) -> frozenset[AttemptKey]:
-        """Return the attempts that wait for files."""
-        return frozenset(self._copies)
+        """Return the attempts that wait for what they need."""
+        return frozenset(self._preparing)
 
     async def close(self) -> None:
-        """Cancel the launches that wait for files."""
-        copies = list(self._copies.values())
-        for copy in copies:
-            copy.cancel()
-        await asyncio.gather(*copies, return_exceptions=True)
+        """Cancel the launches that wait for what they need."""
+        preparing = list(self._preparing.values())
+        for launch in preparing:
+            launch.cancel()
+        await asyncio.gather(*preparing, return_exceptions=True)
 
     def _intent_of(self, order: agent_pb2.Launch) -> Intent:
         assert self._places.cluster_id, "the cluster must be known before the first launch"
@@ -136,37 +134,47 @@ class Launching:
             network=self._network,
         )
 
-    async def _launch_with_copy(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
-        """Launch the attempt once its working directory and newest checkpoint are here; refuse it if they cannot be."""
+    async def _prepare_and_launch(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
+        """Launch the attempt once all that it needs is here; refuse it if that cannot be."""
         key = (order.job_id, order.attempt)
-        self._report(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=agent_pb2.ATTEMPT_PHASE_LAUNCHING))
         try:
-            if order.spec.HasField("snapshot"):
-                of_account = intent.account, self._places.workdirs_of_accounts
-                workdir = await self._snapshots.place(*key, order.spec.snapshot.digest, *of_account)
-                asked = ask(is_folder, order.spec.workdir, account=intent.account, within_s=ANSWER_S)
-                intent = in_workdir(intent, order.spec, workdir, has_own=await asked is True)
-            if order.move_checkpoint:
-                async with self._copying:
-                    name = await Copy(self._exchange, intent.job_dir, *key, intent.account).bring()
-                if not name and intent.needs_checkpoint:
-                    raise NotCopied("the node that had it has none that verifies")
-        except NotPlaced as error:
-            del self._copies[key]
-            cause = agent_pb2.REFUSAL_CAUSE_BAD_JOB if error.gone else agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
-            self._refuse(order, f"its snapshot is not here: {error}", cause)
-        except NotCopied as error:
-            del self._copies[key]
-            reason = f"its checkpoint could not be copied: {error}"
-            self._refuse(order, reason, agent_pb2.REFUSAL_CAUSE_NOT_MOVED)
+            intent = await self._prepared(order, intent)
+        except (NoAccount, _NoPath, NotPlaced, NotCopied) as error:
+            del self._preparing[key]
+            self._refuse(order, *_why_not(error))
         except Exception as error:  # every order is answered, even after, say, a hostile node's reply
-            log.exception("event=copy-failed job=%s attempt=%d", *key)
-            del self._copies[key]
+            log.exception("event=not-prepared job=%s attempt=%d", *key)
+            del self._preparing[key]
             self._refuse(order, f"what it needs could not be brought here: {_words(error)}")
         else:
             # No await between these two, so that the attempt is always either waiting or in the registry.
-            del self._copies[key]
+            del self._preparing[key]
             await self._launch_or_refuse(order, place, intent)
+
+    async def _prepared(self, order: agent_pb2.Launch, intent: Intent) -> Intent:
+        """Return the intent once its account, its working directory and its newest checkpoint are here.
+
+        Raises NoAccount, _NoPath, NotPlaced, NotCopied, or whatever fails on the way.
+        """
+        key = (order.job_id, order.attempt)
+        account = await account_of(order.account, order.uid if order.HasField("uid") else None, self._allowed)
+        intent = replace(intent, account=account)
+        if order.spec.needs.require_paths and (reason := await missing(order.spec.needs.require_paths, account)):
+            raise _NoPath(reason)
+        if _waits_for_files(order):
+            phase = agent_pb2.ATTEMPT_PHASE_LAUNCHING
+            self._report(agent_pb2.AttemptStatus(job_id=key[0], attempt=key[1], phase=phase))
+        if order.spec.HasField("snapshot"):
+            of_account = account, self._places.workdirs_of_accounts
+            workdir = await self._snapshots.place(*key, order.spec.snapshot.digest, *of_account)
+            asked = ask(is_folder, order.spec.workdir, account=account, within_s=ANSWER_S)
+            intent = in_workdir(intent, order.spec, workdir, has_own=await asked is True)
+        if order.move_checkpoint:
+            async with self._copying:
+                name = await Copy(self._exchange, intent.job_dir, *key, account).bring()
+            if not name and intent.needs_checkpoint:
+                raise NotCopied("the node that had it has none that verifies")
+        return intent
 
     async def _launch_or_refuse(self, order: agent_pb2.Launch, place: AttemptDir, intent: Intent) -> None:
         try:
@@ -221,6 +229,25 @@ class Launching:
         """Report a refusal that leaves nothing on disk."""
         log.error("event=launch-refused job=%s attempt=%d reason=%r", order.job_id, order.attempt, reason)
         self._report(refusal(order, reason, cause))
+
+
+def _waits_for_files(order: agent_pb2.Launch) -> bool:
+    """Return whether the attempt waits for files that other machines send, for as long as that takes."""
+    return order.move_checkpoint or order.spec.HasField("snapshot")
+
+
+def _why_not(error: NoAccount | _NoPath | NotPlaced | NotCopied) -> tuple[str, agent_pb2.RefusalCause.ValueType]:
+    """Return why the attempt is refused because of this error, in words and as a cause."""
+    match error:
+        case NoAccount():
+            return str(error), agent_pb2.REFUSAL_CAUSE_NO_ACCOUNT
+        case _NoPath():
+            return str(error), agent_pb2.REFUSAL_CAUSE_NO_PATH
+        case NotPlaced():
+            cause = agent_pb2.REFUSAL_CAUSE_BAD_JOB if error.gone else agent_pb2.REFUSAL_CAUSE_UNSPECIFIED
+            return f"its snapshot is not here: {error}", cause
+        case NotCopied():
+            return f"its checkpoint could not be copied: {error}", agent_pb2.REFUSAL_CAUSE_NOT_MOVED
 
 
 def _words(error: Exception) -> str:

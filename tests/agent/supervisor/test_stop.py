@@ -1,5 +1,6 @@
 """Stopping: whom the signal reaches, how long the grace period is, and what is recorded of it."""
 
+import asyncio
 import json
 import os
 import resource
@@ -14,7 +15,7 @@ from ebbtide_agent.attempts import backstop
 from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import job_pb2
 
-from tests.agent.supervisor.node import EXITED, python
+from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, order, python
 
 # How much later than at the end of its grace period a job may die: its supervisor has to be woken for it.
 TOLERANCE_S = 5.0
@@ -249,11 +250,39 @@ async def test_a_stop_that_comes_while_the_attempt_starts_is_honoured_once_it_ru
         assert status.exit.signal == signal.SIGTERM
 
 
-async def test_stopping_what_is_over_or_unknown_does_nothing(agent):
+async def test_stopping_what_is_over_or_forgotten_does_nothing(agent):
     async with agent() as node:
         ended = await node.run(python("pass"))
         assert await node.stop() == ended
+        await node.attempts.forget("1", 1)
+        told = list(node.changes)
+        await node.attempts.stop("1", 1, 1.0)
+        assert node.changes == told
+
+
+async def test_an_attempt_that_never_began_here_is_refused_when_it_is_asked_to_stop(agent):
+    async with agent() as node:
         await node.attempts.stop("99", 1, 1.0)
+        [status] = node.changes
+        assert (status.job_id, status.attempt, status.phase) == ("99", 1, REFUSED)
+        assert status.refusal == "it was asked to stop, and has not begun here"
+
+
+async def test_one_that_is_asked_to_stop_while_its_paths_are_looked_for_is_known_and_never_starts(agent, monkeypatch):
+    async def for_ever(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("ebbtide_agent.attempts.launching.missing", for_ever)
+    async with agent() as node:
+        launch = order(SLEEP)
+        launch.spec.needs.require_paths.append("/")
+        launching = asyncio.create_task(node.attempts.launch(launch))
+        await node.until(lambda: [status.phase for status in node.attempts.statuses()] == [LAUNCHING])
+        await node.attempts.stop("1", 1, 30.0)
+        await launching
+        assert (node.attempts.statuses(), node.place().path.exists()) == ([], False)
+        [status] = node.changes
+        assert status.refusal == "it was asked to stop before all that it needs was here"
 
 
 async def test_stops_that_race_with_exits_always_end_in_one_recorded_exit(agent):
