@@ -3,6 +3,7 @@
 Offsets count all that was printed, including what is not there any more.
 """
 
+import errno
 import os
 from dataclasses import dataclass
 
@@ -33,11 +34,12 @@ def _marker(count: int) -> bytes:
 
 
 def first_data(descriptor: int, offset: int) -> int:
-    """Return the first offset from here on with data in the file; this offset if there is no more data."""
+    """Return the first offset from here on with data in the file; the file's end if only a hole is left."""
+    size = os.fstat(descriptor).st_size  # before the look, because what is written meanwhile is data
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError:  # there is none
-        return offset
+    except OSError as error:
+        return max(offset, size) if error.errno == errno.ENXIO else offset
 
 
 def _first_hole(descriptor: int, offset: int) -> int:

@@ -88,6 +88,18 @@ def test_what_is_there_stands_where_it_was_printed(log):
     os.close(descriptor)
 
 
+def test_what_is_printed_behind_a_hole_at_the_end_is_read_from_there_on(log):
+    log.grow(BLOCK)
+    os.ftruncate(log._file, 10 * BLOCK)
+    text, end = log.read()
+    assert (end, text.count(b"bytes of output are not kept")) == (10 * BLOCK, 1)
+    os.write(log._file, b"more\n")
+    descriptor = os.open(log.path, os.O_RDONLY)
+    assert read_window(descriptor, end, MIB).data == b"more\n"
+    assert read_window(descriptor, end + BLOCK, MIB).data == b""
+    os.close(descriptor)
+
+
 def test_a_short_log_is_left_as_it_is(log):
     log.grow(MIB // 2)
     assert LogCap([log.path], MIB).look() in (True, False)

@@ -61,6 +61,17 @@ async def test_waiting_for_a_quiet_log_has_an_end(agent, tmp_path):
         assert await read(node, 7) == (b"", False, "")
 
 
+async def test_a_log_that_its_job_has_made_longer_than_what_it_printed_is_read_to_its_end(agent):
+    size = 1 << 30
+    async with agent() as node:
+        await node.run(python(f"import os\nos.write(1, b'line\\n')\nos.truncate('/proc/self/fd/1', {size})"))
+        printed = await node.attempts.access.read_log("1", 1, 0, 1 << 20, 0.0)
+        assert printed.data.strip(b"\0") == b"line\n"  # with the rest of its block
+        rest = await node.attempts.access.read_log("1", 1, printed.next, 1 << 20, 0.0)
+        assert b"bytes of output are not kept" in rest.data
+        assert (rest.next, rest.end) == (size, True)
+
+
 async def test_bytes_that_are_no_text_come_through(agent):
     async with agent() as node:
         await node.run(["printf", r"\377\000\033[31m"])
