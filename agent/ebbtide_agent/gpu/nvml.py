@@ -145,7 +145,7 @@ class NvmlBackend:
             reading = self._read(uuid, handles)
             xid = self._verdicts.standing(uuid, handles.whole)
         except self._nvml.NVMLError as error:
-            return replace(self._failed(uuid, error), xids=happened)
+            reading, xid = self._failed(uuid, error), self._verdicts.fatal(uuid)
         if xid is None:
             return replace(reading, xids=happened)
         return replace(reading, xids=happened, unhealthy_reason=words(xid), gone=xid in FATAL)

@@ -145,6 +145,11 @@ class XidVerdicts:
             return None
         return xid
 
+    def fatal(self, uuid: str) -> int | None:
+        """Return the Xid that took this GPU away, as far as is known while it cannot be read; None if none did."""
+        xid, _ = self._since.get(uuid, (None, 0.0))
+        return xid if xid in FATAL else None
+
     def _needs_nothing(self, handle: Any) -> bool:
         try:
             (answer,) = self._nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
