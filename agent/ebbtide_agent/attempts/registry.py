@@ -85,8 +85,9 @@ class Registry:
         attempt.adopt()
 
     def discard(self, key: AttemptKey) -> None:
-        """Drop an attempt that could not be launched."""
+        """Drop an attempt that could not be launched, with its place on a shared GPU."""
         del self._attempts[key]
+        self._sharing.forget(key)
 
     def forget(self, key: AttemptKey) -> None:
         """Drop everything but the log of an attempt that is over. Raises OSError."""

@@ -111,6 +111,19 @@ async def test_shares_of_a_gpu_compute_through_one_server_that_ends_after_the_la
         assert not any(process.is_alive() for process in daemon.processes)
 
 
+async def test_a_share_that_could_not_be_launched_holds_no_place(world, monkeypatch):
+    async def fails(*_):
+        raise RuntimeError("can't start new thread")
+
+    async with world() as lab:
+        with monkeypatch.context() as patched:
+            patched.setattr(GpuSharing, "_torch", fails)
+            await lab.node.launch(python("pass"), job_id="1", gpus=part(), suspend=job_pb2.SUSPEND_MODE_SWAP)
+        refusal = lab.node.changes[-1].refusal
+        assert refusal == "it could not be launched here: RuntimeError: can't start new thread"
+        assert (await lab.client("2")).sharing == "mps"
+
+
 async def test_a_job_on_a_whole_gpu_starts_when_the_server_is_gone(world):
     async with world() as lab:
         await lab.client("1")
