@@ -25,8 +25,15 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 @contextmanager
 def made(home: Path) -> Iterator[str]:
-    """Give the gRPC address on which a master listens, for as long as the block lasts. Raises `NotTrusted`, OSError."""
-    make_folder(home / FOLDER)
+    """Give the gRPC address on which a master listens, for as long as the block lasts.
+
+    A folder of this account that others may enter, and could not write to, is closed to them: at each mount of a volume
+    with an ``fsGroup``, Kubernetes opens all its folders to that group. Raises `NotTrusted`, OSError.
+    """
+    folder = home / FOLDER
+    make_folder(folder)
+    if folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
     with entered(home) as target:
         with suppress(FileNotFoundError):
             os.unlink(target.removeprefix(SCHEME))  # the socket of a master that was killed

@@ -140,6 +140,11 @@ def test_no_container_is_root_or_can_become_it_or_write_to_its_image():
         }
 
 
+def test_a_pod_that_is_started_again_finds_its_directories_as_private_as_it_has_left_them():
+    pod = of_kind(rendered({}), "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
