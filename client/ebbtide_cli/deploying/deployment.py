@@ -81,7 +81,7 @@ async def on_all(
             group.create_task(one(remote, report))
 
 
-def missing_steps(facts: Facts, remote: Remote, ca: str) -> list[str]:
+def missing_steps(facts: Facts, remote: Remote) -> list[str]:
     """Return the steps that a host still needs. Raises `StepFailed` where no step can help."""
     bundle = remote.bundle
     assert bundle is not None
@@ -100,9 +100,6 @@ def missing_steps(facts: Facts, remote: Remote, ca: str) -> list[str]:
             raise StepFailed("look", f"no node {remote.host.node} was deployed there: 'ebb deploy ssh' does that")
     elif "joined" not in facts:
         steps.append("join")
-    elif facts["joined"] != [_quoted(ca)]:
-        where = facts.get("joined-at", [""])[0]
-        raise StepFailed("look", f"it is a node of another cluster, at {where}: remove it from there first")
     if "current" not in facts.get("agent", ()):
         steps.append("start")
     return steps
@@ -118,7 +115,7 @@ class Deployment:
 
     async def bring_up(self, remote: Remote, report: HostReport) -> Result:
         """Install, join and start what is not yet there, wait until the node is up, and have its doctor look."""
-        steps = missing_steps(await self._look(remote, report), remote, self.cluster.ca)
+        steps = missing_steps(await self._look(remote, report), remote)
         if self.dry:
             report.done = steps
             return Result.PLANNED
@@ -147,6 +144,8 @@ class Deployment:
         facts = await self._look(remote, report)
         node = await self.cluster.node(name)
         here = bool(facts.keys() & {"deployed", "joined", "agent"})
+        if node is None and "agent" in facts and "joined" not in facts:
+            raise StepFailed("look", f"the agent of {name} that runs there is of another master: end it first")
         if self.dry:
             report.done = [*(["drain"] if node else []), *(["remove"] if here else []), *(["forget"] if node else [])]
             return Result.PLANNED
@@ -173,6 +172,9 @@ class Deployment:
             raise StepFailed("look", "the host did not answer as a shell would: does its account have one?")
         if lacks := facts.get("lacks"):
             raise StepFailed("look", f"the host lacks {', '.join(lacks)}")
+        if "joined" in facts and facts["joined"] != [_quoted(self.cluster.ca)]:
+            where = report.fact("joined-at")
+            raise StepFailed("look", f"it is a node of another cluster, at {where}: only there can it be removed")
         return facts
 
     async def _join(self, remote: Remote) -> None:

@@ -154,13 +154,52 @@ def test_a_node_that_does_not_come_up_is_a_failure(lab: Lab, monkeypatch: pytest
     assert "node ws1 is not up after 0 s" in report["reason"]
 
 
-def test_a_node_of_another_cluster_is_left_alone(lab: Lab) -> None:
-    tls = lab.hosts.home("ws1") / "nodes/ws1/tls"
-    tls.mkdir(parents=True)
+def joins_another_cluster(lab: Lab, name: str) -> None:
+    """The host's agent belongs to another cluster now."""
+    tls = lab.hosts.home(name) / "nodes" / name / "tls"
+    tls.mkdir(parents=True, exist_ok=True)
     (tls / "joined.json").write_text('{"address": "other.example:7078", "ca": "another", "key": ""}')
+
+
+def test_a_node_of_another_cluster_is_left_alone(lab: Lab) -> None:
+    joins_another_cluster(lab, "ws1")
     report = lab.reports("ssh", "ws1", "--bundle", str(lab.bundle()), code=1)["ws1"]
     assert "a node of another cluster, at other.example:7078" in report["reason"]
     assert not (lab.hosts.directory("ws1") / ".local/opt").exists()
+
+
+@pytest.mark.parametrize("verb", ["upgrade", "remove"])
+@pytest.mark.parametrize("listed", [True, False], ids=["of which there is one here, too", "of which there is none here"])
+def test_a_node_of_another_cluster_is_neither_upgraded_nor_removed(lab: Lab, verb: str, listed: bool) -> None:
+    lab.reports("ssh", "ws1", "--bundle", str(lab.bundle()))
+    joins_another_cluster(lab, "ws1")
+    if not listed:
+        lab.master.refuses.add("ws1")
+        lab.master.listed.clear()
+    bundle = ["--bundle", str(lab.bundle(version="0.2.0"))] if verb == "upgrade" else []
+    report = lab.reports(verb, "ws1", *bundle, code=1)["ws1"]
+    assert (report["step"], report["changes"], lab.master.drained) == ("look", [], set())
+    assert "a node of another cluster, at other.example:7078" in report["reason"]
+    assert lab.master.agent("ws1") == "agent --name ws1"
+
+
+def test_an_agent_that_belongs_to_no_cluster_and_that_the_master_does_not_know_is_not_ended(lab: Lab) -> None:
+    lab.reports("ssh", "ws1", "--bundle", str(lab.bundle()))
+    shutil.rmtree(lab.hosts.home("ws1") / "nodes/ws1/tls")
+    lab.master.refuses.add("ws1")
+    lab.master.listed.clear()
+    report = lab.reports("remove", "ws1", code=1)["ws1"]
+    assert (report["step"], report["changes"]) == ("look", [])
+    assert report["reason"] == "the agent of ws1 that runs there is of another master: end it first"
+    assert lab.master.agent("ws1") == "agent --name ws1"
+
+
+def test_a_host_whose_agent_never_reached_the_master_is_taken_back(lab: Lab) -> None:
+    lab.reports("ssh", "ws1", "--bundle", str(lab.bundle()))
+    lab.master.refuses.add("ws1")
+    lab.master.listed.clear()
+    assert lab.reports("remove", "ws1")["ws1"]["changes"] == ["remove"]
+    assert lab.master.agent("ws1") == ""
 
 
 def test_the_invitation_reaches_the_host_and_no_command_line_environment_or_other_file(lab: Lab) -> None:
