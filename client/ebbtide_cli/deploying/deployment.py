@@ -151,9 +151,13 @@ class Deployment:
             return Result.PLANNED
         if node is not None:
             self._enter(report, "drain")
-            if jobs := await self.cluster.drain(name):
-                left = f"job {', '.join(sorted(jobs)[:5])} is still there, and nothing new starts"
+            drained = await self.cluster.drain(name)
+            if jobs := sorted(job.job_id for job in drained.jobs):
+                left = f"job {', '.join(jobs[:5])} is still there, and nothing new starts"
                 raise StepFailed("drain", f"{left}: 'ebb node drain {name} --now --wait' suspends it; then try again")
+            if keeps := sorted(drained.keeps):
+                lost = f"job {', '.join(keeps[:5])} has its checkpoints there, and nowhere else"
+                raise StepFailed("drain", f"{lost}: cancel it, or let it go on there ('ebb node resume {name}')")
             report.done.append("drain")
         if here:
             self._enter(report, "remove")

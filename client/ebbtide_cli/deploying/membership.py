@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -79,11 +79,10 @@ class TargetCluster:
                 return False
             await asyncio.sleep(POLL_S)
 
-    async def drain(self, name: str) -> Collection[str]:
-        """Let nothing new start on the node; return the jobs that are there."""
+    async def drain(self, name: str) -> client_pb2.NodeReply:
+        """Let nothing new start on the node; return which jobs are there, and whose checkpoints it alone has."""
         request = client_pb2.DrainNodeRequest(node=name, user=user_name(), reason="removed by 'ebb deploy remove'")
-        reply = await self._ask("drain", lambda stub: ask(stub.DrainNode, request))
-        return [job.job_id for job in reply.jobs]
+        return await self._ask("drain", lambda stub: ask(stub.DrainNode, request))
 
     async def forget(self, name: str) -> None:
         """Revoke the node's certificate, and list the node no more once it counts as lost. Raises `StepFailed`."""

@@ -1,11 +1,13 @@
 """Removes jobs and nodes when a user asks for it: only finished jobs, and lost nodes that no job needs."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events.words import by
 from ebbtide_core.lifecycle.forgetting import unknown_job
 from ebbtide_core.model.refusals import Refusal, RefusalKind
+from ebbtide_core.model.types import JobId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.checkpoint_location import sees_checkpoint
 from ebbtide_core.rule import Rule
@@ -30,7 +32,7 @@ def _refuse_node(state: ClusterState, event: e.NodeRemoved) -> Refusal | None:
         return _conflict(f"it is not known what runs on node {id}: 'ebb node confirm-dead {id}' if nothing does")
     if id in state.silent.doubted:
         return _conflict(f"node {id} fell silent together with others: 'ebb node believe-silence' if it did by itself")
-    if waiting := _waits_for(state, node):
+    if waiting := next(saved_there_alone(state, node), None):
         return _conflict(f"job {waiting} has its checkpoints on node {id}, and nowhere else: cancel it first")
     return None
 
@@ -52,13 +54,12 @@ def _node_removed(state: ClusterState, event: e.NodeRemoved, now: float) -> None
     state.look_again()
 
 
-def _waits_for(state: ClusterState, node: Node) -> str:
-    """Return an unfinished job whose checkpoints are on no other node; empty if there is none."""
+def saved_there_alone(state: ClusterState, node: Node) -> Iterator[JobId]:
+    """Yield the unfinished jobs whose checkpoints are on ``node`` and on no other."""
     root = node.facts.checkpoint_root_id
     if not root or any(other is not node and other.facts.checkpoint_root_id == root for other in state.nodes.values()):
-        return ""
-    waiting = (job for job in state.unfinished.values() if job.saved.root_id and sees_checkpoint(job, node))
-    return next((job.id for job in waiting), "")
+        return
+    yield from (job.id for job in state.unfinished.values() if job.saved.root_id and sees_checkpoint(job, node))
 
 
 # --- jobs ---

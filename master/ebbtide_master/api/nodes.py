@@ -9,6 +9,7 @@ from typing import Any, Final
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster, Refusal, RefusalKind
 from ebbtide_core.events import Event
+from ebbtide_core.lifecycle.removing import saved_there_alone
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec import SpecError
 from ebbtide_core.model.types import JobId, NodeId
@@ -65,9 +66,11 @@ class NodeService:
     # --- out of service, and into it ---
 
     async def DrainNode(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
-        """Take a node out of service, and show what becomes of its jobs."""
+        """Take a node out of service, and show what becomes of its jobs, and whose checkpoints it alone has."""
         drained = self._drained(request)
-        return await self._tell_node(drained.node, drained)
+        return await self._loop.tell_in_parts(
+            lambda _: [drained], lambda cluster: self._show_drained(cluster, drained.node)
+        )
 
     async def ForecastDrain(self, request: client_pb2.DrainNodeRequest, context: Any) -> client_pb2.NodeReply:
         """Show what would become of a node's jobs, computed in a copy of this process in which it is drained."""
@@ -225,6 +228,13 @@ class NodeService:
         for found in drain_forecasts(cluster.state, node, now):
             reply.jobs.append(node_job_message(found))
             yield  # to find whether one job could run elsewhere may take some milliseconds
+        return reply
+
+    def _show_drained(self, cluster: Cluster, id: NodeId) -> Parts[client_pb2.NodeReply]:
+        node = cluster.state.nodes.get(id)
+        keeps = [] if node is None else [*saved_there_alone(cluster.state, node)]
+        reply = yield from self._show_node(cluster, id)
+        reply.keeps.extend(keeps)
         return reply
 
     def _message(self, node: Node, cluster: Cluster, now: float) -> client_pb2.Node:

@@ -2827,19 +2827,25 @@ class NodeReply(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
+    KEEPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> Global___Node: ...
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeJob]: ...
+    @_builtins.property
+    def keeps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of a drain: unfinished jobs whose checkpoints are on no other node"""
+
     def __init__(
         self,
         *,
         node: Global___Node | None = ...,
         jobs: _abc.Iterable[Global___NodeJob] | None = ...,
+        keeps: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "keeps", b"keeps", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

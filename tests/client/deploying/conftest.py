@@ -69,6 +69,7 @@ class MasterOfHosts(ScriptedMaster):
         self.listed = set[str]()
         self.drained = set[str]()
         self.jobs_on = dict[str, list[str]]()
+        self.keeps = dict[str, list[str]]()
 
     def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: grpc.ServicerContext) -> user_pb2.Identity:
         return user_pb2.Identity(user=user_pb2.User(name="ada", role=self.role), now=time.time())
@@ -88,7 +89,8 @@ class MasterOfHosts(ScriptedMaster):
         self._note("DrainNode", request, context)
         self.drained.add(request.node)
         jobs = [client_pb2.NodeJob(job_id=job) for job in self.jobs_on.get(request.node, ())]
-        return client_pb2.NodeReply(node=self._node(request.node, "drained"), jobs=jobs)
+        keeps = self.keeps.get(request.node, ())
+        return client_pb2.NodeReply(node=self._node(request.node, "drained"), jobs=jobs, keeps=keeps)
 
     def RevokeNode(self, request: client_pb2.RevokeNodeRequest, context: grpc.ServicerContext) -> Any:
         self._note("RevokeNode", request, context)

@@ -271,6 +271,16 @@ def test_a_host_with_jobs_is_drained_and_one_without_is_taken_back(lab: Lab, mon
     assert lab.reports("ssh", "ws1", "--bundle", bundle)["ws1"]["changes"] == ALL
 
 
+def test_a_host_with_the_only_checkpoints_of_a_job_is_left_as_it_is(lab: Lab) -> None:
+    lab.reports("ssh", "ws1", "--bundle", str(lab.bundle()))
+    lab.master.keeps["ws1"] = ["17"]
+    report = lab.reports("remove", "ws1", code=1)["ws1"]
+    assert (report["step"], report["changes"]) == ("drain", [])
+    words = "job 17 has its checkpoints there, and nowhere else: cancel it, or let it go on there ('ebb node resume ws1')"
+    assert report["reason"] == words
+    assert (lab.master.agent("ws1"), lab.master.sent("RevokeNode")) == ("agent --name ws1", [])
+
+
 def test_whoever_is_no_admin_is_refused_before_any_host_is_reached(lab: Lab) -> None:
     lab.master.role = "operator"
     result = lab.deploy("ssh", "ws1", "--bundle", str(lab.bundle()))

@@ -57,6 +57,25 @@ async def test_a_drained_node_is_shown_as_such_and_watched_until_nobody_is_there
         assert (await agent.receive("launch")).attempt == 2
 
 
+async def test_a_drain_names_the_jobs_whose_checkpoints_are_on_no_other_node(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+
+        async def keeps() -> list[str]:
+            return [*(await master.ask.DrainNode(drain())).keeps]
+
+        agent = await master.agent("n1")
+        job = await master.running(agent)
+        await master.ask.DrainNode(drain(deadline_s=0.0))
+        await agent.receive("stop")
+        await agent.report(job, 1, FREED, exit=STEPPED_ASIDE)
+        await rest(master.ask.WatchNode(client_pb2.NodeRequest(node="n1")))
+        assert await keeps() == [job]
+        await master.agent("n2", checkpoint_root_id="another")
+        assert await keeps() == [job]
+        await master.agent("n3")
+        assert await keeps() == []
+
+
 async def test_a_forecast_of_a_drain_says_what_becomes_of_each_job_and_changes_nothing(tmp_path: Path) -> None:
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")
