@@ -97,7 +97,7 @@ def missing_steps(facts: Facts, remote: Remote) -> list[str]:
         steps.append("install")
     if remote.keeps_options:
         if "deployed" not in facts:
-            raise StepFailed("look", f"no node {remote.host.node} was deployed there: 'ebb deploy ssh' does that")
+            raise _not_deployed(remote, facts)
     elif "joined" not in facts:
         steps.append("join")
     if "current" not in facts.get("agent", ()):
@@ -146,6 +146,8 @@ class Deployment:
         here = bool(facts.keys() & {"deployed", "joined", "agent"})
         if node is None and "agent" in facts and "joined" not in facts:
             raise StepFailed("look", f"the agent of {name} that runs there is of another master: end it first")
+        if not here and "other" in facts:
+            raise _not_deployed(remote, facts)
         if self.dry:
             report.done = [*(["drain"] if node else []), *(["remove"] if here else []), *(["forget"] if node else [])]
             return Result.PLANNED
@@ -199,6 +201,13 @@ class Deployment:
     def _enter(self, report: HostReport, step: str) -> None:
         report.step = step
         self.on_change()
+
+
+def _not_deployed(remote: Remote, facts: Facts) -> StepFailed:
+    others, words = ", ".join(facts.get("other", ())), f"no node {remote.host.node} was deployed there"
+    if others:
+        return StepFailed("look", f"{words}, but {others}: name it by --name, in a --hostfile")
+    return StepFailed("look", f"{words}: 'ebb deploy ssh' does that")
 
 
 def _quoted(text: str) -> str:

@@ -80,7 +80,7 @@ class MasterOfHosts(ScriptedMaster):
         return client_pb2.InviteNodeReply(address="login:7077", secret=SECRET, ca=CA, expires=time.time() + 600)
 
     def ListNodes(self, request: client_pb2.ListNodesRequest, context: grpc.ServicerContext) -> Any:
-        up = {name for name in self.hosts.names if self.agent(name)} - self.refuses
+        up = self.agents() - self.refuses
         self.listed |= up
         nodes = [self._node(name, "up" if name in up else "down") for name in sorted(self.listed)]
         return client_pb2.ListNodesReply(nodes=nodes)
@@ -101,6 +101,11 @@ class MasterOfHosts(ScriptedMaster):
         self.listed.discard(request.node)
         self.drained.discard(request.node)
         return client_pb2.RemoveNodeReply()
+
+    def agents(self) -> set[str]:
+        """The nodes whose agents run."""
+        records = (self.hosts.home(name).glob("nodes/*/agent.json") for name in self.hosts.names)
+        return {path.parent.name for found in records for path in found}
 
     def agent(self, name: str) -> str:
         """The arguments of the agent that runs on a host; empty if none does."""
@@ -155,10 +160,9 @@ def lab(
 
 
 def end_agent(hosts: Hosts, name: str) -> None:
-    """End the agent of a host, if one runs there."""
-    own = hosts.home(name) / "nodes" / name
-    if (own / "agent.json").exists():
-        process = psutil.Process(int((own / "agent.lock").read_text()))
+    """End the agents of a host."""
+    for path in hosts.home(name).glob("nodes/*/agent.json"):
+        process = psutil.Process(int(path.with_name("agent.lock").read_text()))
         for child in process.children():
             child.kill()
         process.terminate()

@@ -10,6 +10,13 @@ if command -v "python$python" > /dev/null; then fact python yes; fi
 if [ -e "$target/bin/ebb" ]; then fact installed yes; fi
 if [ "$(readlink "$folder/ebbtide" || true)" = "ebbtide-builds/$build/ebbtide" ]; then fact linked yes; fi
 if [ -e "$launcher" ]; then fact deployed yes; fi
+# Other nodes of this host; in a home directory of several hosts, another one's agent holds the lock of its node.
+for one in "$home"/nodes/*/launch.sh; do
+    [ -e "$one" ] && [ "$one" != "$launcher" ] || continue
+    if (own=${one%/launch.sh} launcher=$one && { agent_is_gone || agent_is_of_launcher; }); then
+        fact other "$(basename "${one%/launch.sh}")"
+    fi
+done
 if [ -e "$own/tls/joined.json" ]; then
     fact joined "$(sed -n 's/.*"ca": *"\([^"]*\)".*/\1/p' "$own/tls/joined.json")"
     fact joined-at "$(sed -n 's/.*"address": *"\([^"]*\)".*/\1/p' "$own/tls/joined.json")"
