@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from ebbtide_cli.errors import Unreachable
+from ebbtide_cli.errors import Failure, TooFast, Unreachable
 from ebbtide_cli.home import Home
 from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.settings import FILE, read
@@ -143,6 +143,40 @@ def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_a
     needy.nodes.clear()
     counted.serve(supplier, 5)
     assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED
+
+
+def test_while_the_master_is_away_nothing_is_asked_for_and_no_wish_is_used_up(
+    home: Path, needy: NeedyMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(home, needy, 1)
+    counted.folder.wish(do="add", nodes=2)
+    supplier = counted.supplier()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(supplier), "_nodes", lambda self: None)
+        counted.serve(supplier, 31)
+    assert (len(counted.at["squeue"]), counted.at["sbatch"]) == (2, [])
+    assert (supplier.supply.wanted, supplier.supply.failures) == (2, 0)
+    counted.serve(supplier, 6)
+    assert (len(counted.at["sbatch"]), supplier.supply.wanted) == (2, 0)
+
+
+@pytest.mark.parametrize("error", [Unreachable("the master is away"), TooFast("too fast", 1.0)], ids=["away", "busy"])
+def test_a_master_that_invites_no_node_just_now_is_asked_again_and_makes_no_failure(
+    home: Path, needy: NeedyMaster, monkeypatch: pytest.MonkeyPatch, error: Failure
+) -> None:
+    def not_now(*_: object) -> None:
+        raise error
+
+    counted = Counted(home, needy, 1)
+    counted.folder.wish(do="add", nodes=2)
+    supplier = counted.supplier()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(supplier), "_invitation", not_now)
+        counted.serve(supplier, 11)
+    assert (supplier.supply.wanted, supplier.supply.failures, counted.at["sbatch"]) == (2, 0, [])
+    assert len(needy.sent("RevokeNode")) == 3, "the master may have made an invitation, though nobody heard so"
+    counted.serve(supplier, 11)
+    assert (len(counted.at["sbatch"]), supplier.supply.wanted) == (2, 0)
 
 
 @pytest.mark.parametrize("amid", ["save", "remove_wishes"])

@@ -176,6 +176,25 @@ def test_a_paused_supply_asks_for_nothing_but_what_a_user_adds() -> None:
     assert lab.asks(3) == []
 
 
+def test_while_the_master_is_away_nothing_is_asked_for_and_what_a_user_adds_is_not_forgotten() -> None:
+    lab = Lab(least=1)
+    lab.supply.wanted = 2
+    for _ in range(9):
+        lab.now += BETWEEN_LOANS_S
+        assert list(lab.supply.decide(None, lab.now, away=True)) == []
+    assert (lab.supply.wanted, lab.supply.loans) == (2, {})
+    assert lab.asks(None) == ["hpc-1"]
+
+
+def test_a_loan_for_which_the_master_could_invite_no_node_is_asked_for_later_and_is_no_failure() -> None:
+    lab = Lab()
+    lab.supply.wanted = 1
+    [id] = lab.asks(0)
+    lab.supply.not_asked(id, "the master is away", lab.now)
+    assert (lab.phase(), lab.supply.wanted, lab.supply.failures) == (LoanPhase.ENDED, 1, 0)
+    assert lab.asks(0) == ["hpc-2"]
+
+
 def test_a_released_loan_is_called_off_and_is_no_failure() -> None:
     lab = Lab()
     lab.asks(1)

@@ -29,8 +29,6 @@ from ebbtide_cli.terminal.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ebbtide_protos.v1.client_pb2_grpc import ClientServiceStub
-
 LOOK_S: Final = 30.0
 """Seconds between two questions to the lender about all loans."""
 ROUND_S: Final = 1.0
@@ -78,7 +76,7 @@ class Supplier:
         self._grant_wishes()
         nodes = self._nodes()
         self._hear(nodes, now)
-        for action in list(self.supply.decide(self._needed(nodes, now), now)):
+        for action in list(self.supply.decide(self._needed(nodes, now), now, away=nodes is None)):
             self._save()
             match action:
                 case AskForLoan(id):
@@ -194,13 +192,13 @@ class Supplier:
     # --- doing ---
 
     def _ask(self, loan: BorrowedNode, now: float) -> None:
-        """Ask the lender for a loan."""
+        """Ask the lender for a loan, for which the master has to invite a node first."""
         loan.invited = True
         self._save()
         try:
-            with connected(self.master) as stub:
-                invitation = self._invitation(stub, loan.id)
-            job = self.lender.ask(loan.id, invitation, loan.kept)
+            job = self.lender.ask(loan.id, self._invitation(loan.id), loan.kept)
+        except (Unreachable, TooFast) as error:
+            self.supply.not_asked(loan.id, str(error), now)
         except LenderAwayError as error:
             self.supply.unanswered(str(error), now)
         except (Failure, LenderRefusedError, OSError) as error:
@@ -208,8 +206,9 @@ class Supplier:
         else:
             self.supply.heard_job(loan.id, job, now)
 
-    def _invitation(self, stub: "ClientServiceStub", id: str) -> Path:
-        reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=id, expires_s=INVITED_S))
+    def _invitation(self, id: str) -> Path:
+        with connected(self.master) as stub:
+            reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=id, expires_s=INVITED_S))
         return self.folder.write_secret(f"{id}.invitation", encode(Invitation(reply.address, reply.secret, reply.ca)))
 
     def _grant_wishes(self) -> None:

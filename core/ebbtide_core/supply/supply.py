@@ -286,6 +286,12 @@ class NodeSupply:
         """Take in that the lender has refused a loan."""
         self._end(self.loans[id], why, now)
 
+    def not_asked(self, id: str, why: str, now: float) -> None:
+        """Take in that a loan could not be asked for, because the master was away; that is no failure of it."""
+        loan = self.loans[id]
+        self.wanted += loan.added
+        loan.enter(LoanPhase.ENDED, now, why)
+
     def _end(self, loan: BorrowedNode, why: str, now: float) -> None:
         if not loan.was_up and not loan.called_off:
             self._fail(why, now)
@@ -312,8 +318,11 @@ class NodeSupply:
 
     # --- what follows ---
 
-    def decide(self, demand: int | None, now: float) -> Iterator[Action]:
-        """Yield what is to be asked of the lender, if ``demand`` more nodes are needed; None: that is not known."""
+    def decide(self, demand: int | None, now: float, *, away: bool = False) -> Iterator[Action]:
+        """Yield what is to be asked of the lender, if ``demand`` more nodes are needed; None: that is not known.
+
+        No loan is asked for while the master is ``away``, as no node could join it.
+        """
         coming = [loan for loan in self.unfinished() if loan.comes]
         need = (demand or 0) + self.wanted
         if demand is None or need >= len(coming):
@@ -326,7 +335,7 @@ class NodeSupply:
             if loan.called_off and loan.job and now - loan.called_at >= AGAIN_S:
                 loan.called_at = now
                 yield CallOff(loan.id)
-        if (asked := self._next_loan(need - len(coming), now)) is not None:
+        if not away and (asked := self._next_loan(need - len(coming), now)) is not None:
             yield AskForLoan(asked.id)
 
     def _next_loan(self, missing: int, now: float) -> BorrowedNode | None:
