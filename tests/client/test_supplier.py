@@ -129,6 +129,19 @@ def test_slurm_is_asked_though_the_clock_was_set_back(home: Path, needy: NeedyMa
     assert len(counted.at["squeue"]) == 2
 
 
+def test_the_master_is_asked_and_told_though_the_clock_was_set_back(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 1, run=False)
+    counted.folder.wish(do="pause")
+    supplier = counted.supplier()
+    counted.serve(supplier, 1)
+    asked = len(needy.sent("CountDemand"))
+    counted.now -= 3600.0
+    needy.nodes[0].state = "down"
+    counted.serve(supplier, 1)
+    assert len(needy.sent("CountDemand")) == asked + 1
+    assert [request.node for request in needy.sent("ConfirmDead")] == ["hpc-0"]
+
+
 def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_and_removed(
     home: Path, needy: NeedyMaster
 ) -> None:

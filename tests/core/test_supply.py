@@ -294,6 +294,15 @@ def test_a_clock_that_was_set_back_stops_no_supply() -> None:
     assert lab.asks(1) == ["hpc-2"]
 
 
+def test_a_lender_is_asked_again_to_end_a_loan_though_the_clock_was_set_back() -> None:
+    lab = Lab()
+    [id] = lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.supply.release(id, "released by ann")
+    assert lab.calls_off() == [id]
+    assert lab.calls_off(after_s=-3600.0) == [id]
+
+
 def test_a_loan_that_the_lender_has_though_it_is_over_here_is_taken_back() -> None:
     lab = Lab()
     [id] = lab.asks(1)

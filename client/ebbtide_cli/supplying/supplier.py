@@ -86,7 +86,7 @@ class Supplier:
                         self.lender.call_off(id, self.supply.loans[id].job)
         for loan in self.supply.loans.values():
             self._tell(loan)
-        if nodes is not None and now - self._left_at >= DEMAND_S:
+        if nodes is not None and not 0.0 <= now - self._left_at < DEMAND_S:
             self._left_at = now
             self._take_leave(nodes)
             self._withdraw_invitations()
@@ -168,7 +168,8 @@ class Supplier:
         if nodes is None:
             return None
         coming = frozenset(loan.id for loan in self.supply.unfinished() if loan.comes)
-        if coming != self._counted_with or now - self._counted_at >= DEMAND_S:  # a node that came is no demand any more
+        is_known = 0.0 <= now - self._counted_at < DEMAND_S  # the clock may have been set back
+        if coming != self._counted_with or not is_known:  # a node that came is no demand any more
             self._counted_at, self._counted_with = now, coming
             up = sum(node.state not in _GONE for node in nodes.values())
             known = next((_hello(node) for node in nodes.values() if node.gpus), None)

@@ -332,7 +332,7 @@ class NodeSupply:
             for loan in idle[::-1][: len(coming) - need]:
                 loan.called_off = "nobody needs it any more"
         for loan in self.unfinished():
-            if loan.called_off and loan.job and now - loan.called_at >= AGAIN_S:
+            if loan.called_off and loan.job and not 0.0 <= now - loan.called_at < AGAIN_S:
                 loan.called_at = now
                 yield CallOff(loan.id)
         if not away and (asked := self._next_loan(need - len(coming), now)) is not None:
