@@ -117,6 +117,7 @@ def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
     assert not supply.loans
     list(supply.decide(1, 1000.0))
     supply.loans["hpc-1"].enter(LoanPhase.UP, 1001.0)
+    supply.loans["hpc-1"].listed = True
     supply.paused, supply.trouble = True, "no"
     folder.save(facts_of(supply))
     assert folder.load("hpc", SupplySettings(4)) == NodeSupply(

@@ -111,6 +111,25 @@ def test_a_loan_that_the_lender_never_had_is_a_failure_after_a_while() -> None:
     assert (lab.phase(), lab.supply.trouble) == (LoanPhase.ENDED, "the lender never had it")
 
 
+def test_a_loan_that_the_lender_has_taken_and_does_not_list_yet_goes_on() -> None:
+    lab = Lab()
+    [id] = lab.asks(1)
+    lab.supply.heard_job(id, "i-0abc", lab.now)
+    lab.hears(after_s=KNOWN_S - 1)
+    assert (lab.phase(), lab.supply.failures) == (LoanPhase.QUEUED, 0)
+    lab.hears(_1=WAITS)
+    lab.hears()
+    assert (lab.phase(), lab.supply.trouble) == (LoanPhase.ENDED, "the lender does not know it any more")
+
+
+def test_a_loan_that_the_lender_says_it_has_taken_and_never_lists_is_over_after_a_while() -> None:
+    lab = Lab()
+    [id] = lab.asks(1)
+    lab.supply.heard_job(id, "i-0abc", lab.now)
+    lab.hears(after_s=KNOWN_S + 1)
+    assert (lab.phase(), lab.supply.trouble) == (LoanPhase.ENDED, "the lender never had it")
+
+
 def test_failures_back_off_and_a_node_that_comes_up_ends_that() -> None:
     lab = Lab(most=99)
     pauses = []

@@ -19,7 +19,7 @@ MOST_NODES: Final = 256
 BETWEEN_LOANS_S: Final = 5.0
 """Seconds between two requests for a loan."""
 KNOWN_S: Final = 90.0
-"""Seconds within which the lender knows of a loan that was asked for; it is asked every half a minute."""
+"""Seconds within which the lender lists a loan that was asked for; it is asked every half a minute."""
 STARTS_S: Final = 300.0
 """Seconds within which the agent of a loan that the lender has started is attached to the master."""
 SILENT_S: Final = 600.0
@@ -97,7 +97,8 @@ class BorrowedNode:
     It is in its phase since Unix time ``since``. ``job`` is the lender's name for it, empty until that is known;
     ``reason`` says why it waits or how it ended. A ``kept`` one is not given back when it is idle; an ``added`` one was
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
-    says that no process of it is left, ``invited`` that an invitation was made for its node.
+    says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
+    lender has listed it since it was asked for.
     """
 
     id: str
@@ -114,6 +115,7 @@ class BorrowedNode:
     called_at: float = 0.0
     proved: bool = False
     invited: bool = False
+    listed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -247,12 +249,12 @@ class NodeSupply:
 
     def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, has_left: bool, now: float) -> None:
         if facts is None:
-            if loan.phase is not LoanPhase.ASKED:
+            if loan.listed:
                 self._end(loan, "the lender does not know it any more", now)
             elif now - loan.since > KNOWN_S:
                 self._end(loan, "the lender never had it", now)
             return
-        loan.job, loan.until = facts.job, facts.until
+        loan.listed, loan.job, loan.until = True, facts.job, facts.until
         match facts.state:
             case LenderState.WAITS:
                 loan.enter(LoanPhase.QUEUED, now, facts.reason)
