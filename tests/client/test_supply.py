@@ -221,6 +221,23 @@ def test_what_slurm_says_of_loans(slurm: Slurm, tmp_path) -> None:
     }
 
 
+@pytest.mark.parametrize("form", ["relative", "%s", "%d.%m. %H:%M"])
+def test_the_end_of_a_loan_is_read_whatever_format_the_user_likes(slurm: Slurm, tmp_path, monkeypatch, form) -> None:
+    program(
+        tmp_path,
+        "squeue",
+        'case "${SLURM_TIME_FORMAT:-standard}" in\n'
+        "    standard) end=2030-01-01T00:00:00 ;;\n"
+        "    relative) end='1 Jan 00:00' ;;\n"
+        '    *) end=$(date -d 2030-01-01T00:00:00 "+$SLURM_TIME_FORMAT") ;;\n'
+        "esac\n"
+        'echo "ebb-hpc-1|11|RUNNING|$end|None"',
+    )
+    monkeypatch.setenv("SLURM_TIME_FORMAT", form)
+    end = time.mktime((2030, 1, 1, 0, 0, 0, 0, 0, -1))
+    assert slurm.look() == {"hpc-1": LenderFacts(LenderState.RUNS, "11", until=end)}
+
+
 @pytest.mark.parametrize("tracking", ["proctrack/linuxproc", "proctrack/pgid", ""])
 def test_only_tracking_by_cgroup_proves_a_death(slurm: Slurm, tmp_path, tracking: str) -> None:
     program(tmp_path, "scontrol", f"echo 'ProctrackType           = {tracking}'")

@@ -1,5 +1,6 @@
 """Borrow nodes from Slurm: each loan is a job there, with one step in which a pilot runs."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -108,7 +109,8 @@ class Slurm:
 
     def look(self) -> dict[str, LenderFacts]:
         """Return all loans that Slurm knows, by their ids; one call, however many there are. Raises LenderAwayError."""
-        done = self._run("squeue", "--me", "--noheader", "--states=all", "--format=%j|%i|%T|%e|%r")
+        command = ("squeue", "--me", "--noheader", "--states=all", "--format=%j|%i|%T|%e|%r")
+        done = self._run(*command, SLURM_TIME_FORMAT="standard")  # the user may like another one
         if done.returncode:
             raise LenderAwayError(_said(done.stderr))
         prefix, found = f"{_PREFIX}{self._borrowing.name}-", dict[str, LenderFacts]()
@@ -146,10 +148,16 @@ class Slurm:
             )
         return self._proves
 
-    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, errors="replace"
+                command,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_S,
+                errors="replace",
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LenderAwayError(f"{command[0]}: {error}") from None
