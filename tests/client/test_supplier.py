@@ -17,6 +17,7 @@ from ebbtide_cli.supplying.supplier import Supplier
 from ebbtide_core.supply.supply import REMEMBERED, BorrowedNode, LoanPhase, NodeSupply
 from ebbtide_protos.v1 import client_pb2
 
+from tests.client.runs import Ebb
 from tests.client.scripted_master import ScriptedMaster, serving
 
 KNOWN = 500
@@ -190,6 +191,13 @@ def test_a_master_that_invites_no_node_just_now_is_asked_again_and_makes_no_fail
     assert len(needy.sent("RevokeNode")) == 3, "the master may have made an invitation, though nobody heard so"
     counted.serve(supplier, 11)
     assert (len(counted.at["sbatch"]), supplier.supply.wanted) == (2, 0)
+
+
+def test_who_adds_nodes_is_told_how_many_there_may_be(home: Path, ebb: Ebb) -> None:
+    (home / FILE).write_text('[supply.hpc]\nmax_nodes = 2\ngpus_per_node = 2\ntime = "8h"\n')
+    told = ebb("supply", "add", "hpc", "--nodes", "5").out
+    assert told.startswith("2 nodes will be asked for, as hpc borrows at most 2; no supplier runs")
+    assert ebb("supply", "add", "hpc", "--nodes", "2").out.startswith("2 nodes will be asked for; no supplier runs")
 
 
 @pytest.mark.parametrize("amid", ["save", "remove_wishes"])

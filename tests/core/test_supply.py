@@ -214,6 +214,15 @@ def test_a_loan_for_which_the_master_could_invite_no_node_is_asked_for_later_and
     assert lab.asks(0) == ["hpc-2"]
 
 
+def test_what_a_user_adds_beyond_max_nodes_is_not_borrowed_later() -> None:
+    lab = Lab(most=2)
+    lab.supply.wanted = 9
+    assert [asked for _ in range(3) for asked in lab.asks(9)] == ["hpc-1", "hpc-2"]
+    lab.hears(_1=RUNS, _2=RUNS, up=("hpc-1", "hpc-2"))
+    lab.hears(_1=OVER, _2=OVER)
+    assert (lab.supply.wanted, lab.asks(0)) == (0, [])
+
+
 def test_a_released_loan_is_called_off_and_is_no_failure() -> None:
     lab = Lab()
     lab.asks(1)

@@ -95,7 +95,11 @@ def ls(as_json: bool) -> None:
 @click.option("--nodes", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many.")
 def add(name: str, nodes: int) -> None:
     """Borrow nodes even if nobody waits for them, up to max_nodes in all; they are given back when idle."""
-    _wish(name, f"{plural(nodes, 'node')} will be asked for", do="add", nodes=nodes)
+    borrowing, folder = _found(name)
+    supply = folder.load(name, borrowing.settings)
+    more = min(nodes, max(0, supply.room() - supply.wanted))
+    bound = "" if more == nodes else f", as {name} borrows at most {borrowing.settings.max_nodes}"
+    _wish(name, f"{plural(more, 'node')} will be asked for{bound}", do="add", nodes=nodes)
 
 
 @command.command(epilog=examples("ebb supply release hpc-17"))

@@ -168,7 +168,7 @@ class NodeSupply:
     loans: dict[str, BorrowedNode] = field(default_factory=dict)
     paused: bool = False
     wanted: int = 0
-    """Nodes that a user asked for and that were not asked of the lender yet."""
+    """Nodes that a user asked for and that were not asked of the lender yet; no more than there is room for."""
     number: int = 0
     failures: int = 0
     not_before: float = 0.0
@@ -183,6 +183,10 @@ class NodeSupply:
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
         return [loan for loan in self.loans.values() if not loan.is_over]
+
+    def room(self) -> int:
+        """Return how many more loans there may be."""
+        return max(0, self.settings.max_nodes - len(self.unfinished()))
 
     # --- what was heard ---
 
@@ -223,7 +227,7 @@ class NodeSupply:
         if not loan.called_off:
             if loan.was_up and is_gone:
                 loan.called_off = "it had ended, and the lender has it again"
-            elif len(self.unfinished()) >= self.settings.max_nodes:
+            elif not self.room():
                 loan.called_off = f"there are {self.settings.max_nodes} others"
         loan.phase, loan.since, loan.proved, loan.called_at = LoanPhase.ASKED, now, False, 0.0
 
@@ -326,6 +330,7 @@ class NodeSupply:
         No loan is asked for while the master is ``away``, as no node could join it.
         """
         coming = [loan for loan in self.unfinished() if loan.comes]
+        self.wanted = min(self.wanted, self.room())
         need = (demand or 0) + self.wanted
         if demand is None or need >= len(coming):
             self.needed_at = now
@@ -345,7 +350,7 @@ class NodeSupply:
         there = [loan for loan in self.unfinished() if not loan.called_off]
         kept = sum(loan.kept for loan in there) < self.settings.min_nodes
         waiting = sum(loan.waits for loan in there)
-        full = len(self.unfinished()) >= self.settings.max_nodes or waiting >= self.settings.backlog
+        full = not self.room() or waiting >= self.settings.backlog
         if full or not (missing > 0 or kept):
             return None
         if (self.paused and not self.wanted) or self._pauses(now):
