@@ -58,7 +58,7 @@ class NodeEnd:
         self.look_for_notice()
 
     def look_for_notice(self) -> bool:
-        """Take in what was announced on this machine since its boot. Return whether there is a notice."""
+        """Take in what was announced on this machine since its boot. Return whether there is a new notice."""
         content, own = None, self._said
         with suppress(OSError, ValueError):
             content = None if self._notice_file is None else read_json(self._notice_file)
@@ -67,9 +67,10 @@ class NodeEnd:
         if isinstance(until, int | float):
             owner = str(content.get("owner", "")) if self._said is None else self._said.owner
             own = agent_pb2.Loan(until=until, owner=owner)
-        if own != self.own:
-            self.own = own
-            self.hear(None)
+        if own == self.own:
+            return False
+        self.own = own
+        self.hear(None)
         return own is not self._said
 
     def hear(self, until: float | None) -> None:

@@ -1,13 +1,20 @@
 """What is said of nodes that end."""
 
+import json
+import os
 import re
+import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ebbtide_cli.commands.verb import run
 from ebbtide_cli.describing.draining import loan_words
 from ebbtide_cli.describing.facts import node_facts
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.verbs import node_leave
+from ebbtide_machine.process import Identity
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.client.scripted_master import ScriptedMaster
@@ -57,6 +64,36 @@ def test_an_end_that_no_node_can_have_is_refused_before_the_agent_starts(words: 
     with pytest.raises(Failure) as failure:
         run(["agent", *words])
     assert (str(failure.value), failure.value.code) == (f"agent: {says}", USAGE)
+
+
+@pytest.fixture
+def heard(home: Path) -> Iterator[list[int]]:
+    """What the agent of node n1 is signalled; this process stands for it."""
+    signals = list[int]()
+    before = {one: signal.signal(one, lambda one, _: signals.append(one)) for one in (signal.SIGUSR1, signal.SIGUSR2)}
+    agent = Identity.of(os.getpid())
+    assert agent is not None
+    (home / "nodes/n1").mkdir(parents=True)
+    (home / "nodes/n1/agent.json").write_text(json.dumps(agent.to_json()))
+    yield signals
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+def test_what_was_announced_of_a_machine_holds_until_it_is_taken_back(
+    home: Path, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_leave, "HEARD_S", 0.0)
+    notice = home / "nodes/n1/notice.json"
+    run(["node", "leave", "--ends-in", "1h"])
+    announced = notice.read_text()
+    run(["node", "leave", "--within", "10m"])
+    assert notice.read_text() == announced
+    run(["node", "leave", "--ends-in", "2h"])
+    assert notice.read_text() != announced
+    run(["node", "leave", "--stay"])
+    assert not notice.exists()
+    assert heard == [signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2]
 
 
 def test_nodes_that_ended_are_counted_and_listed_only_if_that_is_asked_for(master: ScriptedMaster, capsys) -> None:

@@ -64,7 +64,7 @@ class Telemetry:
         return self._reader.kind
 
     def note_shutdown(self, going: bool) -> None:
-        """Note that the machine is about to go down, at once or when a notice says; or that it is not, after all."""
+        """Note that the machine goes down, at once or when a new notice says; or that it does not, after all."""
         self.leaving = not self.end.look_for_notice() and going
         self._news.set()
 

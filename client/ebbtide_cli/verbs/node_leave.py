@@ -77,7 +77,8 @@ def command(
     if not agents:
         raise Failure(f"node leave: no agent runs in EBB_HOME {home.root}")
     for node, agent in agents.items():
-        home.note_end(node, None if ends_in is None else time.time() + ends_in)
+        if stay or ends_in is not None:
+            home.note_end(node, None if ends_in is None else time.time() + ends_in)
         agent.signal(signal.SIGUSR2 if stay else signal.SIGUSR1)
     if stay:
         print(f"In service again: {', '.join(agents)}.")

@@ -8,6 +8,8 @@ from ebbtide_agent.gpu.nvml import NvmlBackend
 from ebbtide_agent.gpu.reader import GpuReader
 from ebbtide_agent.gpu_use.attribution import Attribution
 from ebbtide_agent.gpu_use.telemetry import Telemetry
+from ebbtide_agent.node_end import NodeEnd
+from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.gpu.hand_nvml import HandNvml
@@ -68,6 +70,26 @@ async def test_what_is_not_available_stays_unset_in_a_heartbeat(fake_node):
     assert not gpu.HasField("mem_used_bytes")
     assert not gpu.HasField("utilisation")
     assert not gpu.processes[0].HasField("mem_bytes")
+
+
+async def test_a_node_that_is_to_be_left_at_once_also_keeps_the_end_that_was_announced_before(fake_node, tmp_path):
+    notice = tmp_path / "notice.json"
+    backend = fake_node("1xT4").backend
+    telemetry = Telemetry(GpuReader(backend), Attribution(dict), end=NodeEnd(None, notice))
+
+    async def said(going: bool) -> tuple[bool, float | None]:
+        telemetry.note_shutdown(going)
+        heartbeat = await telemetry.heartbeat()
+        return heartbeat.leaving, heartbeat.loan.until if heartbeat.HasField("loan") else None
+
+    notice.write_text(json.dumps({"until": 9e9, "boot_id": boot_id()}))
+    assert await said(going=True) == (False, 9e9), "its jobs leave in time for that"
+    assert await said(going=True) == (True, 9e9)
+    notice.write_text(json.dumps({"until": 8e9, "boot_id": boot_id()}))
+    assert await said(going=True) == (False, 8e9)
+    notice.unlink()
+    assert await said(going=False) == (False, None)
+    assert await said(going=True) == (True, None)
 
 
 async def test_a_lost_gpu_is_told_in_heartbeat_and_inventory_with_the_memory_it_had(fake_node):

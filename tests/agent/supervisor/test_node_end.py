@@ -106,6 +106,7 @@ def test_a_notice_on_the_machine_counts_until_its_next_boot_and_a_later_word_of_
     assert (end.until, end.own, end.look_for_notice()) == (9e9, said, False)
     notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
     assert (end.look_for_notice(), end.until, end.own) == (True, 5e9, agent_pb2.Loan(until=5e9, owner="ann"))
+    assert not end.look_for_notice(), "it is known"
     end.hear(6e9)
     assert (end.until, end.own.until) == (6e9, 5e9)
     end.hear(None)
