@@ -37,6 +37,8 @@ class Initialised:
 def initialise(home: Path, hosts: tuple[str, ...], port: int | None, store: str = "") -> Initialised:
     """Make an authority, and a certificate for ``hosts`` and this machine, where they do not exist.
 
+    The first of the ``hosts`` is the one by which others reach the master from now on.
+
     An authority that was copied here from another machine is used, so that masters that stand by for each other share
     one. ``store`` is the URL of the database with the journal; empty means what ``ebbtide.toml`` in ``home`` says, else
     a file.
@@ -51,7 +53,7 @@ def initialise(home: Path, hosts: tuple[str, ...], port: int | None, store: str 
         folder.create_authority(now)
         made.append("authority")
     folder.remember_port(port)
-    if folder.ensure_covers((*hosts, *own_hosts()), now):
+    if folder.ensure_covers(own_hosts(), now, first=hosts):
         made.append("certificate")
     server = folder.server()
     assert server is not None

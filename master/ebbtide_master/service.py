@@ -179,7 +179,7 @@ def _listen(server: grpc.aio.Server, listeners: "Listeners") -> "PublicEndpoint"
 
     bound = _bind(server, listeners.host, listeners.port, for_clients(listeners.folder), "--port")
     agent_bound = _bind(server, listeners.host, listeners.agent_port, for_agents(listeners.folder), "--agent-port")
-    return PublicEndpoint(listeners, listeners.public_host, bound, agent_bound)
+    return PublicEndpoint(listeners, bound, agent_bound)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials, option: str) -> int:

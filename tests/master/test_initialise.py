@@ -11,6 +11,7 @@ from ebbtide_master.initialise import initialise
 from ebbtide_master.store.journal import StoreInUseError
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.tls.folder import TlsFolder
+from ebbtide_master.tls.listeners import open_listeners
 from ebbtide_protos.invitation import decode
 
 HOSTS = ("login.lab", "192.0.2.7")
@@ -32,6 +33,18 @@ def test_the_first_admin_is_invited_once_and_everything_is_kept(tmp_path):
     assert TlsFolder.of(tmp_path).port == 7100
     store = SqliteStore(tmp_path / "journal.db")
     assert Identities(store.vault).caller(invitation.secret, time.time()).role is Role.ADMIN
+    store.close()
+
+
+def test_the_host_that_was_named_last_is_that_of_invitations_from_then_on(tmp_path):
+    initialise(tmp_path, ("old.lab",), None)
+    store = SqliteStore(tmp_path / "journal.db")
+    listeners = open_listeners(tmp_path, "0.0.0.0", None, None, store.vault, time.time)
+    assert listeners.public_host == "old.lab"
+    assert initialise(tmp_path, ("new.lab",), None).made == ("certificate",)
+    assert (listeners.public_host, "old.lab" in listeners.hosts()) == ("new.lab", True)
+    assert initialise(tmp_path, (), None).address.startswith("new.lab:")
+    assert initialise(tmp_path, ("new.lab", "old.lab"), None).made == ()
     store.close()
 
 

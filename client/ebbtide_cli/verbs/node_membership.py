@@ -14,7 +14,14 @@ from ebbtide_cli.terminal.output import print_json
 from ebbtide_cli.terminal.text import printable
 
 
-@click.command(epilog=examples("ebb node invite", "ebb node invite ws2 --expires 1d", "ebb node invite ws2 --json"))
+@click.command(
+    epilog=examples(
+        "ebb node invite",
+        "ebb node invite ws2 --expires 1d",
+        "ebb node invite ws2 --host login.lab.example",
+        "ebb node invite ws2 --json",
+    )
+)
 @click.argument("name", metavar="[NODE]", required=False, default="")
 @click.option(
     "--expires",
@@ -24,15 +31,21 @@ from ebbtide_cli.terminal.text import printable
     show_default=True,
     help="Time after which the invitation ends.",
 )
+@click.option(
+    "--host",
+    metavar="NAME",
+    default="",
+    help="Name or address of the master by which the machine reaches it (default: the one named by 'ebb master init').",
+)
 @json_option
 @master_option
-def invite(name: str, expires: float, as_json: bool, master: str | None) -> None:
+def invite(name: str, expires: float, host: str, as_json: bool, master: str | None) -> None:
     """Print an invitation that lets one machine join, once ('ebb agent join' reads it there).
 
     With a name, it is for that node only. If the node has a certificate already, the new one replaces it.
     """
     with connected(master) as stub:
-        reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=name, expires_s=expires))
+        reply = ask(stub.InviteNode, client_pb2.InviteNodeRequest(node=name, expires_s=expires, host=host))
     invitation = encode(Invitation(reply.address, reply.secret, reply.ca))
     if as_json:
         facts = {"invitation": invitation, "address": reply.address, "node": name or None, "expires": reply.expires}

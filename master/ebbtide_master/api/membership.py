@@ -30,12 +30,16 @@ class MembershipService:
         """Create an invitation that lets one node join, once, until it expires."""
         front = self._reached()
         try:
+            address = front.address(request.host)
+        except ValueError as error:
+            raise SpecError("--host", str(error)) from None
+        try:
             secret, expires = await front.enrolment.invite(request.node, request.expires_s)
         except ValueError as error:
             raise SpecError("invitation", str(error)) from None
         log.info("node=%s invited by=%s", request.node or "any", caller().user)
         ca = front.enrolment.authority.pem
-        return client_pb2.InviteNodeReply(address=front.address, secret=secret, ca=ca, expires=expires)
+        return client_pb2.InviteNodeReply(address=address, secret=secret, ca=ca, expires=expires)
 
     async def Join(self, request: client_pb2.JoinRequest, context: Any) -> client_pb2.JoinReply:
         """Sign the key of a node that has the secret of an invitation."""

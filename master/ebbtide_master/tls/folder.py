@@ -88,13 +88,16 @@ class TlsFolder:
         with _named(self.server_file):
             return read(self.server_file.read_text())
 
-    def ensure_covers(self, hosts: Iterable[str], now: float, left_s: float = 0.0) -> bool:
+    def ensure_covers(
+        self, hosts: Iterable[str], now: float, left_s: float = 0.0, *, first: Iterable[str] = ()
+    ) -> bool:
         """Make a new certificate of the master unless the present one covers ``hosts`` for longer than ``left_s``.
 
-        Returns whether one was made; it also covers the old one's hosts. Raises `CertificateError`, OSError.
+        Returns whether one was made; it also covers the old one's hosts, after those that are to be its ``first``.
+        Raises `CertificateError`, OSError.
         """
         old = self.server()
-        wanted = tuple(dict.fromkeys((*(old.hosts if old is not None else ()), *hosts)))
+        wanted = tuple(dict.fromkeys((*first, *(old.hosts if old is not None else ()), *hosts)))
         if old is not None and wanted == old.hosts and old.ends - now > left_s:
             return False
         certificate, key = self.authority().server(wanted, now)

@@ -27,9 +27,12 @@ class Listeners:
         """The host by which other machines reach the master: the one it listens on, or its certificate's first name."""
         if self.host not in ANY_HOSTS:
             return self.host
+        return next((name for name in self.hosts() if name not in LOCAL_HOSTS), self.host)
+
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names and addresses that the master's own certificate is for; none if there is none."""
         certificate = self.folder.server()
-        hosts = certificate.hosts if certificate is not None else ()
-        return next((name for name in hosts if name not in LOCAL_HOSTS), self.host)
+        return certificate.hosts if certificate is not None else ()
 
     def certificate_ends(self) -> float | None:
         """Return when the master's own certificate ends, in Unix seconds, or None if there is none."""
@@ -42,7 +45,6 @@ class PublicEndpoint:
     """The address at which other machines reach this master, and the nodes that may join there."""
 
     listeners: Listeners
-    host: str
     port: int
     agent_port: int
 
@@ -51,10 +53,15 @@ class PublicEndpoint:
         """The nodes that have joined, and the invitations."""
         return self.listeners.enrolment
 
-    @property
-    def address(self) -> str:
-        """The address for clients, as HOST:PORT."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def address(self, host: str = "") -> str:
+        """Return the address for clients, as HOST:PORT, by one of the certificate's hosts if one is given.
+
+        Raises ValueError if the certificate is not for it.
+        """
+        if host and host not in (hosts := self.listeners.hosts()):
+            raise ValueError(f"the master's certificate is for {', '.join(hosts)}, and not for {host[:80]!r}")
+        host = host or self.listeners.public_host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def certificate_ends(self) -> float | None:
         """Return when the master's certificate ends, in Unix seconds, or None if there is none."""

@@ -60,19 +60,23 @@ class InviteNodeRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     EXPIRES_S_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """the only name that it may join as; empty: any that has no certificate"""
     expires_s: _builtins.float
     """from now"""
+    host: _builtins.str
+    """one of the master's certificate, by which the node reaches it; empty: as others do"""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         expires_s: _builtins.float = ...,
+        host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_s", b"expires_s", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_s", b"expires_s", "host", b"host", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

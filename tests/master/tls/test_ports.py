@@ -281,6 +281,21 @@ def test_an_invitation_is_for_its_node_and_its_time(tmp_path):
     asyncio.run(check())
 
 
+def test_an_invitation_has_the_host_that_is_asked_for_if_the_certificate_is_for_it(tmp_path):
+    async def check():
+        async with guarded(tmp_path) as master:
+            stub, port = await master.clients("admin"), master.service.port
+
+            async def address(host):
+                return (await stub.InviteNode(client_pb2.InviteNodeRequest(expires_s=600, host=host))).address
+
+            assert [await address(host) for host in ("", "localhost")] == [f"127.0.0.1:{port}", f"localhost:{port}"]
+            words = "--host: the master's certificate is for localhost, 127.0.0.1, and not for 'evil.example'"
+            assert await refused(address("evil.example")) == (grpc.StatusCode.INVALID_ARGUMENT, words)
+
+    asyncio.run(check())
+
+
 def test_a_new_certificate_of_the_master_is_shown_without_a_restart(tmp_path):
     async def check():
         async with guarded(tmp_path) as master:
