@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -29,6 +29,7 @@ POLL_S: Final = 0.02
 SILENT_S: Final = 2.0
 """Seconds that a wait lasts before it is shown."""
 TAIL_LINES: Final = 10
+TAIL_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,10 @@ def first_to_end(processes: Iterable[Identity], stop: int) -> Identity | None:
 
 
 def print_log_end(log: Path, start: int = 0) -> None:
-    """Print the last lines of a log on stderr, from what was written after byte ``start``."""
-    with log.open("rb") as file:
-        file.seek(start)
+    """Print the last lines of a log on stderr, from what was written after byte ``start``; none if it is missing."""
+    lines = list[str]()
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     for text in lines[-TAIL_LINES:]:
         print(f"  {printable(text)}", file=sys.stderr)

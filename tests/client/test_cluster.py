@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -236,6 +237,33 @@ def test_up_in_the_foreground_ends_when_a_daemon_dies(local):
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err.splitlines()[-1] == "ebb: the agent of node ws7 has died: 'ebb up' restarts it"
+
+
+def test_up_in_the_foreground_ends_when_a_master_dies_that_was_started_by_hand(local):
+    with start_ebb("master") as master:
+        eventually(lambda: local.master() is not None)
+        with start_ebb("up", "--foreground", "--gpus", "1xT4", "--node", "ws7") as process:
+            assert "was running" in process.stdout.readline()
+            assert "node" in process.stdout.readline()
+            kill(local.master())
+            _, err = process.communicate(timeout=30)
+        master.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == "ebb: the master has died: 'ebb up' restarts it"
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path, capfd):
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nthe last words\n")
+    tracemalloc.start()
+    daemons.print_log_end(log)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert capfd.readouterr().err.endswith("  the last words\n")
+    assert peak_bytes < 4 << 20
 
 
 def test_down_never_signals_a_process_that_only_has_a_daemons_pid(ebb_process, home):
