@@ -17,31 +17,24 @@ import os
 import re
 import secrets
 import stat
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ebbtide import regular, trees
-
-MANIFEST = "MANIFEST.json"
-FORMAT = 1
-MANIFEST_BYTES = 64 * 1024 * 1024
-"""Largest manifest that is read, in bytes; a larger file makes the checkpoint invalid."""
+from ebbtide import manifests, regular, trees
+from ebbtide.manifests import MANIFEST as MANIFEST
+from ebbtide.manifests import File as File
+from ebbtide.manifests import InvalidCheckpoint as InvalidCheckpoint
+from ebbtide.manifests import Manifest
 
 _BUFFER_BYTES = 256 * 1024
-_OWN_DIGEST = "manifest_sha256"
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _STEP = re.compile(r"step-(\d{12,})(?:\.(\d+))?")
 _COPY = "-copy"
 _DRAFTS = (".step-", ".attempt-")
 # A save's draft has the pid of the process that fills it; a copy's has none.
 _DRAFT = re.compile(r"\.(?:step|attempt)-[\d.]+(?:-(\d+))?-(?:[0-9a-f]+|copy)")
-
-
-class InvalidCheckpoint(Exception):
-    """The files on disk are not the checkpoint that their manifest describes; the message names what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +52,6 @@ class Checkpoint:
     bytes: int
     complete: bool
     cut_short: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """One file that a manifest lists; ``path`` is relative to the checkpoint's directory."""
-
-    path: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    step: int | None
-    attempt: int
-    complete: bool
-    cut_short: bool
-    files: tuple[File, ...]
 
 
 def possible() -> bool:
@@ -103,8 +78,8 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         files = _record_files(draft)
         if not files:
             raise ValueError("the save function wrote no file into the directory that it was given")
-        manifest = _describe(job_id, attempt, step, True, "sdk", files)
-        _write_durably(draft / MANIFEST, _digested(manifest))
+        manifest = manifests.describe(job_id, attempt, step, True, "sdk", files)
+        _write_durably(draft / MANIFEST, manifests.digested(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
@@ -120,7 +95,7 @@ def inspect(path: Path) -> Checkpoint:
 
     This is a cheap check for a checkpoint that was verified a moment ago: it reads no data and sees no flipped bit.
     """
-    return _compare_sizes(path, _read_manifest(path))
+    return _compare_sizes(path, manifests.read(path))
 
 
 def verify(path: Path) -> Checkpoint:
@@ -128,7 +103,7 @@ def verify(path: Path) -> Checkpoint:
 
     Raises InvalidCheckpoint that names the first difference.
     """
-    manifest = _read_manifest(path)
+    manifest = manifests.read(path)
     checkpoint = _compare_sizes(path, manifest)
     for file in manifest.files:
         try:
@@ -143,7 +118,7 @@ def verify(path: Path) -> Checkpoint:
 
 def listed(path: Path) -> tuple[File, ...]:
     """Return the files that the checkpoint's manifest lists; a copy may still lack them. Raises InvalidCheckpoint."""
-    return _read_manifest(path).files
+    return manifests.read(path).files
 
 
 def copy_of(path: Path) -> Path:
@@ -206,6 +181,20 @@ def any_complete(job_dir: Path, before_attempt: int) -> bool:
     return False
 
 
+def unsealed(job_dir: Path, before_attempt: int) -> list[int]:
+    """Return the attempts before this one that published nothing and were not sealed, newest first.
+
+    What is older than a checkpoint is left out, because nothing would be resumed from it.
+    """
+    found = []
+    for attempt, attempt_dir in reversed(_attempts(job_dir)):
+        if attempt < before_attempt:
+            if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
+                break
+            found.append(attempt)
+    return found
+
+
 def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_short: bool = False) -> Checkpoint | None:
     """Turn the files that a script wrote straight into its attempt directory into a checkpoint, and return it.
 
@@ -220,11 +209,11 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
         files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
         if not files:
             return None
-        manifest = _describe(job_id, attempt, None, complete, "supervisor", files)
+        manifest = manifests.describe(job_id, attempt, None, complete, "supervisor", files)
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
-        _write_durably(draft, _digested(manifest))
+        _write_durably(draft, manifests.digested(manifest))
         draft.rename(attempt_dir / MANIFEST)
         _sync(attempt_dir)
         _sync(attempt_dir.parent)
@@ -346,26 +335,6 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
             return path
 
 
-def _describe(
-    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[File]
-) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "job_id": job_id,
-        "attempt": attempt,
-        "step": step,
-        "complete": True if complete else "unknown",
-        "sealed_by": sealed_by,
-        "files": [asdict(file) for file in files],
-        "created_at": time.time(),
-    }
-
-
-def _digested(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest with a digest of itself, because nothing else would notice a flipped bit in `step`."""
-    return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
-
-
 def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
     """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
     records = []
@@ -394,34 +363,7 @@ def _sha256(stream: io.BufferedReader) -> str:
     return digest.hexdigest()
 
 
-def _read_manifest(path: Path) -> _Manifest:
-    try:
-        raw = json.loads(regular.read_regular(path / MANIFEST, MANIFEST_BYTES))
-        if raw["format"] != FORMAT:
-            raise ValueError(f"format {raw['format']}, expected {FORMAT}")
-        without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
-        if raw.get(_OWN_DIGEST, "") not in ("", _digested(without)[_OWN_DIGEST]):  # older manifests have none
-            raise ValueError("its own SHA-256 digest is another")
-        files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
-        step = None if raw["step"] is None else int(raw["step"])
-        complete, cut_short = raw["complete"] is True, raw["complete"] is False
-        manifest = _Manifest(step, int(raw["attempt"]), complete, cut_short, files)
-    except FileNotFoundError as error:
-        raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
-    except OSError as error:
-        raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
-    if not files:
-        raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
-    for file in files:
-        relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
-            raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
-    return manifest
-
-
-def _compare_sizes(path: Path, manifest: _Manifest) -> Checkpoint:
+def _compare_sizes(path: Path, manifest: Manifest) -> Checkpoint:
     for file in manifest.files:
         found = _size(path / file.path)
         if found != file.bytes:

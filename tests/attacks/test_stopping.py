@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ebbtide import trees
 from ebbtide_agent.attempts import backstop
 from ebbtide_agent.attempts.supervised import Supervised
 from ebbtide_agent.helper.confining import HELPER
@@ -188,8 +189,9 @@ async def test_as_long_as_a_process_of_it_sleeps_where_no_signal_reaches_it_it_i
 
 
 @pytest.mark.fuse
+@pytest.mark.parametrize("elsewhere", [False, True])
 async def test_what_was_saved_before_it_hung_is_sealed_before_the_next_attempt_begins(
-    agent: Callable[..., object],
+    agent: Callable[..., object], elsewhere: bool
 ) -> None:
     writes = python("""
 import os, time
@@ -203,6 +205,9 @@ time.sleep(600)
         with hung(directory_of(node), deeply=True):
             await stopped_in_time(node, 0.5)
         assert not (directory_of(node) / "MANIFEST.json").exists()
+        if elsewhere:  # a node that knows nothing of the first attempt
+            trees.remove(node.dir / "unsealed")
+            (node.dir / "unsealed").mkdir()
         await node.launch(UP, attempt=2)
         await node.running(attempt=2, line="up")
         assert (directory_of(node) / "MANIFEST.json").exists()

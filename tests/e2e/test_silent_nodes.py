@@ -159,6 +159,28 @@ def test_what_still_runs_on_a_node_that_was_confirmed_dead_is_ended_when_it_is_b
     assert "and it counts as over: it is ended" in cluster.ebb("events").out
 
 
+def test_what_a_script_saved_by_itself_is_there_elsewhere_after_its_node_has_lost_power(
+    idle_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = idle_cluster
+    cluster.up("1xA100-40GB", "--node", "left")
+    cluster.add_workstation("right", "1xA100-40GB", cluster.home / "checkpoints")
+    script = tmp_path / "saves.sh"
+    script.write_text('test -z "$EBB_RESUME_DIR" || exec cat "$EBB_RESUME_DIR/n"\n')
+    with script.open("a") as more:
+        more.write('echo 41 > "$EBB_CHECKPOINT_DIR/n"; echo saved; exec sleep 600\n')
+    job = cluster.submit("--", "sh", str(script))
+    wait_for("it has saved", lambda: "saved" in cluster.log(job))
+    shown = cluster.show(job)
+    process, [where] = psutil.Process(shown["pid"]), shown["nodes"]
+    for dies in (cluster.daemon(where), process.parent(), process):  # nobody is left who could seal anything
+        cluster.kill(dies)
+    wait_for("it is silent", lambda: node_of(cluster, where)["state"] == "down")
+    cluster.ebb("node", "confirm-dead", where, "--yes")
+    assert cluster.wait_for_state(job, "COMPLETED")["attempt"] == 2
+    assert cluster.ebb("logs", "--attempt", "2", job).out == "41\n"
+
+
 @pytest.mark.timeout(240)
 def test_a_job_with_a_lease_ends_itself_where_its_agent_stands_still_and_then_starts_once_elsewhere(
     idle_cluster: Cluster, tmp_path: Path

@@ -1,9 +1,14 @@
 """Which checkpoint an attempt goes on from."""
 
+import json
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_agent.supervisor.sealing import settling
+from ebbtide_agent.supervisor.sealing.settling import LeftFiles
 from ebbtide_protos.v1 import agent_pb2
 
 from tests.agent.supervisor.node import EXITED, REFUSED, Node, order, python
@@ -63,6 +68,95 @@ async def test_a_sealed_directory_is_resumed_without_a_step(agent):
         status = await node.run(TELL, attempt=2, needs_checkpoint=True)
         assert node.log(attempt=2).splitlines()[0] == str(node.checkpoints.resolve() / "1" / "attempt-1")
         assert not status.HasField("resumed_step")
+
+
+def save(node: Node, attempt: int, *names: str) -> Path:
+    """Leave files of a script without the SDK as a node leaves them that loses power: nobody seals them there."""
+    directory = node.checkpoints.resolve() / "1" / f"attempt-{attempt}"
+    directory.mkdir(parents=True)
+    for name in names:
+        (directory / name).write_text(name)
+    return directory
+
+
+def sealed(node: Node, attempt: int) -> Path:
+    """Leave a checkpoint of a script without the SDK that saved and left in peace."""
+    directory = save(node, attempt, "state")
+    checkpoints.seal(directory, job_id="1", attempt=attempt, complete=True)
+    return directory
+
+
+async def resumed(node: Node, attempt: int) -> str:
+    """What EBB_RESUME_DIR is in this attempt."""
+    await node.run(TELL, attempt=attempt)
+    return node.log(attempt=attempt).splitlines()[0]
+
+
+async def test_what_a_script_saved_by_itself_on_a_node_that_died_is_sealed_and_resumed_by_the_next_attempt(agent):
+    async with agent() as node:
+        sealed(node, 1)
+        saved = save(node, 2, "state", "epoch")
+        save(node, 3)  # of an attempt that had no time to save
+        save(node, 4, "state")  # of an attempt that cannot have been
+        assert await resumed(node, 4) == str(saved)
+        found = checkpoints.verify(saved)
+        assert (found.bytes, found.complete, found.cut_short) == (10, False, False)
+
+
+async def test_only_the_first_node_seals_what_a_node_that_died_left(agent):
+    async with agent() as node:
+        saved = save(node, 1, "state")
+        launch = order(TELL, attempt=2)
+        launch.node_rank, launch.num_nodes, launch.master_addr, launch.master_port = 1, 2, "127.0.0.1", 20001
+        await node.attempts.launch(launch)
+        await node.end(attempt=2)
+        assert [path.name for path in saved.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("left", "has_whole_files"),
+    [
+        (LeftFiles(2, cut_short=("state",)), True),
+        (LeftFiles(2, doubtful=True), True),
+        (LeftFiles(2, cut_short=("epoch", "state")), False),
+    ],
+)
+async def test_a_save_that_was_cut_short_stays_behind_a_complete_one_where_another_node_has_to_seal_it(
+    agent, left, has_whole_files
+):
+    async with agent() as node:
+        complete = sealed(node, 1)
+        saved = save(node, 2, "state", "epoch")
+        full = saved / f".{checkpoints.MANIFEST}"
+        full.mkdir()  # stands for a disk without room for the manifest
+        with suppress(OSError):
+            settling.seal(saved.parent, "1", left, None)
+        full.rmdir()
+        assert await resumed(node, 3) == str(complete)
+        assert (saved / checkpoints.MANIFEST).exists() == has_whole_files
+        assert await resumed(node, 4) == str(complete)
+
+
+async def test_what_is_noted_on_a_disk_without_room_for_a_note_counts_as_cut_short(agent):
+    async with agent() as node:
+        complete = sealed(node, 1)
+        saved = save(node, 2, "state")
+        (saved.parent / ".attempt-2-unsealed").touch()
+        assert await resumed(node, 3) == str(complete)
+        assert checkpoints.verify(saved).cut_short
+        assert sorted(path.name for path in saved.parent.glob(".*")) == []
+
+
+async def test_what_only_this_node_knows_of_a_save_counts_here(agent):
+    async with agent() as node:
+        complete = sealed(node, 1)
+        save(node, 2, "state")
+        (node.dir / "unsealed").mkdir()
+        note = node.dir / "unsealed" / "1.2"
+        note.write_text(json.dumps(asdict(LeftFiles(2, cut_short=("state",)))))
+        assert await resumed(node, 3) == str(complete)
+        assert not note.exists()
+        assert await resumed(node, 4) == str(complete)
 
 
 async def test_a_job_that_had_progress_does_not_start_without_a_valid_checkpoint(agent):

@@ -54,8 +54,8 @@ def prepare(intent: Intent, place: AttemptDir, ask: Ask) -> Prepared:
         found = ask(_look, (intent, remains), intent.account)
     if found["refusal"]:
         raise Refused(found["refusal"], WireRefusalCause(found["cause"]))
-    for sealed in remains[: found["sealed"]]:
-        settling.drop(intent, sealed.attempt)
+    for number in found["sealed"]:
+        settling.drop(intent, number)
     with refusing("cannot write the job's script"):
         command = ask(_script, (intent, place), intent.account)
     port = rendezvous_port(intent) if intent.ddp or intent.meets else 0
@@ -81,9 +81,10 @@ def _script(intent: Intent, place: AttemptDir) -> list[str]:
 
 def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
     """Look with the user's rights at what the processes will find. Raises OSError if they cannot save."""
-    answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": 0}
+    answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": []}
     try:
-        answer["sealed"] = _seal(intent, remains)
+        if intent.attempt > 1 and intent.node_rank == 0:  # the other nodes start when this one has prepared
+            answer["sealed"] = settling.seal_earlier(intent, remains)
         checkpoint = _prepare_directories(intent)
         if not has_python(intent.python_env):
             reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
@@ -98,16 +99,6 @@ def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
         | {"step": step, "resume_dir": resume_dir, "edited": edited(intent)}
         | {"has_workdir": os.path.isdir(intent.workdir)}
     )
-
-
-def _seal(intent: Intent, remains: list[LeftFiles]) -> int:
-    """Seal what earlier attempts left unsealed, and return for how many of them that was done."""
-    for count, left in enumerate(remains):
-        try:
-            settling.seal(intent.job_dir, intent.job_id, left, None)
-        except OSError:
-            return count
-    return len(remains)
 
 
 def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:

@@ -1,16 +1,19 @@
 """Seal an attempt's checkpoint directory when none of its processes is left; this runs in a helper process.
 
-If the helper process hangs or has no time, what the attempt wrote stays as it is, and a note on this node says how to
-seal it: the job's next attempt here does that before it looks for the checkpoint to resume from.
+If the helper process hangs or has no time, or the node dies, what the attempt wrote stays as it is, and the job's next
+attempt seals it before it looks for the checkpoint to resume from, on whichever node. A note says what is known of it:
+one on this node, and one beside the attempt's directory if its last save may have been cut short.
 """
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from ebbtide import checkpoints
+from ebbtide import checkpoints, regular
 from ebbtide.checkpoints import Checkpoint
 
 from ebbtide_agent import slurm
@@ -20,6 +23,9 @@ from ebbtide_agent.slurm.variables import steps_dir
 from ebbtide_agent.supervisor.sealing import evidence
 from ebbtide_agent.supervisor.sealing.evidence import CheckpointContents, StopConduct
 from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointed
+
+# The largest note beside an attempt's directory that is read, in bytes.
+_NOTE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def settle(
         _end_steps(steps_dir(attempt.job_dir, attempt.attempt))
     sealed = None
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
-        with suppress(OSError):  # e.g. the disk is full: without a manifest no attempt will resume from it
+        with suppress(OSError):  # e.g. the disk is full: the next attempt tries it again
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before)
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
@@ -97,19 +103,69 @@ def _end_steps(folder: Path) -> None:
 
 
 def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None) -> Checkpoint | None:
-    """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError."""
-    directory = job_dir / f"attempt-{remains.attempt}"
+    """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError.
+
+    What speaks against its last save is noted first, for whoever has to do this again on another node. The note stays
+    where nothing is whole, so that it never becomes a checkpoint.
+    """
+    directory, note_beside = job_dir / f"attempt-{remains.attempt}", _note_beside(job_dir, remains.attempt)
     cut = frozenset(remains.cut_short)
+    doubtful = remains.doubtful and (before is None or CheckpointContents.of(directory) != before)
+    cut_short = bool(cut) or doubtful
+    if cut_short:
+        _write(note_beside, replace(remains, doubtful=doubtful))
     if evidence.nothing_is_whole(directory, cut):
         return None
-    cut_short = bool(cut) or (remains.doubtful and (before is None or CheckpointContents.of(directory) != before))
-    return checkpoints.seal(
+    sealed = checkpoints.seal(
         directory,
         job_id=job_id,
         attempt=remains.attempt,
         complete=remains.complete and not cut_short,
         cut_short=cut_short,
     )
+    with suppress(OSError):
+        note_beside.unlink()
+    return sealed
+
+
+def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles]) -> list[int]:
+    """Seal what the job's earlier attempts left unsealed, on whichever node; `noted` is what is known of it here.
+
+    Call it on the attempt's first node, when it is certain that no earlier attempt runs. Return the numbers of the
+    noted attempts for which that is done.
+    """
+    known = {left.attempt: left for left in noted}
+    left_over = checkpoints.unsealed(attempt.job_dir, attempt.attempt)
+    failed = set()
+    for number in left_over:
+        try:
+            remains = known.get(number) or _noted_beside(attempt.job_dir, number)
+            seal(attempt.job_dir, attempt.job_id, remains, None)
+        except OSError:  # e.g. another account's file
+            failed.add(number)
+    return [number for number in known if number not in failed]
+
+
+def _noted_beside(job_dir: Path, number: int) -> LeftFiles:
+    """Return what is noted beside the attempt's directory; without a note the attempt's end was not seen."""
+    try:
+        content = regular.read_regular(_note_beside(job_dir, number), _NOTE_BYTES)
+        return replace(LeftFiles.from_json(json.loads(content)), attempt=number)
+    except FileNotFoundError:
+        return LeftFiles(number)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return LeftFiles(number, doubtful=True)
+
+
+def _write(note_beside: Path, remains: LeftFiles) -> None:
+    with suppress(OSError), open(regular.create(note_beside), "w") as file:  # on a full disk it is there, and empty
+        json.dump(asdict(remains), file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _note_beside(job_dir: Path, number: int) -> Path:
+    return job_dir / f".attempt-{number}-unsealed"
 
 
 def note(attempt: AttemptOnNode, remains: LeftFiles) -> None:

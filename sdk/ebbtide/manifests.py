@@ -1,0 +1,90 @@
+"""Describes the files of a checkpoint in its manifest, and reads what a manifest describes."""
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ebbtide import regular
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+MANIFEST_BYTES = 64 * 1024 * 1024
+"""Largest manifest that is read, in bytes; a larger file makes the checkpoint invalid."""
+
+_OWN_DIGEST = "manifest_sha256"
+
+
+class InvalidCheckpoint(Exception):
+    """The files on disk are not the checkpoint that their manifest describes; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file that a manifest lists; ``path`` is relative to the checkpoint's directory."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a manifest says of its checkpoint."""
+
+    step: int | None
+    attempt: int
+    complete: bool
+    cut_short: bool
+    files: tuple[File, ...]
+
+
+def describe(
+    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[File]
+) -> dict[str, Any]:
+    """Return the content of a manifest."""
+    return {
+        "format": FORMAT,
+        "job_id": job_id,
+        "attempt": attempt,
+        "step": step,
+        "complete": True if complete else "unknown",
+        "sealed_by": sealed_by,
+        "files": [asdict(file) for file in files],
+        "created_at": time.time(),
+    }
+
+
+def digested(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest with a digest of itself, because nothing else would notice a flipped bit in `step`."""
+    return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
+
+
+def read(path: Path) -> Manifest:
+    """Return the manifest of the checkpoint in this directory. Raises InvalidCheckpoint."""
+    try:
+        raw = json.loads(regular.read_regular(path / MANIFEST, MANIFEST_BYTES))
+        if raw["format"] != FORMAT:
+            raise ValueError(f"format {raw['format']}, expected {FORMAT}")
+        without = {name: value for name, value in raw.items() if name != _OWN_DIGEST}
+        if raw.get(_OWN_DIGEST, "") not in ("", digested(without)[_OWN_DIGEST]):  # older manifests have none
+            raise ValueError("its own SHA-256 digest is another")
+        files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
+        step = None if raw["step"] is None else int(raw["step"])
+        complete, cut_short = raw["complete"] is True, raw["complete"] is False
+        manifest = Manifest(step, int(raw["attempt"]), complete, cut_short, files)
+    except FileNotFoundError as error:
+        raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
+    if not files:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
+    for file in files:
+        relative = PurePosixPath(file.path)
+        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
+            raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
+    return manifest
