@@ -37,6 +37,17 @@ class State:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class LinkingSave:
+    """A save that links what lies in `folder` already, and so needs no room where that is on the same file system."""
+
+    link: Save
+    folder: Path
+
+    def __call__(self, directory: Path) -> object:
+        return self.link(directory)
+
+
 class Job:
     """This script's side of the job contract.
 
@@ -261,7 +272,8 @@ class Job:
             self._make_room(self.checkpoint_dir)
 
         def write(directory: Path) -> None:
-            self._require_space(directory)
+            if not (isinstance(save, LinkingSave) and save.folder.stat().st_dev == directory.stat().st_dev):
+                self._require_space(directory)
             save(directory)
 
         job_id = self.id or "local"

@@ -258,6 +258,18 @@ def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(
     assert error.value.errno == errno.ENOSPC
 
 
+def test_a_save_that_only_links_needs_no_room_unless_it_has_to_copy_to_another_file_system(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.checkpoint(writing("x" * 100), 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
+    with pytest.raises(OSError, match="about 100 bytes, 99 are free"):
+        job.checkpoint(jobs.LinkingSave(writing("y"), Path("/proc")), 2)
+    job.checkpoint(jobs.LinkingSave(writing("y"), tmp_path), 2)
+    assert [path.name for path in (tmp_path / "7" / "attempt-1").iterdir() if "2" in path.name] == ["step-000000000002"]
+
+
 def test_what_a_killed_save_left_is_removed_before_the_next_attempt_needs_the_room(
     make_job: MakeJob, tmp_path: Path
 ) -> None:

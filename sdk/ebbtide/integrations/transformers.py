@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from ebbtide import distributed
-from ebbtide.jobs import job
+from ebbtide.jobs import LinkingSave, job
 
 LARGE_BYTES: Final = 1 << 20
 """From this size on, in bytes, a file is linked, not copied: only the Trainer writes such files, and as new ones."""
@@ -88,7 +88,7 @@ class SuspendCallback(TrainerCallback):
         if group is not None:
             group.wait()  # every rank has written its random state
         extra = self._extra and state.best_global_step != state.global_step
-        self._job.checkpoint(lambda draft: _take(folder, draft, extra), state.global_step)
+        self._job.checkpoint(LinkingSave(lambda draft: _take(folder, draft, extra), folder), state.global_step)
         if self._leaving:
             if extra and args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -129,6 +129,14 @@ def _part(output: Path, step: int) -> None:
         for path in folder.rglob("*"):
             facts = path.lstat()
             if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:
-                draft = path.with_name(f".{path.name}.own")
-                shutil.copy2(path, draft)
-                os.replace(draft, path)
+                _replace_with_copy(path)
+
+
+def _replace_with_copy(path: Path) -> None:
+    draft = path.with_name(f".{path.name}.own")
+    try:
+        shutil.copy2(path, draft)
+        os.replace(draft, path)
+    except BaseException:  # e.g. the disk is full
+        draft.unlink(missing_ok=True)
+        raise

@@ -50,6 +50,20 @@ def test_a_trainer_that_saves_the_best_leaves_after_an_evaluation_that_is_no_bet
         assert saved == ["checkpoint-2", "checkpoint-6"]  # what the Trainer's own schedule says
 
 
+def saved(folder: Path) -> list[str]:
+    """The checkpoints that the Trainer itself has, each of which can be loaded."""
+    found = sorted((folder / "output").glob("checkpoint-*"))
+    assert all((path / "optimizer.pt").stat().st_size for path in found)
+    return [path.name for path in found]
+
+
+@pytest.mark.slow
+def test_a_trainer_on_a_disk_that_is_nearly_full_publishes_what_it_can_link(tmp_path: Path):
+    [undisturbed] = run("hugging_face_linked.py", tmp_path, [], modules=MODULES)
+    assert undisturbed.codes == [0], undisturbed.log
+    assert saved(tmp_path / "job-0") == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["save_only_model", "enable_jit_checkpoint"])
 def test_arguments_with_which_nothing_could_be_resumed_are_refused_by_name(tmp_path: Path, option: str):
