@@ -42,6 +42,7 @@ class SuspendCallback(TrainerCallback):
         self._loss: float | None = None
         self._leaving = False
         self._extra = False  # the save is this callback's: the Trainer's own schedule has none at this step
+        self._published = -1  # the step of the newest save that was published
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -79,8 +80,19 @@ class SuspendCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if self._job.should_suspend() and state.global_step < state.max_steps:
-            self._leave(args, control)
+        if not self._job.should_suspend() or state.global_step >= state.max_steps:
+            return
+        again = self._published == state.global_step
+        if again and not (control.should_log or control.should_evaluate or control.should_save):
+            self._job.suspend(step=state.global_step)
+        self._leave(args, control)
+        if again:  # the Trainer's schedule had a save at this step, into which it is about to write once more
+            self._extra = False
+            if args.should_save:
+                _part(Path(str(args.output_dir)), state.global_step)
+            group = distributed.current()
+            if group is not None:
+                group.wait()  # no rank writes before that
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
@@ -89,6 +101,7 @@ class SuspendCallback(TrainerCallback):
             group.wait()  # every rank has written its random state
         extra = self._extra and state.best_global_step != state.global_step
         self._job.checkpoint(LinkingSave(lambda draft: _take(folder, draft, extra), folder), state.global_step)
+        self._published = state.global_step
         if self._leaving:
             if extra and args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)

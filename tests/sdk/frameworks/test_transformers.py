@@ -65,6 +65,28 @@ def test_a_trainer_on_a_disk_that_is_nearly_full_publishes_what_it_can_link(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("evaluates", ["epoch", "no"])
+def test_a_trainer_that_is_asked_when_its_own_save_was_due_keeps_that_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluates: str
+):
+    monkeypatch.setenv("EVALUATES", evaluates)
+    undisturbed, asked = run("hugging_face_linked.py", tmp_path, [], ["TERM=2"], modules=MODULES)
+    assert (asked.codes, asked.steps) == ([85, 0], [None, 2]), asked.log
+    assert saved(tmp_path / "job-1") == saved(tmp_path / "job-0") == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+    assert asked.said("digest") == undisturbed.said("digest") != []
+    assert asked.said("evaluations") == undisturbed.said("evaluations") == ["3" if evaluates == "epoch" else "0"]
+
+
+@pytest.mark.slow
+def test_a_trainer_that_is_killed_while_it_saves_a_step_again_goes_on_from_the_first_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DIES_IN_SAVE", "2")
+    [killed] = run("hugging_face_linked.py", tmp_path, ["TERM=2"], modules=MODULES)
+    assert (killed.codes, killed.steps) == ([-9, 0], [None, 2]), killed.log
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["save_only_model", "enable_jit_checkpoint"])
 def test_arguments_with_which_nothing_could_be_resumed_are_refused_by_name(tmp_path: Path, option: str):
     program = f"""
