@@ -94,7 +94,11 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known on
 
 def _save(trainer: Any, draft: Path) -> None:
     """Write Lightning's checkpoint and the random state, which Lightning does not keep. Called on every rank."""
-    trainer.save_checkpoint(draft / FILE, weights_only=False)
+    try:
+        trainer.save_checkpoint(draft / FILE, weights_only=False)
+    except Exception:
+        trainer.strategy.barrier("Trainer.save_checkpoint")  # the ranks on which it has not failed wait there
+        raise
     save_random_state(draft)
 
 

@@ -1,13 +1,16 @@
 """A job on a Lightning Trainer with a tiny model; prints the digest of the final weights.
 
-Arguments: the batches, counted from 1, at which it sends itself a signal, like TERM=3 or KILL=9.
+Arguments: the batches, counted from 1, at which it sends itself a signal, like TERM=3 or KILL=9. With DISK=full in its
+environment no checkpoint can be written.
 """
 
+import errno
 import hashlib
 import os
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from recipes import Signals, recipe
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -39,6 +42,11 @@ class Model(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
 
+class FullDisk(TorchCheckpointIO):
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 torch.set_num_threads(1)
 pl.seed_everything(0, verbose=False)
 features = torch.randn(48, 8)
@@ -51,6 +59,8 @@ options = {
     "enable_model_summary": False, "accumulate_grad_batches": BATCHES_PER_STEP, "val_check_interval": 0.5,
     "log_every_n_steps": 1, "devices": RANKS, "strategy": "ddp" if RANKS > 1 else "auto",
 }  # fmt: skip
+if os.environ.get("DISK") == "full":
+    options["plugins"] = [FullDisk()]
 exec(recipe("lightning"))
 digest = hashlib.sha256()
 for tensor in model.state_dict().values():

@@ -65,3 +65,15 @@ def test_two_ranks_leave_together_and_end_with_the_same_weights(tmp_path: Path, 
     assert len(digests(texts)) == 1
     if tag:
         assert logged(tmp_path / "job", tag) == logged(tmp_path / "peace", tag) != []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_save_under_lightning_that_fails_on_the_rank_that_writes_is_raised_on_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DISK", "full")
+    codes, texts = run("lightning_fit.py", tmp_path / "job", 1)
+    assert codes == [1, 1], texts
+    assert "OSError: [Errno 28] No space left on device" in texts[0]
+    assert "CheckpointFailed: rank 0: OSError(28, 'No space left on device')" in texts[1]
