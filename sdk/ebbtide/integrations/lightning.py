@@ -52,10 +52,11 @@ def resume_path() -> str | None:
 class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known only at run time
     """Saves, publishes and leaves when the job is asked to stop, and also publishes every `every` optimizer steps.
 
-    With `every` 0 it publishes only when it leaves. It leaves after an optimizer step, so that no accumulated gradient
-    is lost. If validation or the end of the epoch is due then, it lets that happen, and leaves after the next step. It
-    takes the stop signal back from Lightning, whose handler would end the process without a checkpoint. Outside Ebbtide
-    it does nothing.
+    With `every` 0 it publishes only when it leaves. It saves after an optimizer step, so that no accumulated gradient
+    is lost. If validation or the end of the epoch is due then, which a resumed Lightning would leave out, it lets that
+    happen, and saves after the next step; if something is due after that one, too, as where an epoch has one step, it
+    waits no longer. It takes the stop signal back from Lightning, whose handler would end the process without a
+    checkpoint. Outside Ebbtide it does nothing.
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -65,6 +66,7 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known on
         self._step = -1
         self._leaving = False
         self._waited = False  # the job was asked at the step before, and something else may have been due then
+        self._put_off = False  # a checkpoint was due at the step before, and something else, too
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._job.catch_signal_again()
@@ -86,9 +88,13 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known on
         self._step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._job.report(step=self._step, total=self._total, loss=loss)
-        self._leaving = asked and (self._waited or not _more_is_due(trainer, batch_idx))
+        more_is_due = _more_is_due(trainer, batch_idx)
+        self._leaving = asked and (self._waited or not more_is_due)
         self._waited = asked
-        if self._leaving or (self._every and self._step % self._every == 0):
+        is_due = self._every > 0 and self._step % self._every == 0
+        saves = self._leaving or self._put_off or (is_due and not more_is_due)
+        self._put_off = is_due and not saves
+        if saves:
             self._job.checkpoint(lambda draft: _save(trainer, draft), self._step, all_ranks=True)
 
 
