@@ -45,7 +45,7 @@ class Environment:
         if job_id is None:
             return cls(
                 attempt=1 if directory else 0,
-                rank=_integer(variables, "RANK", 0),
+                rank=rank_of(variables),
                 checkpoint_dir=directory / "attempt-1" if directory else None,
                 resume_dir=_path(variables, "EBB_RESUME_DIR"),
                 output_dir=_path(variables, "EBB_OUTPUT_DIR"),
@@ -60,7 +60,7 @@ class Environment:
             grace_s=_number(variables, "EBB_GRACE_S", 180.0),
             node_rank=_integer(variables, "EBB_NODE_RANK", 0),
             num_nodes=_integer(variables, "EBB_NUM_NODES", 1),
-            rank=_integer(variables, "RANK", 0),
+            rank=rank_of(variables),
             checkpoint_dir=directory,
             resume_dir=_path(variables, "EBB_RESUME_DIR"),
             output_dir=_path(variables, "EBB_OUTPUT_DIR"),
@@ -68,6 +68,11 @@ class Environment:
             stop_signal=_signal(variables, "EBB_STOP_SIGNAL"),
             contract=_integer(variables, "EBB_CONTRACT", 0),
         )
+
+
+def rank_of(variables: Mapping[str, str]) -> int:
+    """Return this process's rank: RANK, as a launcher sets it, else the number of its node. Raises ValueError."""
+    return _integer(variables, "RANK", _integer(variables, "EBB_NODE_RANK", 0))
 
 
 def _path(variables: Mapping[str, str], name: str) -> Path | None:

@@ -352,6 +352,27 @@ def test_other_ranks_without_a_process_group_leave_the_saving_to_rank_0(
     assert not list(checkpoints._candidates(tmp_path / "7"))
 
 
+def test_without_ranks_the_process_on_the_first_node_alone_saves_and_reports(
+    make_job: MakeJob, listener: Listener, tmp_path: Path
+) -> None:
+    first, second = (make_job(EBB_NUM_NODES="2", EBB_NODE_RANK=node) for node in ("0", "1"))
+    listener.arrived()
+
+    def save_while_the_other_saves(directory: Path) -> None:
+        second.report(step=3)
+        second.checkpoint(writing("other"), 3)
+        (directory / "state").write_text("first")
+
+    first.checkpoint(save_while_the_other_saves, 3)
+    with pytest.raises(SystemExit):
+        second.suspend(writing("other"), 3)
+    told = [(message["kind"], message["rank"]) for message in listener.arrived()]
+    assert told == [("checkpoint", 0), ("acknowledge", 1)]  # as the second node's supervisor expects of its process
+    [path] = (tmp_path / "7" / "attempt-1").iterdir()
+    assert (path / "state").read_text() == "first"
+    assert Environment.read({"EBB_JOB_ID": "7", "EBB_NODE_RANK": "1", "RANK": "0"}).rank == 0
+
+
 def test_a_job_resumes_from_the_directory_that_it_is_given(
     make_job: MakeJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

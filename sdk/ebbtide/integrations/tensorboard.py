@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ebbtide.environment import rank_of
 from ebbtide.jobs import job
 
 
@@ -49,7 +50,7 @@ def summary_writer(first: int = 1, **options: Any) -> Any:
     On any rank but 0 it writes nothing, because a second writer's purge would drop what the first one has just written.
     Raises InvalidCheckpoint if the checkpoint is damaged.
     """
-    if int(os.environ.get("RANK") or 0) > 0:
+    if rank_of(os.environ) > 0:
         return _Silent()
     from torch.utils.tensorboard import SummaryWriter
 

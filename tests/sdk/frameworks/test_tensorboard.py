@@ -31,9 +31,10 @@ def test_a_run_goes_on_below_the_output_directory_and_elsewhere_where_torch_woul
     assert (log_dir(), purge_step()) == (Path("runs"), None)
 
 
-def test_only_rank_0_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize("variable", ["RANK", "EBB_NODE_RANK"])
+def test_only_rank_0_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv(variable, "1")
     writer = summary_writer()
     writer.add_scalar("loss", 1.0, 1)
     writer.close()
