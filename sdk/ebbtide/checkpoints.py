@@ -181,6 +181,20 @@ def any_complete(job_dir: Path, before_attempt: int) -> bool:
     return False
 
 
+def newest_is_published(job_dir: Path, before_attempt: int) -> bool:
+    """Return whether the newest checkpoint before this attempt was published through this module, not sealed.
+
+    One whose save was cut short does not count. No data is read.
+    """
+    for path in _candidates(job_dir, before_attempt):
+        if _STEP.fullmatch(path.name):
+            return True
+        with contextlib.suppress(InvalidCheckpoint):
+            if not manifests.read(path).cut_short:
+                return False
+    return False
+
+
 def unsealed(job_dir: Path, before_attempt: int) -> list[int]:
     """Return the attempts before this one that published nothing and were not sealed, newest first.
 

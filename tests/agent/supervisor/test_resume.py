@@ -159,6 +159,25 @@ async def test_what_only_this_node_knows_of_a_save_counts_here(agent):
         assert await resumed(node, 4) == str(complete)
 
 
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 1", "exit 0"])
+async def test_a_log_in_the_checkpoint_directory_does_not_go_before_what_the_job_published(agent, end):
+    async with agent() as node:
+        published = publish(node, 1, 500)
+        for attempt in (2, 3):  # neither comes to its first save
+            status = await node.run(["sh", "-c", f'echo started > "$EBB_CHECKPOINT_DIR/log"; {end}'], attempt=attempt)
+            assert not status.HasField("checkpoint")
+        status = await node.run(TELL, attempt=4)
+        assert node.log(attempt=4).splitlines()[0] == str(published)
+        assert status.resumed_step == 500
+
+
+async def test_what_a_job_saves_by_itself_goes_before_what_an_attempt_of_it_saved_so_earlier(agent):
+    async with agent() as node:
+        sealed(node, 1)
+        await node.run(["sh", "-c", 'echo more > "$EBB_CHECKPOINT_DIR/state"'], attempt=2)
+        assert await resumed(node, 3) == str(node.checkpoints.resolve() / "1" / "attempt-2")
+
+
 async def test_a_job_that_had_progress_does_not_start_without_a_valid_checkpoint(agent):
     async with agent() as node:
         (publish(node, 1, 100) / "state").unlink()

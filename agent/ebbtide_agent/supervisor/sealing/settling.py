@@ -74,11 +74,11 @@ def settle(
     sealed = None
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
         with suppress(OSError):  # e.g. the disk is full: the next attempt tries it again
-            sealed = seal(attempt.job_dir, attempt.job_id, remains, before)
+            sealed = seal(attempt.job_dir, attempt.job_id, remains, before, vouched=conduct.vouches)
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
-    return asdict(SavedState(_published(sealed), judged))
+    return asdict(SavedState(None if over else _published(sealed), judged))
 
 
 def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, Any]) -> dict[str, Any]:
@@ -102,11 +102,14 @@ def _end_steps(folder: Path) -> None:
         (folder / slurm.END).touch()
 
 
-def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None) -> Checkpoint | None:
+def seal(
+    job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None, *, vouched: bool = False
+) -> Checkpoint | None:
     """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError.
 
     What speaks against its last save is noted first, for whoever has to do this again on another node. The note stays
-    where nothing is whole, so that it never becomes a checkpoint.
+    where nothing is whole, so that it never becomes a checkpoint. Where the job publishes its checkpoints, what else it
+    wrote, such as a log, counts like a save that was cut short, unless it said that it has saved (`vouched`).
     """
     directory, note_beside = job_dir / f"attempt-{remains.attempt}", _note_beside(job_dir, remains.attempt)
     cut = frozenset(remains.cut_short)
@@ -116,12 +119,13 @@ def seal(job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointConte
         _write(note_beside, replace(remains, doubtful=doubtful))
     if evidence.nothing_is_whole(directory, cut):
         return None
+    secondary = cut_short or (not vouched and checkpoints.newest_is_published(job_dir, remains.attempt))
     sealed = checkpoints.seal(
         directory,
         job_id=job_id,
         attempt=remains.attempt,
-        complete=remains.complete and not cut_short,
-        cut_short=cut_short,
+        complete=remains.complete and not secondary,
+        cut_short=secondary,
     )
     with suppress(OSError):
         note_beside.unlink()
