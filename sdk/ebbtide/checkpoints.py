@@ -91,7 +91,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
 
 
 def inspect(path: Path) -> Checkpoint:
-    """Compare the files' names and sizes with the manifest, and return the checkpoint; raises InvalidCheckpoint.
+    """Compare the files' names and sizes with the manifest, and return the checkpoint; raises as `verify` does.
 
     This is a cheap check for a checkpoint that was verified a moment ago: it reads no data and sees no flipped bit.
     """
@@ -101,7 +101,8 @@ def inspect(path: Path) -> Checkpoint:
 def verify(path: Path) -> Checkpoint:
     """Compare every file with the manifest, digests too, and return the checkpoint.
 
-    Raises InvalidCheckpoint that names the first difference.
+    Raises InvalidCheckpoint that names the first difference, and OSError if a file cannot be read for a reason that may
+    pass.
     """
     manifest = manifests.read(path)
     checkpoint = _compare_sizes(path, manifest)
@@ -110,7 +111,7 @@ def verify(path: Path) -> Checkpoint:
             with open(regular.open_regular(path / file.path), "rb") as stream:
                 digest = _sha256(stream)
         except OSError as error:
-            raise InvalidCheckpoint(f"{path / file.path}: cannot be read: {error.strerror}") from error
+            raise manifests.unreadable(path / file.path, error) from error
         if digest != file.sha256:
             raise InvalidCheckpoint(f"{path / file.path}: its SHA-256 digest is not the one in {MANIFEST}")
     return checkpoint
@@ -153,14 +154,16 @@ def publish_copy(path: Path) -> Checkpoint:
     return inspect(path)
 
 
-def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint | None:
+def newest_valid(
+    job_dir: Path, before_attempt: int | None = None, *, skips_unreadable: bool = False
+) -> Checkpoint | None:
     """Return the newest checkpoint that verifies, by attempt and then by step, or None if there is none.
 
     With `before_attempt` only earlier attempts count. A checkpoint whose save was cut short is passed over if an older
-    one is complete.
+    one is complete. Raises OSError for one that cannot be read for a reason that may pass, unless `skips_unreadable`.
     """
     newest: Checkpoint | None = None
-    for found in _valid(_candidates(job_dir, before_attempt)):
+    for found in _valid(_candidates(job_dir, before_attempt), skips_unreadable):
         if found.complete or not (newest or found).cut_short:
             return found
         newest = newest or found
@@ -168,14 +171,17 @@ def newest_valid(job_dir: Path, before_attempt: int | None = None) -> Checkpoint
 
 
 def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
-    """Return the newest checkpoint published in this attempt that verifies, or None if there is none."""
+    """Return the newest checkpoint published in this attempt that verifies, or None if there is none.
+
+    Raises OSError as `newest_valid` does.
+    """
     return next(_valid(_step_dirs(attempt_dir)), None)
 
 
 def any_complete(job_dir: Path, before_attempt: int) -> bool:
     """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read."""
     for path in _candidates(job_dir, before_attempt):
-        with contextlib.suppress(InvalidCheckpoint):
+        with contextlib.suppress(InvalidCheckpoint, OSError):
             if inspect(path).complete:
                 return True
     return False
@@ -193,6 +199,11 @@ def newest_is_published(job_dir: Path, before_attempt: int) -> bool:
             if not manifests.read(path).cut_short:
                 return False
     return False
+
+
+def last_attempt(job_dir: Path, before_attempt: int) -> int:
+    """Return the last attempt before this one that has a directory; 0 if none has."""
+    return max((attempt for attempt, _ in _attempts(job_dir) if attempt < before_attempt), default=0)
 
 
 def unsealed(job_dir: Path, before_attempt: int) -> list[int]:
@@ -284,9 +295,9 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _valid(paths: Iterable[Path]) -> Iterator[Checkpoint]:
+def _valid(paths: Iterable[Path], skips_unreadable: bool = False) -> Iterator[Checkpoint]:
     for path in paths:
-        with contextlib.suppress(InvalidCheckpoint):
+        with contextlib.suppress(InvalidCheckpoint, *([OSError] if skips_unreadable else [])):
             yield verify(path)
 
 
@@ -392,7 +403,7 @@ def _size(path: Path) -> int:
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path}: missing") from error
     except OSError as error:
-        raise InvalidCheckpoint(f"{path}: cannot be read: {error.strerror}") from error
+        raise manifests.unreadable(path, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise InvalidCheckpoint(f"{path}: not a regular file")
     return status.st_size
@@ -401,7 +412,7 @@ def _size(path: Path) -> int:
 def _is_valid(path: Path, trusted: Collection[Path]) -> bool:
     try:
         found = inspect(path) if path in trusted else verify(path)
-    except InvalidCheckpoint:
+    except (InvalidCheckpoint, OSError):
         return False
     return not found.cut_short
 

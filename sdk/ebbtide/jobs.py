@@ -95,8 +95,8 @@ class Job:
     def load_checkpoint(self) -> State | None:
         """Return the newest valid checkpoint, or None at a fresh start.
 
-        Raises InvalidCheckpoint if the checkpoint to resume from is damaged: a fresh start would silently repeat what
-        may be days of work.
+        Raises InvalidCheckpoint if the checkpoint to resume from is damaged, and OSError if it cannot be read: a fresh
+        start would silently repeat what may be days of work.
         """
         found = self._find_checkpoint()
         if found is None:

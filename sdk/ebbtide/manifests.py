@@ -1,5 +1,6 @@
 """Describes the files of a checkpoint in its manifest, and reads what a manifest describes."""
 
+import errno
 import hashlib
 import json
 import time
@@ -15,6 +16,10 @@ MANIFEST_BYTES = 64 * 1024 * 1024
 """Largest manifest that is read, in bytes; a larger file makes the checkpoint invalid."""
 
 _OWN_DIGEST = "manifest_sha256"
+# Why a file that is missing, a link, a pipe, a device or too large cannot be read; this does not pass.
+_DAMAGE = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ENAMETOOLONG)
+)
 
 
 class InvalidCheckpoint(Exception):
@@ -63,7 +68,7 @@ def digested(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> Manifest:
-    """Return the manifest of the checkpoint in this directory. Raises InvalidCheckpoint."""
+    """Return the manifest of the checkpoint in this directory. Raises InvalidCheckpoint, and OSError (`unreadable`)."""
     try:
         raw = json.loads(regular.read_regular(path / MANIFEST, MANIFEST_BYTES))
         if raw["format"] != FORMAT:
@@ -78,7 +83,7 @@ def read(path: Path) -> Manifest:
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
-        raise InvalidCheckpoint(f"{path / MANIFEST}: cannot be read: {error.strerror}") from error
+        raise unreadable(path / MANIFEST, error) from error
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
     if not files:
@@ -88,3 +93,14 @@ def read(path: Path) -> Manifest:
         if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
             raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
     return manifest
+
+
+def unreadable(path: Path, error: OSError) -> InvalidCheckpoint | OSError:
+    """Return what to raise for a file of a checkpoint that cannot be read; the message names the file.
+
+    InvalidCheckpoint says that the file itself is the reason. Any other reason, such as EIO, ESTALE or EACCES, may pass
+    or be another one on another node, and stays an OSError.
+    """
+    if error.errno in _DAMAGE:
+        return InvalidCheckpoint(f"{path}: cannot be read: {error.strerror}")
+    return OSError(error.errno, error.strerror, str(path))

@@ -188,6 +188,23 @@ def test_a_checkpoint_is_not_published_without_a_directory_that_cannot_be_read(
     assert checkpoints.newest_valid(tmp_path) == good
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES])
+@pytest.mark.parametrize("name", ["state.txt", "MANIFEST.json"])
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, name: str
+) -> None:
+    older = publish(tmp_path, 1, 10)
+    newer = publish(tmp_path, 1, 20)
+    fail_to_list(monkeypatch, f"step-000000000020/{name}", code)
+    with pytest.raises(OSError, match=name) as caught:
+        checkpoints.newest_valid(tmp_path)
+    assert caught.value.errno == code
+    assert checkpoints.newest_valid(tmp_path, skips_unreadable=True) == older
+    assert checkpoints.retain(tmp_path, keep=1) == []
+    monkeypatch.undo()
+    assert checkpoints.newest_valid(tmp_path) == newer
+
+
 def fail_to_list(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
     """However a directory of this name is opened or listed, the system refuses."""
     real_open, real_scandir = os.open, os.scandir

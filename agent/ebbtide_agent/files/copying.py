@@ -184,7 +184,7 @@ class Copy:
 def _is_valid(path: Path) -> bool:
     try:
         checkpoints.verify(path)
-    except InvalidCheckpoint:
+    except (InvalidCheckpoint, OSError):
         return False
     return True
 

@@ -1,16 +1,22 @@
 """Which checkpoint an attempt goes on from."""
 
+import errno
 import json
+import os
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from ebbtide import checkpoints
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from ebbtide_agent.supervisor.launching.preparation import prepare
 from ebbtide_agent.supervisor.sealing import settling
 from ebbtide_agent.supervisor.sealing.settling import LeftFiles
+from ebbtide_agent.supervisor.status import Refused, WireRefusalCause
 from ebbtide_protos.v1 import agent_pb2
 
+from tests.agent.contract.test_environment import PLAIN
 from tests.agent.supervisor.node import EXITED, REFUSED, Node, order, python
 
 TELL = ["sh", "-c", 'echo "$EBB_RESUME_DIR"; echo "$EBB_CHECKPOINT_DIR"']
@@ -59,6 +65,35 @@ async def test_a_damaged_checkpoint_is_passed_over(agent, damage):
         status = await node.run(TELL, attempt=2)
         assert node.log(attempt=2).splitlines()[0] == str(older)
         assert status.resumed_step == 100
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_a_checkpoint_that_cannot_be_read_just_now_is_passed_over_only_after_three_launches(
+    tmp_path, monkeypatch, code, node_rank
+):
+    def prepared(attempt):
+        intent = replace(PLAIN, attempt=attempt, job_checkpoint_dir=str(tmp_path), node_rank=node_rank, num_nodes=2)
+        return prepare(intent, AttemptDir(tmp_path / "place"), lambda task, arguments, account: task(*arguments))
+
+    def broken_open(path, *arguments, **options):
+        if str(path).endswith("step-000000000200/state"):
+            raise OSError(code, os.strerror(code))
+        return real_open(path, *arguments, **options)
+
+    for step in (100, 200):
+        checkpoints.publish(
+            tmp_path / "attempt-1", step, lambda path: (path / "state").write_text("state"), job_id="17", attempt=1
+        )
+    real_open = os.open
+    with monkeypatch.context() as for_a_moment:
+        for_a_moment.setattr(os, "open", broken_open)
+        for attempt in (2, 3, 4):
+            with pytest.raises(Refused, match="step-000000000200/state") as refused:
+                prepared(attempt)
+            assert refused.value.cause == WireRefusalCause.NODE
+        assert prepared(5).resumed_step == 100
+    assert prepared(6).resumed_step == 200
 
 
 async def test_a_sealed_directory_is_resumed_without_a_step(agent):

@@ -27,6 +27,8 @@ from ebbtide_agent.supervisor.streams.output_file import try_to_open
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
 """Runs a task with arguments as an account, and returns its answer. Raises OSError, or Refused if it takes too long."""
+# Launches in a row that are refused because a checkpoint cannot be read just now, before it is passed over.
+_PATIENT_LAUNCHES = 3
 _CANNOT_SAVE = "cannot use the checkpoint directory"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
 
@@ -115,7 +117,10 @@ def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
 def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
     found = None
     if intent.attempt > 1:  # most attempts are first ones and have nothing to look for
-        found = checkpoints.newest_valid(Path(intent.job_checkpoint_dir), before_attempt=intent.attempt)
+        # An attempt that is refused here has no directory yet. All nodes of an attempt count alike.
+        in_row = intent.attempt - checkpoints.last_attempt(intent.job_dir, intent.attempt)
+        skips = in_row > _PATIENT_LAUNCHES
+        found = checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt, skips_unreadable=skips)
     if found is None and intent.needs_checkpoint:
         reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
         raise Refused(reason, WireRefusalCause.NO_CHECKPOINT)

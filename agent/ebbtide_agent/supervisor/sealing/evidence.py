@@ -141,7 +141,7 @@ def _is_published(directory: Path, path: str) -> bool:
         return False
     try:
         checkpoints.inspect(directory / parent)
-    except checkpoints.InvalidCheckpoint:
+    except (checkpoints.InvalidCheckpoint, OSError):
         return False
     return True
 
