@@ -19,7 +19,6 @@ from ebbtide_agent.attempts.release import Gpus
 from ebbtide_agent.attempts.spawner import Spawner
 from ebbtide_agent.attempts.standbys import Standbys
 from ebbtide_agent.attempts.supervised import Supervised
-from ebbtide_agent.contract.attempt_dir import AttemptKey
 from ebbtide_agent.files.exchange import Exchange
 from ebbtide_agent.files.snapshots import SnapshotCache
 from ebbtide_agent.mps.sharing import GpuSharing
@@ -76,7 +75,6 @@ class Attempts:
         )
         self.holders = Holders(places, self._registry, self._orphans)
         self.access = AttemptAccess(places, self._registry, self._snapshots)
-        self._launches = set[AttemptKey]()  # whose order is being carried out
         self._tidying: asyncio.Task[NoReturn] | None = None
 
     async def start(self) -> None:
@@ -115,12 +113,7 @@ class Attempts:
 
     async def launch(self, order: agent_pb2.Launch) -> None:
         """Start the attempt. If it was started before, only report its status again."""
-        key = order.job_id, order.attempt
-        self._launches.add(key)
-        try:
-            await self._launching.launch(order)
-        finally:
-            self._launches.discard(key)
+        await self._launching.launch(order)
 
     async def stop(self, job_id: str, attempt: int, grace_s: float, goes_on: bool = False) -> None:
         """Ask the attempt to end within the grace period; a second request can only shorten the period.
@@ -171,8 +164,7 @@ class Attempts:
 
     def statuses(self) -> list[agent_pb2.AttemptStatus]:
         """Return the statuses of all attempts that are not forgotten, including those that wait for something."""
-        waiting = (self._launching.waiting() | self._launches) - self._registry.attempts.keys()
-        phase = agent_pb2.ATTEMPT_PHASE_LAUNCHING
+        phase, waiting = agent_pb2.ATTEMPT_PHASE_LAUNCHING, self._launching.waiting()
         launching = [agent_pb2.AttemptStatus(job_id=job, attempt=number, phase=phase) for job, number in waiting]
         return launching + self.holders.statuses()
 
