@@ -20,7 +20,7 @@ from ebbtide_sim.eventlog import EventLog
 from ebbtide_sim.metrics import Metrics, Report
 from ebbtide_sim.setup import Setup
 from ebbtide_sim.simulate import Scenario, simulate, unmeasured
-from ebbtide_sim.sources import NodesStay, Recorded
+from ebbtide_sim.sources import Recorded
 from ebbtide_sim.sweep import combine
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
 from ebbtide_sim.workloads.nodes import SimNode
@@ -182,7 +182,7 @@ def test_a_node_that_is_never_kept_idle_still_gets_the_job_that_it_was_borrowed_
 # --- a grace period that is cut short ---
 
 
-class Announced(NodesStay):
+class Announced:
     """What becomes of nodes, as it is given: events with their times."""
 
     def __init__(self, *events: tuple[float, Event]) -> None:
@@ -194,6 +194,9 @@ class Announced(NodesStay):
     def take(self, cluster: Cluster, now: float) -> Iterator[Event]:
         while self.events and self.events[0][0] <= now:
             yield self.events.pop(0)[1]
+
+    def finish(self) -> None:
+        pass
 
 
 LENT = NodeId("lent")
