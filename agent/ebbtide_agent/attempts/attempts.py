@@ -104,8 +104,8 @@ class Attempts:
 
         None of its attempts may be here any more. Raises OSError.
         """
-        aside = self._places.set_aside()
-        log.warning("event=cluster-left cluster=%s files=%s", self._places.cluster_id, aside)
+        if (aside := self._places.set_aside()) is not None:
+            log.warning("event=cluster-left cluster=%s files=%s", self._places.cluster_id, aside)
 
     def join(self, cluster_id: str) -> None:
         """Keep the checkpoints of jobs that are launched from now on under this cluster's id."""

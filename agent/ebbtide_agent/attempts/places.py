@@ -29,12 +29,17 @@ class NodeDirectories:
         attempts_dir(self.node_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_path(self.node_dir, "").parent.mkdir(mode=0o700, exist_ok=True)
 
-    def set_aside(self) -> Path:
-        """Move what jobs have left to a new directory, which is returned. Raises OSError, and may be repeated then."""
+    def set_aside(self) -> Path | None:
+        """Move what jobs have left to a new directory, and return that; None if nothing is left.
+
+        Raises OSError, and may be repeated then: what was moved before stays where it is.
+        """
+        folders = [folder for name in _OF_JOBS if (folder := self.node_dir / name).is_dir()]
+        if not any(any(folder.iterdir()) for folder in folders):
+            return None
         aside = Path(tempfile.mkdtemp(prefix=f"left-{self.cluster_id}-", dir=self.node_dir))
-        for folder in (self.node_dir / name for name in _OF_JOBS):
-            if folder.is_dir():
-                folder.rename(aside / folder.name)
+        for folder in folders:
+            folder.rename(aside / folder.name)
         self.make()
         return aside
 

@@ -42,8 +42,8 @@ def slurm_environment(
 
 def _tasks(user_env: Mapping[str, str], nodes: int) -> dict[str, str]:
     """Return how many tasks `srun` starts: as many as the script says, or on each node so many as it says, or one."""
-    in_all, on_each = user_env.get("SLURM_NTASKS", ""), user_env.get("SLURM_NTASKS_PER_NODE", "")
-    tasks = int(in_all) if in_all.isdecimal() else nodes * (int(on_each) if on_each.isdecimal() else 1)
+    in_all, on_each = (_count(user_env.get(name, "")) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    tasks = in_all or nodes * (on_each or 1)
     least, more = divmod(tasks, nodes)
     shares = {least + 1: more, least: nodes - more}
     words = [f"{share}(x{count})" if count > 1 else f"{share}" for share, count in shares.items() if share and count]
@@ -52,6 +52,11 @@ def _tasks(user_env: Mapping[str, str], nodes: int) -> dict[str, str]:
         "SLURM_NPROCS": str(tasks),
         "SLURM_TASKS_PER_NODE": ",".join(words),
     }
+
+
+def _count(text: str) -> int:
+    """Return the count that a variable of the user's gives; 0 if it gives none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def job_number(job_id: str) -> str:

@@ -316,6 +316,15 @@ async def test_what_another_cluster_left_is_set_aside_though_an_agent_was_killed
         assert (await node.run(python("print('of the second')"))).phase == EXITED
 
 
+async def test_a_node_that_tries_again_and_again_to_join_another_cluster_leaves_one_directory(agent):
+    async with agent() as node:
+        await node.run(python("print('of the first')"))
+        await node.attempts.forget("1", 1)
+        for _ in range(3):  # the disk may be too full to store the other cluster
+            node.attempts.leave_cluster()
+        assert len(list(node.dir.glob("left-*"))) == 1
+
+
 async def test_everything_works_below_a_directory_too_deep_for_a_socket():
     with tempfile.TemporaryDirectory(prefix="ebb-") as top:
         disk = Path(top, *(["d" * 40] * 4))

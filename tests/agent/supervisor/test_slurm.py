@@ -53,6 +53,8 @@ def test_a_plain_job_knows_its_nodes_its_gpus_and_how_often_it_was_restarted():
         ({"SLURM_NTASKS": "6"}, "6", "2(x2),1(x2)"),
         ({"SLURM_NTASKS": "5", "SLURM_NTASKS_PER_NODE": "2"}, "5", "2,1(x3)"),
         ({"SLURM_NTASKS": "2"}, "2", "1(x2)"),
+        ({"SLURM_NTASKS": "0", "SLURM_NTASKS_PER_NODE": "many"}, "4", "1(x4)"),
+        pytest.param({"SLURM_NTASKS": "9" * 5000}, "4", "1(x4)", id="no number of tasks"),
     ],
 )
 def test_the_number_of_tasks_follows_from_the_nodes_that_the_attempt_has(said, tasks, per_node):
