@@ -13,6 +13,8 @@ from tests.client.runs import start_ebb
 from tests.client.scripted_master import make_job, share
 
 VERBS = ["suspend", "resume", "cancel", "hold", "release"]
+EXITED = client_pb2.Suspension(requested=1.0, exited=2.0)
+FREED = client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -114,11 +116,8 @@ def test_cancel_now_skips_the_grace_period(ebb, master):
 
 
 def test_suspend_with_wait_returns_when_the_gpus_are_free(ebb, master):
-    exiting = make_job(
-        state="SUSPENDED", held_by="user", suspensions=[client_pb2.Suspension(requested=1.0, exited=2.0)]
-    )
-    free = make_job(state="SUSPENDED", held_by="user", reason="suspended by user")
-    free.suspensions.append(client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0))
+    exiting = make_job(state="SUSPENDED", held_by="user", suspensions=[EXITED])
+    free = make_job(state="SUSPENDED", held_by="user", reason="suspended by user", suspensions=[FREED])
     master.add(make_job(state="SUSPENDING", held_by="user"))
     master.changes["17"] = [exiting, free]
     result = ebb("suspend", "--wait", "17")
@@ -204,9 +203,6 @@ def test_cancel_with_wait_returns_when_all_have_ended(ebb, master):
 # --- each task of an array ---
 
 
-FREED = client_pb2.Suspension(requested=1.0, exited=2.0, gpu_free=3.0)
-
-
 def task(index, state, **fields):
     """A task of array 17."""
     return make_job(f"17.{index}", state, array="17", index=index, **fields)
@@ -220,8 +216,9 @@ def add_array(master, *tasks, state="RUNNING"):
 def test_suspend_with_wait_returns_when_each_task_of_an_array_has_left(ebb, master):
     held = task(1, "PENDING", held_by="user")
     add_array(master, task(0, "SUSPENDING", held_by="user"), held, task(2, "COMPLETED"), state="SUSPENDED")
+    exited = task(0, "SUSPENDED", held_by="user", suspensions=[EXITED])
     left = task(0, "SUSPENDED", held_by="user", suspensions=[FREED])
-    master.changes["17.0"] = [task(0, "SUSPENDED", held_by="user"), left]
+    master.changes["17.0"] = [exited, left]
     result = ebb("suspend", "--wait", "17")
     assert (result.code, result.out, result.err) == (0, "job 17 SUSPENDED\n", "")
     assert master.changes["17.0"] == []

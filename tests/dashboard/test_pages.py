@@ -564,10 +564,15 @@ async def test_one_reply_that_is_late_cuts_nobody_off(tmp_path, monkeypatch):
         await page.until(lambda name, data: data["cells"].get("sums"))
         master = stage.dashboard.master
         reached = master._stub
+
+        async def thinks_long(*_):
+            await asyncio.Event().wait()
+
         with monkeypatch.context() as patched:
-            patched.setattr(reach, "REPLY_S", 0.0)
+            patched.setattr("ebbtide_master.api.identity._in_parts", thinks_long)
+            patched.setattr(reach, "REPLY_S", 0.1)
             with pytest.raises(AwayError):
-                await master.call("WhoAmI", user_pb2.WhoAmIRequest(), stage.tokens["ann"])
+                await master.call("ListUsers", user_pb2.ListUsersRequest(), stage.tokens["ada"])
         assert master._stub is reached
         page.close()
 
