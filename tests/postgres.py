@@ -39,7 +39,6 @@ class Server:
         self._bin = programs()
         self._numbers = itertools.count(1)
         self._account = _account()
-        self.port = free_port()
         if self._account:
             os.chown(folder, self._account["user"], self._account["group"])
         secret = folder / "password"
@@ -47,6 +46,7 @@ class Server:
         secret.chmod(0o644)
         words = ("--no-sync", "--locale=C", "--encoding=UTF8", "--auth-local=trust", "--auth-host=scram-sha-256")
         self._run("initdb", "-D", str(folder / "data"), "-U", USER, f"--pwfile={secret}", *words)
+        self.port = free_port()
         self.process: subprocess.Popen[bytes]
         self.start()
 

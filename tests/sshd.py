@@ -97,10 +97,12 @@ def some_hosts(*names: str) -> Iterator[Hosts]:
     """Serve so many hosts until the end of the block."""
     program = server()
     assert program is not None
-    with tempfile.TemporaryDirectory(prefix="ebb-ssh-") as place:
+    with tempfile.TemporaryDirectory(prefix="ebb-ssh-") as place, socket.socket() as nobody:
         hosts = Hosts(Path(place), names)
+        _make_keys(hosts.folder)
         served = (*names, GONE)
         ports = dict(zip(served, free_ports(len(served)), strict=True))
+        nobody.bind(("127.0.0.1", ports[GONE]))  # it is nobody else's, and does not listen
         _write(hosts, ports)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server wants it, and keeps nothing there
@@ -125,13 +127,16 @@ def _await(port: int, server: "subprocess.Popen[bytes]") -> None:
     raise AssertionError(f"sshd does not listen at port {port}; exit code {server.poll()}")
 
 
+def _make_keys(folder: Path) -> None:
+    for key in ("host_key", "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    shutil.copy(folder / "key.pub", folder / "authorized_keys")
+
+
 def _write(hosts: Hosts, ports: dict[str, int]) -> None:
     folder = hosts.folder
     hosts.programs.mkdir()
     (hosts.programs / f"python{PYTHON}").symlink_to(sys.executable)
-    for key in ("host_key", "key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    shutil.copy(folder / "key.pub", folder / "authorized_keys")
     public = " ".join((folder / "host_key.pub").read_text().split()[:2])
     (folder / "known_hosts").write_text("".join(f"[127.0.0.1]:{port} {public}\n" for port in ports.values()))
     as_host = folder / "as_host"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.timeout(300)  # a busy machine
+@pytest.mark.timeout(900)  # a busy machine
 def test_collecting_twice_gives_every_test_the_same_id(request: pytest.FixtureRequest) -> None:
     """At least a second lies between this process's look and the other's, which draws its hashes anew."""
     chosen = request.config.option

@@ -18,13 +18,15 @@ _HEAD = struct.Struct("<IIQQIIII")
 
 
 @contextlib.contextmanager
-def hung(folder: Path, *, deeply: bool = False) -> Iterator[None]:
+def hung(folder: Path, *, deeply: bool = False) -> Iterator[set[int]]:
     """Whoever looks into the folder waits until the block ends, and then gets an error.
 
-    ``deeply``: what they ask is taken, and so not even SIGKILL ends them before.
+    ``deeply``: what they ask is taken, and so not even SIGKILL ends them before; yields whose questions were.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     device = os.open("/dev/fuse", os.O_RDWR)
+    taken = set[int]()
+    taking = threading.Thread(target=_take_all, args=(device, taken), daemon=True)
     try:
         options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
         if libc.mount(b"hung", os.fsencode(folder), b"fuse", _NOSUID | _NODEV, options):
@@ -34,11 +36,13 @@ def hung(folder: Path, *, deeply: bool = False) -> Iterator[None]:
         try:
             answers.join()
             if deeply:
-                threading.Thread(target=_take_all, args=(device,), daemon=True).start()
-            yield
+                taking.start()
+            yield taken
         finally:
             libc.umount2(os.fsencode(folder), _FORCE)
             libc.umount2(os.fsencode(folder), _DETACH)
+            if taking.ident is not None:
+                taking.join()  # or it reads from whoever gets its descriptor next
     finally:
         os.close(device)  # who waits gets an error now
 
@@ -60,8 +64,8 @@ def _say_hello(device: int) -> None:
     os.write(device, struct.pack("<IiQ", 16 + len(body), 0, number) + body)
 
 
-def _take_all(device: int) -> None:
-    """Take whatever is asked, until the file system is gone."""
+def _take_all(device: int, taken: set[int]) -> None:
+    """Take whatever is asked, until the file system is gone; note who asks."""
     with contextlib.suppress(OSError):
-        while os.read(device, 1 << 17):
-            pass
+        while request := os.read(device, 1 << 17):
+            taken.add(_HEAD.unpack_from(request)[6])

@@ -31,7 +31,7 @@ from ebbtide_protos.v1 import client_pb2
 
 from tests.master.world import Master, a_master, make_spec, refused
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def array(tasks: int, **fields: Any) -> client_pb2.SubmitRequest:

@@ -37,10 +37,19 @@ class Result:
 Ebb = Callable[..., Result]
 
 
-def start_ebb(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """Start `ebb` as a process of its own, with stdout and stderr as pipes."""
+UNHURRIED = {"ebbtide_cli.interrupts.ENDED_S": 60.0, "ebbtide_cli.masters.connection.SETTLED_S": 60.0}
+"""For a process that may be stopped for seconds, because much else runs."""
+
+
+def start_ebb(*arguments: str, times: dict[str, float] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """Start `ebb` as a process of its own, with stdout and stderr as pipes, and ``times`` in place of its own ones."""
     defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
-    command = [sys.executable, "-m", "ebbtide_cli.main", *arguments]
+    entry = ["-m", "ebbtide_cli.main"]
+    if times:
+        named = [(*name.rpartition(".")[::2], value) for name, value in times.items()]
+        lines = [f"import {module} as module; module.{constant} = {value}" for module, constant, value in named]
+        entry = ["-c", "\n".join([*lines, "import sys; from ebbtide_cli.main import main; sys.exit(main())"])]
+    command = [sys.executable, *entry, *arguments]
     return subprocess.Popen(command, **({"env": os.environ.copy()} | defaults | options))
 
 

@@ -9,7 +9,7 @@ import pytest
 from ebbtide_cli.masters import connection
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.client.runs import start_ebb
+from tests.client.runs import UNHURRIED, start_ebb
 from tests.client.scripted_master import make_job, share
 
 VERBS = ["suspend", "resume", "cancel", "hold", "release"]
@@ -308,7 +308,7 @@ def test_wait_outlives_a_restart_of_the_master(ebb, master):
 
 def test_interrupting_wait_detaches(master, home):
     master.add(make_job("17", "RUNNING"), make_job("18", "RUNNING"))
-    with start_ebb("wait", "17", "18") as process:
+    with start_ebb("wait", "17", "18", times=UNHURRIED) as process:
         assert master.watched.wait(30)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -370,6 +370,7 @@ def test_the_logs_of_an_array_are_printed_but_for_those_whose_node_is_away(ebb, 
 
 def test_a_stream_that_was_open_for_long_is_opened_again_though_it_had_brought_nothing(ebb, master, monkeypatch):
     master.events = [client_pb2.Event(sequence=1, time=1.0, text="submitted")]
+    monkeypatch.setattr(connection, "SETTLED_S", 3600.0)
     master.mute = 1
     assert ebb("events").code == 3  # so short that it may never have reached a master
     monkeypatch.setattr(connection, "SETTLED_S", 0.0)
@@ -381,7 +382,7 @@ def test_a_stream_that_was_open_for_long_is_opened_again_though_it_had_brought_n
 def test_interrupting_logs_detaches(master, home):
     master.add(make_job(state="RUNNING"))
     master.logs = [(1, b"step 1\n")]
-    with start_ebb("logs", "-f", "17") as process:
+    with start_ebb("logs", "-f", "17", times=UNHURRIED) as process:
         assert process.stdout.readline() == "step 1\n"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)

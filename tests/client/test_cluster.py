@@ -18,7 +18,7 @@ from ebbtide_cli.verbs import up
 from ebbtide_cli.verbs.up import UpRequest
 from ebbtide_machine.process import Identity
 
-from tests.client.runs import Ebb, start_ebb
+from tests.client.runs import UNHURRIED, Ebb, start_ebb
 
 COUNTING_JOB = """
 import ebbtide, time
@@ -142,7 +142,7 @@ def test_an_interrupted_down_is_taken_back_by_up(ebb, ebb_process, local):
     stubborn = submit(ebb, STUBBORN_JOB, "--grace", "10m")
     eventually(lambda: ebb("logs", stubborn).out == "deaf\n")
     waiting = submit(ebb, "pass")
-    with start_ebb("down") as process:
+    with start_ebb("down", times=UNHURRIED) as process:
         eventually(lambda: shown(ebb, stubborn)["state"] == "SUSPENDING")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)

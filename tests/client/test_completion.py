@@ -10,6 +10,7 @@ def complete(ebb, monkeypatch):
     """What could stand where the cursor is, behind these words."""
 
     def run(*words: str, shell: str = "bash") -> list[str]:
+        monkeypatch.setattr("ebbtide_cli.commands.completing.PATIENCE_S", 60.0)
         monkeypatch.setenv("_EBB_COMPLETE", f"{shell}_complete")
         monkeypatch.setenv("COMP_WORDS", " ".join(["ebb", *words]))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
-from tests.client.runs import run_on_terminal, start_ebb, without_styles
+from tests.client.runs import UNHURRIED, run_on_terminal, start_ebb, without_styles
 from tests.client.scripted_master import make_job
 
 ASKED = {"requested": 1000.0, "reason": "drill"}
@@ -127,11 +127,21 @@ def test_a_swapped_job_that_came_back_as_the_same_processes_is_trusted(ebb, mast
     assert note in found["why"]
 
 
-def test_a_job_that_is_not_back_in_time_is_named_with_its_state(ebb, master):
-    script(master, drilled(LEFT, "SUSPENDED", reason="waiting for 1 GPU"))
-    result = ebb("drill", "--timeout", "1s", "--json", "17")
+def test_a_job_that_is_not_back_in_time_is_named_with_its_state(ebb, master, monkeypatch):
+    waiting = drilled(LEFT, "SUSPENDED", reason="waiting for 1 GPU")
+    script(master, waiting, waiting)
+
+    def end_in_time(context):
+        if len(master.changes["17"]) == 1:  # the first was sent
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+
+    monkeypatch.setattr(master, "_cut", end_in_time)
+    result = ebb("drill", "--json", "17")
     assert result.code == 1
     assert result.json["because"] == "it is not back in time: SUSPENDED (waiting for 1 GPU)"
+    script(master)
+    in_vain = ebb("drill", "--timeout", "0.1s", "--json", "17")
+    assert in_vain.json["because"].startswith("it is not back in time: ")
 
 
 def test_a_refusal_is_passed_on_in_the_words_of_the_master(ebb, master):
@@ -145,7 +155,7 @@ def test_a_refusal_is_passed_on_in_the_words_of_the_master(ebb, master):
 
 def test_ctrl_c_leaves_a_job_that_comes_back_by_itself(ebb, master):
     script(master)
-    with start_ebb("drill", "17") as process:
+    with start_ebb("drill", "17", times=UNHURRIED) as process:
         assert master.watched.wait(30)
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=30)

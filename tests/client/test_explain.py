@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 from ebbtide_cli.terminal.text import format_time
 from ebbtide_protos.v1 import client_pb2
@@ -97,10 +98,12 @@ def test_a_wrong_what_if_is_named(ebb, master):
     assert ebb("explain", "17", "--what-if", "priority=high").code == 2
 
 
-def test_what_a_supply_has_asked_for_is_told(ebb, master):
+def test_what_a_supply_has_asked_for_is_told(ebb, master, monkeypatch):
+    now = time.time()
+    monkeypatch.setattr("ebbtide_cli.verbs.explain.time", SimpleNamespace(time=lambda: now))
     supplies = [
-        client_pb2.SupplyStatus(name="hpc", coming=2, since=time.time() - 240, reason="Priority"),
-        client_pb2.SupplyStatus(name="spot", coming=1, since=time.time() - 60, not_asking="paused"),
+        client_pb2.SupplyStatus(name="hpc", coming=2, since=now - 240, reason="Priority"),
+        client_pb2.SupplyStatus(name="spot", coming=1, since=now - 60, not_asking="paused"),
         client_pb2.SupplyStatus(name="lab", not_asking="all 4 nodes are borrowed"),
         client_pb2.SupplyStatus(name="new"),
     ]

@@ -10,7 +10,7 @@ from ebbtide_cli.logs.prefixed import LONGEST, WholeLines
 from ebbtide_cli.masters import connection
 from ebbtide_protos.v1 import client_pb2
 
-from tests.client.runs import start_ebb
+from tests.client.runs import UNHURRIED, start_ebb
 from tests.client.scripted_master import ScriptedMaster, make_job
 from tests.e2e.cluster import wait_for
 
@@ -33,7 +33,7 @@ def array(*states: str) -> list[client_pb2.Job]:
 
 @contextmanager
 def following(*arguments: str):
-    with start_ebb("logs", "-f", *arguments, "17") as process:
+    with start_ebb("logs", "-f", *arguments, "17", times=UNHURRIED) as process:
         yield process
         assert process.poll() is not None, "it goes on after its array"
 
@@ -92,6 +92,7 @@ def test_a_bounded_number_of_tasks_is_followed_at_a_time_and_nothing_is_left_out
     master.logs = [(1, b"line\n")]
     with following() as process:
         assert sorted(read_lines(process, MOST_FOLLOWED)) == sorted(lines_of(range(MOST_FOLLOWED), "line"))
+        assert master.watched.wait(30)
         out, err = finish(master, process, count)
     assert sorted(out) == sorted(lines_of(range(MOST_FOLLOWED, count), "line"))
     assert err == (
@@ -106,6 +107,7 @@ def test_a_suspended_task_gives_its_place_to_one_that_runs_and_goes_on_later_whe
     master.logs = [(1, b"line\n")]
     with following() as process:
         assert sorted(read_lines(process, MOST_FOLLOWED)) == sorted(lines_of(range(MOST_FOLLOWED), "line"))
+        assert master.watched.wait(30)
         master.tell(*array("SUSPENDED", *running))
         assert read_lines(process, 1) == [f"17.{MOST_FOLLOWED}: line"]
         master.logs_of["17.0"] = [(1, b"line\n"), (2, b"resumed\n")]

@@ -22,6 +22,8 @@ def library(name, body):
     exec(body, space)
     return space["work"]
 """
+UNHURRIED = "interrupts.ENDED_S = 60.0\n"
+"""For a process that may be stopped for seconds, because much else runs."""
 
 
 @contextmanager
@@ -59,7 +61,7 @@ except KeyboardInterrupt:
 
 
 def test_what_must_not_be_interrupted_is_not_and_the_rest_is() -> None:
-    with a_program(IN_LIBRARY.replace("LIBRARY", "grpc._channel")) as process:
+    with a_program(UNHURRIED + IN_LIBRARY.replace("LIBRARY", "grpc._channel")) as process:
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "half changed\ninterrupted\n", "")
 
@@ -82,7 +84,7 @@ def test_no_import_is_interrupted_half_way(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import time\nprint('ready', flush=True)\ntime.sleep(0.3)\nprint('whole', flush=True)\n"
     )
-    with a_program(IN_AN_IMPORT.replace("FOLDER", str(tmp_path))) as process:
+    with a_program(UNHURRIED + IN_AN_IMPORT.replace("FOLDER", str(tmp_path))) as process:
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "whole\ninterrupted\n", "")
 
@@ -140,7 +142,7 @@ def test_an_interrupt_before_it_can_be_handled_is_not_lost(tmp_path: Path) -> No
 
 
 def test_a_pool_of_processes_that_is_interrupted_as_it_starts_ends_by_the_interrupt() -> None:
-    with a_program(AS_A_POOL_STARTS) as process:
+    with a_program(UNHURRIED + AS_A_POOL_STARTS) as process:
         assert ended(process) == (0, "KeyboardInterrupt\n", "")
 
 
@@ -226,7 +228,7 @@ except KeyboardInterrupt:
 
 
 def test_an_event_loop_is_cancelled_once_and_closes_what_it_opened() -> None:
-    with a_program(IN_A_LOOP) as process:
+    with a_program(UNHURRIED + IN_A_LOOP) as process:
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "closed\n", "")
 

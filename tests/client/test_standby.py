@@ -33,7 +33,7 @@ def test_it_asks_the_one_that_serves(ebb: Ebb, address: str, order: str, monkeyp
 
 def test_it_passes_by_one_that_takes_connections_and_says_nothing(ebb: Ebb, address: str, monkeypatch):
     """As a process does that was stopped: the kernel accepts for it."""
-    monkeypatch.setattr("ebbtide_cli.masters.choosing.CONNECT_S", 0.2)
+    monkeypatch.setattr("ebbtide_cli.masters.choosing.CONNECT_S", 60.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         stuck = f"127.0.0.1:{silent.getsockname()[1]}"
         assert "train.py" in ebb("ls", "--master", f"{stuck},{address}").out

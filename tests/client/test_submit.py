@@ -11,7 +11,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client.runs import run_on_terminal, start_ebb
+from tests.client.runs import UNHURRIED, run_on_terminal, start_ebb
 from tests.client.scripted_master import make_job, share
 from tests.drawing import share_of
 
@@ -457,7 +457,7 @@ def test_with_wait_a_failure_of_ours_is_125_and_a_mistake_stays_2(ebb, master):
 
 def test_interrupting_the_wait_detaches_and_cancels_nothing(master, home):
     master.add(make_job(state="RUNNING"))
-    with start_ebb("submit", "--wait", "--", "true") as process:
+    with start_ebb("submit", "--wait", "--", "true", times=UNHURRIED) as process:
         assert process.stdout.readline() == "17\n"
         master.watched.wait(30)
         process.send_signal(signal.SIGINT)

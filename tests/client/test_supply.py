@@ -149,7 +149,8 @@ def test_only_one_supplier_serves_a_supply(home: Home) -> None:
     assert not folder.is_served()
 
 
-def test_a_supplier_starts_though_somebody_looks_just_then_whether_one_runs(home: Home) -> None:
+def test_a_supplier_starts_though_somebody_looks_just_then_whether_one_runs(home: Home, monkeypatch) -> None:
+    monkeypatch.setattr("ebbtide_machine.lock.LOOKED_AT_S", 60.0)
     folder = SupplyFolder.of(home, "hpc")
     folder.make()
     looks = (folder.path / "lock").open("a")

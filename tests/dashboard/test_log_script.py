@@ -9,7 +9,7 @@ from ebbtide_web.answers import HERE
 from tests.dashboard.looking import watched
 from tests.dashboard.test_app_script import BY_HAND
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 PAGE = """<!doctype html><meta name="base" content=""><body>
 <span id="live"><span></span><span>connecting</span></span><div id="banner" hidden></div>

@@ -11,7 +11,7 @@ from ebbtide_web.pages.node import node_facts
 from tests.dashboard.looking import watched
 from tests.dashboard.test_app_script import BY_HAND
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 PAGE = """<!doctype html><meta name="base" content=""><meta name="role" content="operator"><body>
 <span id="live"><span></span><span>connecting</span></span><div id="banner" hidden></div>

@@ -57,7 +57,7 @@ def named(page: Path) -> str:
 # --- commands ---
 
 
-@pytest.mark.timeout(300)  # a page is one story, with jobs that compute
+@pytest.mark.timeout(1200)  # a page is one story, with jobs that compute
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_the_commands_of_a_page_do_what_it_says(page: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ebb-") as folder:

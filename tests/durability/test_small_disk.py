@@ -1,6 +1,5 @@
 """A real master whose home is a disk of 128 MiB that somebody else fills to the last byte."""
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -62,7 +61,6 @@ def test_on_a_disk_that_is_full_what_runs_can_be_ended_and_all_goes_on_when_ther
         with master.client(record) as ask:
             accepted = [submit(ask) for _ in range(20)]
             taken = fill(home)
-            assert os.statvfs(home).f_bavail == 0
             with pytest.raises(grpc.RpcError) as refusal:
                 submit(ask)
             assert refusal.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -241,7 +241,6 @@ def test_there_is_a_way_only_for_verbs_and_examples_that_there_are() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", ON_THE_CLUSTER)
 def test_the_examples_of_a_verb_do_what_they_say(stage: Stage, verb: str) -> None:
     for line in of(verb):
@@ -250,7 +249,6 @@ def test_the_examples_of_a_verb_do_what_they_say(stage: Stage, verb: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_examples_of_master_reload_have_it_read_its_configuration_again(stage: Stage) -> None:
     for line in of("master"):
         if line.startswith(RELOAD):
@@ -258,7 +256,6 @@ def test_the_examples_of_master_reload_have_it_read_its_configuration_again(stag
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("line", of("up"))
 def test_the_examples_of_up_bring_a_cluster_up(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
     stage = furnished(idle_cluster, tmp_path)
@@ -270,7 +267,6 @@ def test_the_examples_of_up_bring_a_cluster_up(idle_cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_examples_of_down_leave_nothing_running(idle_cluster: Cluster, tmp_path: Path) -> None:
     stage = furnished(idle_cluster, tmp_path)
     for line in of("down"):
@@ -280,7 +276,6 @@ def test_the_examples_of_down_leave_nothing_running(idle_cluster: Cluster, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "line", [line for line in of("master") if not line.startswith(SUBVERBS_OF_MASTER) and "--store" not in line]
 )
@@ -290,7 +285,6 @@ def test_the_examples_of_master_serve(idle_cluster: Cluster, tmp_path: Path, lin
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("line", [line for line in of("master") if "--store" in line])
 def test_the_examples_of_master_with_a_database_serve(
     idle_cluster: Cluster, postgres: Server, tmp_path: Path, line: str
@@ -307,7 +301,6 @@ def serve(idle_cluster: Cluster, tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_examples_of_master_check_back_up_and_restore(idle_cluster: Cluster, tmp_path: Path) -> None:
     stage = furnished(idle_cluster, tmp_path)
     idle_cluster.up("none")
@@ -322,7 +315,6 @@ def test_the_examples_of_master_check_back_up_and_restore(idle_cluster: Cluster,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_examples_of_agent_join(idle_cluster: Cluster, tmp_path: Path) -> None:
     stage = furnished(idle_cluster, tmp_path)
     (idle_cluster.home / "ebbtide.toml").write_text("[pools.a100]\n")
@@ -334,7 +326,6 @@ def test_the_examples_of_agent_join(idle_cluster: Cluster, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_examples_of_fake_break_and_heal(idle_cluster: Cluster, tmp_path: Path) -> None:
     stage = furnished(idle_cluster, tmp_path)
     idle_cluster.up()

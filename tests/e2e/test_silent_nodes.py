@@ -181,7 +181,7 @@ def test_what_a_script_saved_by_itself_is_there_elsewhere_after_its_node_has_los
     assert cluster.ebb("logs", "--attempt", "2", job).out == "41\n"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_job_with_a_lease_ends_itself_where_its_agent_stands_still_and_then_starts_once_elsewhere(
     idle_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ class Run:
 
     def end(self, data: bytes = b"") -> tuple[int, bytes, str]:
         """Its exit code, output and errors, once this is given to it, too, and then the end."""
-        out, err = self.process.communicate(data if self.process.stdin else None, timeout=90)
+        out, err = self.process.communicate(data if self.process.stdin else None, timeout=280)
         return self.process.returncode, out, err.decode()
 
 
@@ -213,7 +213,7 @@ def test_who_feeds_it_is_not_waited_for_when_the_job_is_to_end(cluster: Cluster)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_half_of_the_input_is_never_taken_for_all_of_it_when_ebb_run_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:

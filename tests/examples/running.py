@@ -12,6 +12,17 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 60.0
 SUSPENDED = 85
+_SIGNALLED = """
+import builtins, os, runpy, sys
+beginning, signum, show = sys.argv[1], int(sys.argv[2]), print
+def print_and_signal(*words, **options):
+    show(*words, **options)
+    if str(words[0]).startswith(beginning):
+        os.kill(os.getpid(), signum)
+builtins.print = print_and_signal
+del sys.argv[:3]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def contract(root: Path, attempt: int, resume_dir: Path | None = None) -> dict[str, str]:
@@ -25,8 +36,13 @@ def contract(root: Path, attempt: int, resume_dir: Path | None = None) -> dict[s
 
 
 @contextmanager
-def started(script: str, *options: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """The example as a process of its own on one thread; killed if it is still there at the end."""
+def started(
+    script: str, *options: object, signalled: tuple[str, int] | None = None, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    """The example as a process of its own on one thread; killed if it is still there at the end.
+
+    ``signalled``: as soon as it prints a line that begins so, it gets that signal, however busy the machine is.
+    """
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONUNBUFFERED": "1",
@@ -34,8 +50,9 @@ def started(script: str, *options: object, **variables: str) -> Iterator[subproc
         "OPENBLAS_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    itself = [] if signalled is None else ["-c", _SIGNALLED, signalled[0], str(int(signalled[1]))]
     process = subprocess.Popen(
-        [sys.executable, EXAMPLES / script, *map(str, options)],
+        [sys.executable, *itself, EXAMPLES / script, *map(str, options)],
         env=environment | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -160,17 +160,15 @@ def test_the_plain_script_stops_with_0_and_goes_on_from_its_own_file(tmp_path: P
     assert (code, steps(text)) == (0, list(range(1, 401)))
 
     own = [*PLAIN, "--checkpoint", tmp_path / "b.npz", "--out", tmp_path / "out.npz"]
-    with started("plain.py", *own) as first:
+    with started("plain.py", *own, signalled=("step 70/", signal.SIGTERM)) as first:
         before = read_until(first, "step 70/")
-        first.send_signal(signal.SIGTERM)
         code, rest = finish(first)
     assert code == 0
     assert not (tmp_path / "out.npz").exists()
     stopped_after = steps(before + rest)[-1]
 
-    with started("plain.py", *own) as second:
+    with started("plain.py", *own, signalled=("step 170/", signal.SIGKILL)) as second:
         begun = read_until(second, "step 170/")
-        second.kill()
         code, rest = finish(second)
     assert code == -signal.SIGKILL
     assert resumed_from(begun) == (stopped_after, 2)

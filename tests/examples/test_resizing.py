@@ -30,7 +30,7 @@ def run(folder: Path, runs: Runs) -> None:
     repository = Path(__file__).parents[2]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(repository), "GLOO_SOCKET_IFNAME": "lo"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.run([*program, *map(str, options)], env=environment, check=True, timeout=110)
+    subprocess.run([*program, *map(str, options)], env=environment, check=True, timeout=280)
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,11 @@ class Proxy:
         """How many there are."""
         return len(self._connections)
 
+    @property
+    def has_swallowed(self) -> bool:
+        """Whether a connection that there is has lost anything."""
+        return any(connection.lossy for connection in list(self._connections))
+
     # --- in the thread ---
 
     def _do(self, what: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.cluster import wait_for
 from tests.faults.proxy import Cut, Delay, Hold, Pass, Proxy, Swallow, Way
 
 
@@ -127,6 +128,7 @@ def test_a_line_that_swallows_is_reset_when_it_is_mended(proxy: Proxy, way: Way)
         assert say(line, b"one") == b"one"
         proxy.set(Swallow(), way)
         line.sendall(b"two")
+        wait_for("it is swallowed", lambda: proxy.has_swallowed)
         assert hears_nothing(line)
         proxy.heal()
         assert is_reset(line)

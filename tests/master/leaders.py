@@ -17,7 +17,7 @@ from tests.master.world import make_spec
 from tests.proof import reach
 
 DEADLINE_S = 40.0
-LEASE_S = 1.5
+LEASE_S = 6.0
 PROGRAM = """
 import sys
 from pathlib import Path

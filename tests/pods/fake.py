@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -294,7 +295,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         first = psutil.Process(process.pid)
         for one in [first, *first.children(recursive=True)]:
-            one.kill()
+            with suppress(psutil.NoSuchProcess):  # it was ended by the first one's end
+                one.kill()
 
 
 def _gpus_of(pod: dict[str, Any]) -> int:

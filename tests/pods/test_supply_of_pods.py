@@ -34,8 +34,10 @@ def test_a_pod_comes_with_a_job_and_goes_when_nobody_needs_it(borrowed: Borrowed
     borrowed.cluster.ebb("cancel", "--wait", job)
     wait_for("its loan has ended", lambda: borrowed.loans() == {"k8s-1": "ended"}, seconds=120)
     wait_for("no pod and no secret is left", lambda: not borrowed.pods.pods and not borrowed.pods.secrets, seconds=60)
-    nodes = {node["name"] for node in borrowed.cluster.facts("nodes", "--all")}
-    wait_for("its node is forgotten", lambda: "k8s-1" not in nodes)
+    wait_for(
+        "its node is forgotten",
+        lambda: "k8s-1" not in {node["name"] for node in borrowed.cluster.facts("nodes", "--all")},
+    )
     assert "event=leaving why=idle" in borrowed.cluster.ebb("supply", "logs", "k8s-1").out
 
 

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from ebbtide_protos import handshake
 from ebbtide_protos.handshake import TlsProbe, own_trouble, speaks_tls, trouble, validity
 
 from tests.certificates import LONG_AGO_S, a_certificate, an_authority
 
 DAY_S = 86_400.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A server's thread may be late on a busy machine."""
+    monkeypatch.setattr(handshake, "TIMEOUT_S", 60.0)
 
 
 @contextmanager

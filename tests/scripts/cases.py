@@ -39,6 +39,7 @@ class Case:
     killed: bool = False
     grace_s: float = 30.0
     exit_zero: ExitZero = ExitZero.SUSPENDED
+    dies_after: str = ""  # how the line begins after which its grace period is cut to ``grace_s``; it had two minutes
     ready: str = "up"  # how the line begins that each of its processes prints when it may be suspended
     processes: int = 1
     slow: bool = False  # others go the same way in less time: `make test-all` has it
@@ -86,7 +87,7 @@ CASES = [
         LAST_CHECKPOINT,
         clean=False,
         killed=True,
-        grace_s=1.0,
+        grace_s=5.0,
         ready="saved",
     ),
     Case(
@@ -96,6 +97,7 @@ CASES = [
         clean=False,
         killed=True,
         grace_s=1.5,
+        dies_after="saved",
         options={"signal": "SIGUSR1"},
     ),
     Case("`waits_for_the_signal.py`", python("waits_for_the_signal.py"), YES),
@@ -137,6 +139,7 @@ CASES = [
         clean=False,
         killed=True,
         grace_s=1.5,
+        dies_after="saving",
     ),
 ]
 
@@ -151,6 +154,9 @@ async def suspend(node: Node, case: Case, attempt: int = 1) -> agent_pb2.Attempt
     """Launch the script, ask it to suspend once it is up, and return the status of its end."""
     await launch(node, case, attempt)
     await up(node, case, attempt)
+    if case.dies_after:
+        await node.attempts.stop("1", attempt, 120.0)
+        await node.until(lambda: re.search(f"^{case.dies_after}", log(node, attempt), re.MULTILINE))
     return await node.stop(case.grace_s, attempt=attempt)
 
 

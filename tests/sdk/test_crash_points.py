@@ -25,7 +25,7 @@ def crash_points(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Fact
     def run(kind: str, *hows: str) -> Facts:
         program = [sys.executable, HERE / "crash_points.py", kind, *hows]
         environment = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -287,7 +287,7 @@ def test_two_ranks_agree_add_up_save_and_leave_together(tmp_path: Path) -> None:
     }
     with Listener(tmp_path / "job.sock") as listener:
         program = [sys.executable, HERE / "two_ranks.py", tmp_path]
-        done = subprocess.run(program, env=variables, capture_output=True, text=True, timeout=90)
+        done = subprocess.run(program, env=variables, capture_output=True, text=True, timeout=280)
         messages = listener.arrived()
     assert done.stdout == "[85, 85]\n", done.stderr
     facts = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]

@@ -501,7 +501,8 @@ def test_a_signal_that_comes_while_the_job_asks_its_supervisor_is_not_lost(
 def test_a_job_that_would_acknowledge_says_so_at_the_first_opportunity(tmp_path: Path, listener: Listener) -> None:
     with run("counting_job.py", "3", str(tmp_path / "journal"), "stop", variables=environment(tmp_path, 1)) as job:
         assert job.wait(DEADLINE_S) == 0
-    assert [message["kind"] for message in listener.arrived()] == ["asked", "progress", "progress"]
+    first, *others = [message["kind"] for message in listener.arrived()]
+    assert (first, set(others)) == ("asked", {"progress"})
 
 
 def test_a_job_that_is_done_is_not_killed_while_it_shuts_down(tmp_path: Path, listener: Listener) -> None:

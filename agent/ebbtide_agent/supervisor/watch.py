@@ -294,7 +294,7 @@ class Watch:
             self._request_stop(0.0)
 
     def _request_stop(self, grace_s: float) -> None:
-        now = time.monotonic()
+        at, now = time.time(), time.monotonic()
         self._end_by = min(self._end_by, now + grace_s)  # holds for an attempt that is over, too
         if self._is_over:
             return  # its end is no answer to a stop that comes now
@@ -303,7 +303,7 @@ class Watch:
             self.relay.receive()  # a checkpoint that was published before now does not answer this request
             self.relay.note_stop()
             self.exit.stop_requested = True
-            self.exit.stop_requested_at = time.time()
+            self.exit.stop_requested_at = at
             self.leaving.prepare(grace_s)
 
     def note_killed_by_agent(self, fenced: bool) -> None:

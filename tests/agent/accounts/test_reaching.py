@@ -1,8 +1,8 @@
 """Root reaches into jobs of other accounts with their rights, and no further."""
 
-import asyncio
 import os
 import pwd
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -104,13 +104,14 @@ def test_the_copy_of_a_snapshot_is_the_accounts_down_to_the_last_link(disk: Path
 
 
 @pytest.mark.root
-async def test_rights_are_those_of_one_thread_and_come_back(secret: Path, somebody: Account) -> None:
-    await asyncio.to_thread(os.getpid)  # a thread that begins later begins with what this one has then
-    with rights_of(somebody):
-        with pytest.raises(PermissionError):
-            (secret / "key").read_text()
-        assert await asyncio.to_thread((secret / "key").read_text) == SECRET
-        assert (os.geteuid(), os.getresuid()) == (somebody.uid, (0, somebody.uid, 0))
+def test_rights_are_those_of_one_thread_and_come_back(secret: Path, somebody: Account) -> None:
+    with ThreadPoolExecutor(1) as other:
+        other.submit(os.getpid).result()  # a thread that begins later begins with what this one has then
+        with rights_of(somebody):
+            with pytest.raises(PermissionError):
+                (secret / "key").read_text()
+            assert other.submit((secret / "key").read_text).result() == SECRET
+            assert (os.geteuid(), os.getresuid()) == (somebody.uid, (0, somebody.uid, 0))
     assert (os.geteuid(), (secret / "key").read_text()) == (0, SECRET)
 
 

@@ -48,6 +48,8 @@ class Chaos:
         self.faults: dict[str, object] = {}
         self.foreign: list[subprocess.Popen[bytes]] = []
         self._xids = 0
+        # Whether a job is submitted depends on time, and what is injected must not.
+        self._rng_of_jobs = random.Random(rng.random())
 
     # --- the agent ---
 
@@ -135,13 +137,13 @@ class Chaos:
         if sum(not job.state.finished for job in self.master.cluster.state.jobs.values()) >= MOST_JOBS:
             return
         name = str(len(self.jobs) + 1)
-        leaves = ["leaves"] if self.rng.random() < 0.2 else []
-        seconds = str(self.rng.choice((0.05, 0.3, 1.0)))
-        urgent = self.rng.random() < 0.25
+        leaves = ["leaves"] if self._rng_of_jobs.random() < 0.2 else []
+        seconds = str(self._rng_of_jobs.choice((0.05, 0.3, 1.0)))
+        urgent = self._rng_of_jobs.random() < 0.25
         submit = self.master.submit(
             command=[sys.executable, "-SE", str(WITNESS), str(self.folder), name, seconds, *leaves],
             env={"PATH": os.environ["PATH"]},
-            gpus_min=self.rng.choice((share(1), share(1), share(2), share(1, 2))),
+            gpus_min=self._rng_of_jobs.choice((share(1), share(1), share(2), share(1, 2))),
             grace_s=10.0,
             job_class=job_pb2.JOB_CLASS_TRIAL_AND_ERROR if urgent else job_pb2.JOB_CLASS_BEST_EFFORT,
             cold=True,
@@ -162,7 +164,7 @@ class Chaos:
         jobs = self.master.cluster.state.jobs.values()
         assert [(job.id, job.reason) for job in jobs if job.state in (JobState.FAILED, JobState.CANCELLED)] == []
 
-    async def until(self, what: str, holds: Callable[[], bool], seconds: float = 90.0) -> None:
+    async def until(self, what: str, holds: Callable[[], bool], seconds: float = 200.0) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while not holds():
@@ -178,7 +180,7 @@ class Chaos:
             self.foreign_goes()
         if "raise_xid" in self.injections:
             await self.kill_agent()  # fatal ones stand until then
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(200):
             while not await self._are_done():
                 await asyncio.sleep(0.02)
         self.check()

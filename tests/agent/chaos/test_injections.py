@@ -50,6 +50,7 @@ def end_what_is_left(home: Path) -> None:
     psutil.wait_procs(list(processes_of(home)), timeout=10)
 
 
+@pytest.mark.timeout(600)
 async def test_forty_faults_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     chaos = await suffer(7, 40, monkeypatch)
     assert len(chaos.jobs) >= 8

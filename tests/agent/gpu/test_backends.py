@@ -281,7 +281,7 @@ def _end_children(pid):
         os.kill(child, signal.SIGKILL)
 
 
-def _wait_until(condition, timeout_s=10):
+def _wait_until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

@@ -70,14 +70,15 @@ def test_it_says_what_the_backend_says(opened):
 
 
 def test_a_call_that_hangs_costs_the_process_its_life_and_nothing_else(opened):
-    node, apart = opened("2xT4", timeout_s=0.3)
+    node, apart = opened("2xT4", timeout_s=0.3, first_pause_s=60)
     first = apart.pid
     node.faults(hang=["nvmlDeviceGetMemoryInfo"])
     began = time.monotonic()
     assert [apart.read(uuid).unhealthy_reason for uuid in node.uuids] == [SILENT] * 2
     assert time.monotonic() - began < HANGS_S
-    assert read_stat(first) is None  # killed and reaped
+    _wait_until(lambda: read_stat(first) is None)  # killed and reaped
     node.faults()
+    apart._next_at, apart._timeout_s = 0.0, 10.0  # as if the pause were over
     _wait_until(lambda: apart.read(node.uuids[0]).healthy)
     assert apart.pid not in (None, first)
 
@@ -98,12 +99,11 @@ def test_pauses_grow_while_it_fails(opened, monkeypatch):
     node, apart = opened("1xT4", first_pause_s=1.0)
     monkeypatch.setattr(process, "_roots", lambda: [])  # it cannot start
     os.kill(apart.pid, signal.SIGKILL)
-    pauses = []
-    for _ in range(7):
+    for pause_s in (1, 2, 4, 8, 16, 30, 30):
+        before = time.monotonic()
         assert apart.read(node.uuids[0]).unhealthy_reason == SILENT
-        pauses.append(round(apart._next_at - time.monotonic()))
+        assert before + pause_s <= apart._next_at <= time.monotonic() + pause_s
         apart._next_at = 0.0  # as if it were over
-    assert pauses == [1, 2, 4, 8, 16, 30, 30]
 
 
 @pytest.mark.parametrize("nonsense", ["print('hello')", "print('[1]')", "print('{}')"])
@@ -212,7 +212,7 @@ async def test_the_master_is_told_anew_when_gpus_are_found(fake_node):
     node.faults(lost=[node.uuids[0]])
     apart = NvmlProcess("fake", node.state_dir, again_s=0.05)
     try:
-        telemetry = Telemetry(GpuReader(apart), Attribution(dict))
+        telemetry = Telemetry(GpuReader(apart, timeout_s=60.0), Attribution(dict))
         assert [info.uuid for info in await telemetry.inventory()] == node.uuids[1:]
         assert len((await telemetry.heartbeat()).gpus) == 1
         node.faults()
@@ -226,7 +226,7 @@ async def test_the_master_is_told_anew_when_gpus_are_found(fake_node):
 
 async def test_an_xid_is_told_by_one_heartbeat_whoever_read_it(fake_node):
     node = fake_node("1xT4")
-    reader = GpuReader(node.backend)
+    reader = GpuReader(node.backend, timeout_s=60.0)
     node.faults(xids=[{"uuid": node.uuids[0], "xid": 31, "number": 1}])
     await reader.read(node.uuids)
     telemetry = Telemetry(reader, Attribution(dict))
@@ -245,7 +245,7 @@ async def _beat_for_ever(telemetry):
             await asyncio.sleep(0.01)  # a heartbeat while the driver does not answer lets nobody else have a turn
 
 
-def _wait_until(condition, timeout_s=10):
+def _wait_until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

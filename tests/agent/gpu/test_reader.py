@@ -36,7 +36,7 @@ class BrokenDriver(Driver):
 async def test_a_driver_that_answers_is_passed_on():
     driver = Driver()
     driver.answers.set()
-    assert await GpuReader(driver).read_all() == {"GPU-0": GpuReading("GPU-0", mem_used_bytes=1)}
+    assert await GpuReader(driver, timeout_s=60.0).read_all() == {"GPU-0": GpuReading("GPU-0", mem_used_bytes=1)}
 
 
 async def test_a_driver_that_does_not_answer_makes_its_gpus_unhealthy_and_is_not_asked_again():
@@ -45,6 +45,8 @@ async def test_a_driver_that_does_not_answer_makes_its_gpus_unhealthy_and_is_not
     for _ in range(3):
         reading = (await reader.read_all())["GPU-0"]
         assert reading.unhealthy_reason == "NVML does not answer"
+    while driver.calls == 0:  # its thread may be late
+        await asyncio.sleep(0.001)
     assert driver.calls == 1
     driver.answers.set()
 
@@ -73,7 +75,7 @@ async def test_the_agent_goes_on_while_the_driver_does_not_answer():
 
 
 async def test_whatever_goes_wrong_in_the_binding_is_one_unhealthy_gpu():
-    reading = (await GpuReader(BrokenDriver()).read_all())["GPU-0"]
+    reading = (await GpuReader(BrokenDriver(), timeout_s=60.0).read_all())["GPU-0"]
     assert reading.unhealthy_reason == "cannot be read: no such symbol"
 
 

@@ -1,5 +1,6 @@
 """Whose process is it: by group, descent or environment while it lives, by memory after that."""
 
+import asyncio
 import os
 import threading
 from pathlib import Path
@@ -162,12 +163,14 @@ async def test_a_look_that_does_not_come_back_holds_up_nobody_and_is_not_made_tw
 
     def look(pids):
         looks.append(pids)
-        stuck.wait(10)
+        stuck.wait(60)
         return {}
 
     attribution = Attribution(dict, environments=look)
     assert await attribution.owners(frozenset({os.getpid()})) == {}
     assert await attribution.owners(frozenset({os.getpid()})) == {}
+    while not looks:  # its thread may be late
+        await asyncio.sleep(0.001)
     stuck.set()
     assert len(looks) == 1
 

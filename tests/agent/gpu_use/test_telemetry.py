@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def _telemetry(backend, attempts):
-    return Telemetry(GpuReader(backend), Attribution(lambda: attempts))
+    return Telemetry(GpuReader(backend, timeout_s=60.0), Attribution(lambda: attempts))
 
 
 async def test_a_heartbeat_names_the_attempt_or_else_the_user_and_the_command(fake_node):
@@ -75,7 +75,7 @@ async def test_what_is_not_available_stays_unset_in_a_heartbeat(fake_node):
 async def test_a_node_that_is_to_be_left_at_once_also_keeps_the_end_that_was_announced_before(fake_node, tmp_path):
     notice = tmp_path / "notice.json"
     backend = fake_node("1xT4").backend
-    telemetry = Telemetry(GpuReader(backend), Attribution(dict), end=NodeEnd(None, notice))
+    telemetry = Telemetry(GpuReader(backend, timeout_s=60.0), Attribution(dict), end=NodeEnd(None, notice))
 
     async def said(going: bool) -> tuple[bool, float | None]:
         telemetry.note_shutdown(going)

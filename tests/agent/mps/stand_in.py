@@ -130,10 +130,17 @@ class Daemon:
 
     def start_server(self):
         if not knobs().get("no_server"):
+            ready, listens = os.pipe()
             self.server = os.fork()
             if self.server == 0:
-                os.closerange(3, 100)  # the daemon's sockets
-                Server().run()
+                os.dup2(listens, 3)
+                os.closerange(4, 100)  # the daemon's sockets
+                server = Server()
+                os.close(3)
+                server.run()
+            os.close(listens)
+            os.read(ready, 1)  # the server listens, or has died
+            os.close(ready)
 
 
 def main():

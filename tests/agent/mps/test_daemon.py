@@ -56,7 +56,8 @@ def test_one_that_does_not_obey_is_killed(control, started):
         patch.setattr(daemon, "_QUIT_S", 0.1)
         patch.setattr(daemon, "_KILL_S", 0.3)
         patch.setattr("ebbtide_agent.mps.control._TIMEOUT_S", 0.2)
-        assert daemon.end(started) == ()
+        left = daemon.end(started)
+    assert daemon._wait_for_end(left, 30.0) == ()
     assert not any(process.is_alive() for process in started.processes)
 
 
@@ -86,7 +87,13 @@ def test_one_that_does_not_start_says_why_and_leaves_nothing(control):
 def test_one_that_starts_no_server_is_ended(control):
     knob(control, no_server=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(daemon, "_START_S", 0.3)
+        begin = MpsControl.start_server
+
+        def asked(control: MpsControl) -> None:
+            begin(control)
+            patch.setattr(daemon, "_START_S", 0.3)  # the daemon itself has answered by now
+
+        patch.setattr(MpsControl, "start_server", asked)
         with pytest.raises(ControlFailed, match="it starts no server: see "):
             daemon.start(control)
     assert not control.directory.exists()

@@ -37,7 +37,9 @@ async def main(disk: Path, orders: list[str]) -> None:
     attempts.renew(boottime())
     for order in orders:
         await attempts.launch(agent_pb2.Launch.FromString(bytes.fromhex(order)))
-    await asyncio.Event().wait()
+    while True:  # as if a master acknowledged everything, until this process is stopped or killed
+        attempts.renew(boottime())
+        await asyncio.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ebbtide import trees
+from ebbtide_agent.attempts import backstop, registry, spawner
 from ebbtide_agent.processes.cgroup import CPU, MEMORY, SUPERVISORS, ControlGroup, delegated, own_group
 
 from tests.agent.supervisor.node import Node
@@ -53,6 +54,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 MakeNode = Callable[..., AbstractAsyncContextManager[Node]]
+
+
+PATIENT = """
+from ebbtide_agent.supervisor import watch
+from ebbtide_agent.supervisor.sealing import checkpoint_look
+checkpoint_look._LOOK_S = watch._SETTLE_AFTER_STOP_S = watch._OUTPUT_AFTER_STOP_S = 60.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no hung one: nothing is given up because it was not there within a second or five."""
+    monkeypatch.setattr(backstop, "END_S", 60.0)
+    monkeypatch.setattr(registry, "_ADOPTION_S", 60.0)
+    monkeypatch.setattr(spawner, "_BOOT", spawner._BOOT.replace("\nmain(", PATIENT + "main("))
 
 
 @pytest.fixture

@@ -441,23 +441,27 @@ async def test_a_spawner_that_died_is_replaced_though_the_first_that_was_to_repl
 async def test_no_two_attempts_of_a_job_ever_overlap_whoever_is_killed(agent, disk):
     """The witness: every attempt tries to take one lock for itself, and says so if it cannot."""
     witness = """
-import fcntl, time
+import fcntl, os, sys, time
 witness = open("witness", "a")
 try:
     fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
     print("overlap", flush=True)
 print("up", flush=True)
-time.sleep(0.2)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 """
     async with agent() as node:
         for attempt in range(1, 4):
-            await node.launch(python(witness), attempt=attempt, workdir=str(disk))
+            may_end = disk / f"may-end-{attempt}"
+            command = python(witness, str(may_end))
+            await node.launch(command, attempt=attempt, workdir=str(disk))
             # An impatient master: this one comes while the one before it starts or runs.
-            await node.launch(python(witness), attempt=attempt + 1000, workdir=str(disk))
+            await node.launch(command, attempt=attempt + 1000, workdir=str(disk))
             assert (await node.end(attempt=attempt + 1000)).refusal == f"node still runs attempt {attempt}"
             if attempt == 2:
                 await node.running(attempt=attempt, line="up")
                 os.kill(node.supervisor(attempt=attempt).pid, signal.SIGKILL)
+            may_end.touch()
             assert (await node.end(attempt=attempt)).phase == EXITED
             assert node.log(attempt=attempt) == "up\n"

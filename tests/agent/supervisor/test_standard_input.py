@@ -144,7 +144,7 @@ def test_who_takes_the_place_of_another_is_the_only_one_heard(attempt: Attempt) 
 
 def test_an_input_that_nobody_feeds_is_lost_after_a_while_and_not_before(attempt: Attempt) -> None:
     began = time.monotonic()
-    assert attempt.input.failure(began + LOST_S - 1.0) == ""
+    assert attempt.input.failure(attempt.input.lost_at - 1.0) == ""
     with attempt.feeder() as feeder:
         assert attempt.input.failure(began + 1000.0) == ""
         attempt.give(feeder, b"dabc")

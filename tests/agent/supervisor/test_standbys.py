@@ -84,10 +84,10 @@ async def test_warm_it_fails_as_it_fails_cold(agent, script):
         await run(node, script, 1, "fail")
         await told(node)
         await suspend(node, 1)
-        assert await run(node, script, 2, "fail", line="told")
-        warm = await node.end(attempt=2)
-        await run(node, script, 3, "fail", cold=True, line="told")
-        cold = await node.end(attempt=3)
+        command = [sys.executable, "-u", script.name, "fail"]
+        warm = await node.run(command, attempt=2, workdir=str(script.parent))
+        cold = await node.run(command, attempt=3, workdir=str(script.parent), cold=True)
+        assert (warm.start.warm, cold.start.warm) == (True, False)
         assert warm.exit.exit_code == cold.exit.exit_code == 1
         assert "ValueError: as it was told\nat exit\n" in node.log(attempt=2)
         assert node.log(attempt=2) == node.log(attempt=3)

@@ -28,7 +28,7 @@ print("ready", flush=True)
 while True:
     time.sleep(0.05)
 """
-QUITS = "import time\nprint('ready', flush=True)\ntime.sleep(0.3)"
+QUITS = "import os, time\nprint('ready', flush=True)\nwhile not os.path.exists('may-quit'):\n    time.sleep(0.01)"
 
 
 class Gpu:
@@ -175,10 +175,10 @@ def test_a_job_that_breaks_on_its_way_out_is_killed(disk, agent):
         async with agent(fake_gpus=True) as node:
             await start(node, gpu, SAVES, "ready")
             gpu.fault(checkpoint="hang")
-            await swap(node, grace_s=3.0)
+            await swap(node, grace_s=15.0)
             status = await node.end()
             assert (status.exit.signal, status.exit.killed) == (signal.SIGKILL, True)
-            assert "did not answer within 3 s, in step 'checkpoint'" in status.exit.swap_failure
+            assert "did not answer within 15 s, in step 'checkpoint'" in status.exit.swap_failure
             assert "saved" not in node.log()
 
     asyncio.run(scenario())
@@ -254,9 +254,10 @@ def test_a_job_that_ends_while_it_is_being_swapped_has_ended_and_nothing_else(di
     async def scenario():
         gpu = Gpu(disk)
         async with agent(fake_gpus=True) as node:
-            await start(node, gpu, QUITS, "ready")
+            await start(node, gpu, QUITS, "ready", workdir=str(disk))
             gpu.fault(lock="hang")
             await swap(node)
+            (disk / "may-quit").touch()
             status = await node.end()
             assert (status.exit.exit_code, status.exit.signal, status.exit.swap_failure) == (0, 0, "")
 

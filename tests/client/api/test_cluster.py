@@ -243,8 +243,8 @@ def test_a_wait_outlives_a_restart_of_the_master(cluster: Cluster, master: Scrip
     master.add(make_job(state="RUNNING"))
     job = cluster.job(17)
     job.state  # noqa: B018 - asks the master
-    waiting = job._link.waits.until("17")
     master.mute = 2
+    waiting = job._link.waits.until("17")
     master.add(make_job(state="FAILED"))
     assert waiting.result(30).job_id == "17"
     assert master.mute == 0
@@ -275,6 +275,9 @@ def test_an_error_that_nobody_foresaw_reaches_all_who_wait_and_later_waits_go_on
     for waiting in [waits.until("17"), waits.until("17", lambda job: bool(1 / 0))]:
         with pytest.raises(ZeroDivisionError):
             waiting.result(30)
+    for thread in threading.enumerate():
+        if thread.name == "ebbtide jobs":
+            thread.join(30)
     master.add(make_job(state="COMPLETED"))
     assert waits.until("17").result(30).job_id == "17"
 

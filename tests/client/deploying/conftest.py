@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,9 @@ def lab(
 def end_agent(hosts: Hosts, name: str) -> None:
     """End the agents of a host."""
     for path in hosts.home(name).glob("nodes/*/agent.json"):
-        process = psutil.Process(int(path.with_name("agent.lock").read_text()))
-        for child in process.children():
-            child.kill()
-        process.terminate()
-        psutil.wait_procs([process], 10)
+        with suppress(psutil.NoSuchProcess):  # it ends by itself once its child is gone
+            process = psutil.Process(int(path.with_name("agent.lock").read_text()))
+            for child in process.children():
+                child.kill()
+            process.terminate()
+            psutil.wait_procs([process], 10)

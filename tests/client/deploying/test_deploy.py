@@ -12,7 +12,7 @@ import pytest
 from ebbtide_cli.deploying import deployment, membership
 
 from tests.client.deploying.conftest import INSTALL, NAMES, SECRET, Lab, end_agent
-from tests.client.runs import start_ebb
+from tests.client.runs import UNHURRIED, start_ebb
 from tests.e2e.cluster import wait_for
 from tests.sshd import GONE, with_places
 
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_every_ssh_and_the_next_run_goes_on(lab: Lab) -> None:
     slow = 'touch "$HOME/began"; while [ ! -e "$HOME/go" ]; do sleep 0.1; done\n'
     bundle = str(lab.bundle(INSTALL.replace("set -eu\n", f"set -eu\n{slow}")))
     words = ("deploy", "ssh", *NAMES, "--bundle", bundle, *with_places(lab.hosts))
-    with start_ebb(*words) as process:
+    with start_ebb(*words, times=UNHURRIED) as process:
         wait_for("all install", lambda: all((lab.hosts.directory(name) / "began").exists() for name in NAMES))
         started = [child for child in psutil.Process(process.pid).children() if child.name() == "ssh"]
         assert len(started) == 3

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from ebbtide_cli.masters.address import at_home
 from ebbtide_cli.masters.grpc_calls import stub_at
+from ebbtide_cli.wire import frames
 from ebbtide_cli.wire.call import WINDOW, timeout_words
 from ebbtide_cli.wire.status import CallFailed, CallStatus
 from ebbtide_cli.wire.stub import SERVICE, SocketStub
@@ -24,6 +25,12 @@ KEPT_ALIVE = (
     ("grpc.keepalive_time_ms", 100),
     ("grpc.keepalive_timeout_ms", 300),
     ("grpc.http2.ping_timeout_ms", 300),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+PINGED = (
+    ("grpc.keepalive_time_ms", 100),
+    ("grpc.keepalive_timeout_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 60_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 WORDS = "50 % of ünïcode,\nin two lines: %41 ~ \x7f"
@@ -44,7 +51,8 @@ class Service(client_pb2_grpc.ClientServiceServicer):
             case "large", _, size:
                 return client_pb2.Job(reason="x" * int(size))
             case "wait", *_:
-                context.add_callback(self.left.set)
+                if not context.add_callback(self.left.set):  # the call is over already
+                    self.left.set()
                 self.left.wait(60)
             case "refuse", _, code:
                 status = next(status for status in grpc.StatusCode if status.value[0] == int(code))
@@ -216,6 +224,8 @@ def test_a_call_ends_in_its_time_even_if_the_server_does_not_answer(stub, servic
     failed = failure(lambda: ask_job(stub, "wait", timeout=0.3))
     assert failed.status is CallStatus.DEADLINE_EXCEEDED
     assert 0.2 < time.monotonic() - began < 10
+    while not service.seen:  # its time was over before the server had begun
+        failure(lambda: ask_job(stub, "wait", timeout=0.3))
     assert service.left.wait(10)
 
 
@@ -271,20 +281,40 @@ def test_a_call_after_the_server_went_away_says_so(service):
         assert failure(lambda: ask_job(stub, "17")).status is CallStatus.UNAVAILABLE
 
 
+class Answering:
+    """A connection on which the service may end once several pings were answered; each was, before the next came."""
+
+    def __init__(self, connection: Any, service: Service) -> None:
+        self._connection, self._service, self._answers = connection, service, 0
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.sendall(data)
+        self._answers += bytes(data[3:5]) == bytes((frames.PING, frames.ACK))
+        if self._answers >= 5:
+            self._service.may_end.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
 def test_a_quiet_stream_outlives_the_pings_of_a_server_that_wants_them_answered(service):
-    with serving(service, *KEPT_ALIVE) as home, by_socket(home) as stub:
+    with serving(service, *PINGED) as home, at_home(home, "the test").connecting() as connect:
+        stub = SocketStub(lambda: Answering(connect(), service), SECRET)
         replies = stub.ReadLogs(client_pb2.ReadLogsRequest(job_id="1", follow=True))
         next(replies)
-        threading.Timer(1.5, service.may_end.set).start()
         assert next(replies, None) is None
+        stub.close()
 
 
 def test_a_reader_that_pauses_for_longer_than_a_server_waits_is_told_that_the_stream_is_lost(service):
     with serving(service, *KEPT_ALIVE) as home, by_socket(home) as stub:
         replies = stub.ReadLogs(client_pb2.ReadLogsRequest(job_id="1", follow=True))
-        next(replies)
-        assert service.left.wait(20)  # the server has waited long enough for the answer to its ping
-        assert failure(lambda: next(replies)).status is CallStatus.UNAVAILABLE
+
+        def pausing() -> None:
+            for _ in replies:
+                assert service.left.wait(20)  # the server has waited long enough for the answer to its ping
+
+        assert failure(pausing).status is CallStatus.UNAVAILABLE
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ async def test_a_drained_node_is_shown_as_such_and_watched_until_nobody_is_there
         assert (reply.node.state, reply.node.reason, reply.node.drain.user) == ("draining", "fans", "ann")
         [told] = reply.jobs
         assert (told.job_id, told.name, told.fate) == (job, "train", "waits")
-        assert told.at == pytest.approx(reply.node.drain.deadline - 30.0)
+        assert told.at == pytest.approx(reply.node.drain.deadline - 30.0, abs=1.0)
         watching = master.ask.WatchNode(client_pb2.NodeRequest(node="n1"))
         assert [left.job_id for left in (await watching.read()).jobs] == [job]
         reply = await master.ask.DrainNode(drain(reason="fans", deadline_s=0.0))

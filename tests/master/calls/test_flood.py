@@ -46,7 +46,7 @@ def submit(tasks: int = 0) -> client_pb2.SubmitRequest:
 
 
 async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_served(tmp_path: Path) -> None:
-    slow = Config(bounds=UserBounds(rates=UserLimits(calls=RateLimit(0.5, 3), jobs=RateLimit(0.5, 10))))
+    slow = Config(bounds=UserBounds(rates=UserLimits(calls=RateLimit(0.01, 3), jobs=RateLimit(0.5, 10))))
     async with a_master(tmp_path, config=slow) as master:
         for _ in range(3):
             await master.ask.Submit(submit(), metadata=EVE)
@@ -54,7 +54,7 @@ async def test_who_submits_too_fast_is_told_when_to_try_again_and_others_are_ser
             await master.ask.Submit(submit(), metadata=EVE)
         assert error.value.code() is EXHAUSTED
         assert error.value.details().startswith("eve submits or changes too much at a time: try again in ")
-        assert 0 < float(dict(error.value.trailing_metadata())[RETRY_KEY]) <= 2.0
+        assert 0 < float(dict(error.value.trailing_metadata())[RETRY_KEY]) <= 100.0
         assert (await master.ask.ListJobs(client_pb2.ListJobsRequest(), metadata=EVE)).jobs
         for _ in range(3):
             await master.ask.Submit(submit(), metadata=ANN)
@@ -147,7 +147,7 @@ async def test_who_does_not_read_is_cut_off_and_keeps_nobody_waiting(tmp_path: P
 
 async def test_idle_connections_are_closed_and_an_agent_is_served_meanwhile(tmp_path: Path, monkeypatch) -> None:
     options = dict(service._SERVER_OPTIONS)
-    options |= {"grpc.max_allowed_incoming_connections": 30, "grpc.server_handshake_timeout_ms": 500}
+    options |= {"grpc.max_allowed_incoming_connections": 30, "grpc.server_handshake_timeout_ms": 5000}
     monkeypatch.setattr(service, "_SERVER_OPTIONS", list(options.items()))
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1")

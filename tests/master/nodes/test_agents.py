@@ -235,7 +235,13 @@ async def test_a_node_is_lost_also_if_its_stream_breaks_while_the_master_writes_
 
 
 async def test_a_node_that_is_back_in_time_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "NODE_SILENCE_S", 1.0)
+    declare_lost, over = agents.Agents._declare_lost, asyncio.Event()
+
+    async def once_it_is_over(served: Any, node: Any, seconds: float, acknowledged: float = 0.0) -> None:
+        await over.wait()
+        await declare_lost(served, node, 0.0, acknowledged)
+
+    monkeypatch.setattr(agents.Agents, "_declare_lost", once_it_is_over)
     async with a_master(tmp_path) as master:
         lonely = await master.agent("n2", gpus=0)
         agent = await master.agent("n1")
@@ -243,7 +249,9 @@ async def test_a_node_that_is_back_in_time_is_not_lost(tmp_path: Path, monkeypat
         agent.vanish()
         await master.until_node("n1", "down")
         await master.agent("n1", attempts=[make_status(job, 1, RUNNING)])
-        lonely.vanish()  # went after the first one did: when it is lost, the first one's time is over as well
+        lonely.vanish()
+        await master.until_node("n2", "down")
+        over.set()  # the first one's time as well, if it still ran
         async with asyncio.timeout(30):
             async for event in master.ask.WatchEvents(client_pb2.WatchEventsRequest(follow=True)):
                 if event.kind == "NodeLost":

@@ -106,6 +106,7 @@ async def test_reports_of_an_agent_that_come_during_a_commit_are_committed_toget
             read += message.HasField("status")
             yield message
 
+    monkeypatch.setattr("ebbtide_master.loop.BATCH_S", 60.0)
     monkeypatch.setattr(agents, "arrived", lambda stream, most: arrived(counted(stream), most))
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1", gpus=4)

@@ -170,7 +170,7 @@ async def test_a_node_that_answers_too_slowly_is_broken_off(tmp_path: Path, monk
     logs.keep(JOB, 1, NODE, slow)
     answer = await kept(logs)
     assert answer is not None
-    assert answer.data.endswith(b"x[later lines of the log went with node n1]\n")
+    assert answer.data.lstrip(b"x") == b"[later lines of the log went with node n1]\n"
 
 
 @pytest.mark.parametrize("job", ["../../escaped", "/tmp/escaped", "99"])

@@ -28,8 +28,8 @@ class Hook:
             self.asked.append(path)
             answer = self.answers.pop(0) if self.answers else 200
             if answer < 300:
-                self.bodies.append(json.loads(body))
                 self.keys.append(headers["Idempotency-Key"])
+                self.bodies.append(json.loads(body))
             self.arrived.notify_all()
         return answer
 

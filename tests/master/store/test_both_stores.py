@@ -31,7 +31,7 @@ def cancelled(number: int) -> Event:
 
 
 def append(store: Store, *events: Event, time: float = 1.0) -> None:
-    store.append([(time, event) for event in events]).result(10)
+    store.append([(time, event) for event in events]).result(30)
 
 
 @pytest.fixture(params=["file", pytest.param("database", marks=pytest.mark.postgres)])
@@ -176,17 +176,17 @@ def test_a_damaged_line_is_set_aside_once_and_for_all(open_store: Open, place: s
 def test_what_targets_were_told_is_kept(open_store: Open) -> None:
     with closing(open_store()) as store:
         assert store.notified() == {}
-        store.note_notified({"a": 1}).result(10)
-        store.note_notified({"a": 2, "b": 3}).result(10)
+        store.note_notified({"a": 1}).result(30)
+        store.note_notified({"a": 2, "b": 3}).result(30)
     with closing(open_store()) as store:
         assert store.notified() == {"a": 2, "b": 3}
 
 
 def test_the_vault_keeps_entries_by_kind_until_they_are_removed(open_store: Open) -> None:
     with closing(open_store()) as store:
-        store.vault.put(EntryKind.USER, {"ann": "1", "bob": "2"}).result(10)
-        store.vault.put(EntryKind.TOKEN, {"ann": "3"}).result(10)
-        store.vault.put(EntryKind.USER, {"ann": "4", "bob": None, "nobody": None}).result(10)
+        store.vault.put(EntryKind.USER, {"ann": "1", "bob": "2"}).result(30)
+        store.vault.put(EntryKind.TOKEN, {"ann": "3"}).result(30)
+        store.vault.put(EntryKind.USER, {"ann": "4", "bob": None, "nobody": None}).result(30)
     with closing(open_store()) as store:
         assert store.vault.read(EntryKind.USER) == {"ann": "4"}
         assert store.vault.read(EntryKind.TOKEN) == {"ann": "3"}

@@ -160,7 +160,7 @@ async def test_a_journal_that_fails_while_it_serves_stops_the_master_and_acknowl
         code, words = await refused(master.submit())
         assert (code.name, words) == ("UNAVAILABLE", "the master is stopping")
         with pytest.raises(StoreError):
-            await asyncio.wait_for(master.service.consumer, 10)
+            await asyncio.wait_for(master.service.consumer, 30)
     async with a_master(tmp_path) as master:
         jobs = (await master.ask.ListJobs(client_pb2.ListJobsRequest(all=True))).jobs
         assert [job.job_id for job in jobs] == [kept]
@@ -174,4 +174,4 @@ async def test_a_journal_that_does_not_even_take_the_start_stops_the_master(tmp_
             return epoch
 
     with pytest.raises(StoreError, match="readonly"):
-        await asyncio.wait_for(a_master(tmp_path, store=Broken(tmp_path / "journal.db")).__aenter__(), 10)
+        await asyncio.wait_for(a_master(tmp_path, store=Broken(tmp_path / "journal.db")).__aenter__(), 30)

@@ -33,7 +33,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 
 def append(store: SqliteStore, *events: Event, time: float = 1.0) -> None:
-    store.append([(time, event) for event in events]).result(10)
+    store.append([(time, event) for event in events]).result(30)
 
 
 def test_two_new_journals_are_two_clusters(tmp_path: Path) -> None:

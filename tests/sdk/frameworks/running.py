@@ -31,7 +31,7 @@ def run(script: str, folder: Path, *jobs: list[str], modules: tuple[str, ...]) -
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EBB_")}
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     result = subprocess.run(
-        command, input=lines, env=inherited | ENVIRONMENT, capture_output=True, text=True, timeout=100, check=False
+        command, input=lines, env=inherited | ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
     )
     assert result.returncode == 0, result.stderr
     found: list[dict[str, Any]] = [json.loads(line) for line in result.stdout.splitlines()]
