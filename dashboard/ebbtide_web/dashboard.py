@@ -16,6 +16,9 @@ from ebbtide_web.reach import AwayError, Master, MasterRefusedError, Opener
 
 CHECKED_S: Final = 3.0
 """Seconds after which the master is asked again whether a session's token still holds."""
+REVOKED_S: Final = 2.0
+"""Seconds that the tokens of sessions have for being revoked when the dashboard stops."""
+
 LABEL: Final = "dashboard"
 
 
@@ -125,5 +128,5 @@ class Dashboard:
         for session in ended:
             session.end("the dashboard has been stopped")
         with suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(REVOKED_S):
                 await asyncio.gather(*(self.revoke(session) for session in ended))

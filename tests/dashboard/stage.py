@@ -217,6 +217,8 @@ async def a_dashboard(
         finally:
             context.__exit__(None, None, None)
 
+    monkeypatch.setattr("ebbtide_web.dashboard.REVOKED_S", DEADLINE_S)
+    monkeypatch.setattr(serving, "STOP_S", int(DEADLINE_S))
     made: list[tuple[Any, Dashboard]] = []
     make_app = serving.make_app
 

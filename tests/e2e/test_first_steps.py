@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import psutil
 import pytest
 from ebbtide_cli.verbs.init import STARTERS
 
@@ -64,6 +65,10 @@ def test_a_template_is_suspended_and_ends_with_the_weights_of_a_run_in_peace(
     submit = submit.replace("ebb submit", "ebb submit --env OMP_NUM_THREADS=1") + options
     job = shell(idle_cluster, suspended, submit)
     shell(idle_cluster, suspended, f"grep -q -m1 -E 'step 5/|loss' < <(ebb logs --follow {job})")
+    process = psutil.Process(idle_cluster.show(job)["pid"])
+    process.suspend()  # it gets no further while commands start
+    idle_cluster.ebb("suspend", job)
+    process.resume()
     shell(idle_cluster, suspended, f"ebb suspend --wait {job}")
     assert not (suspended / out).exists()
     shell(idle_cluster, suspended, f"ebb resume {job}; ebb wait {job}")

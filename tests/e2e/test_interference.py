@@ -32,6 +32,7 @@ def submit(cluster: Cluster, here: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_newcomer_is_suspended_and_the_first_one_is_as_fast_as_before(
     idle_cluster: Cluster, tmp_path: Path
 ) -> None:

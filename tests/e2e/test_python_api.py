@@ -16,12 +16,12 @@ import time
 import ebbtide
 from ebbtide.cluster import Cluster
 
-def train(steps):
+def train(steps, stays=False):
     job = ebbtide.job()
     state = job.load_checkpoint()
     first = state.step if state else 0
     for step in range(first, steps):
-        time.sleep(0.02)
+        time.sleep(0.5 if stays and not first else 0.02)
         job.report(step=step + 1, total=steps, loss=1 / (step + 1))
         if job.should_suspend():
             job.suspend(lambda directory: (directory / "state").write_text("saved"))
@@ -53,7 +53,7 @@ def test_a_notebook_suspends_a_function_resumes_it_and_gets_its_result(shared_cl
         tmp_path,
         TRAIN
         + """
-job = cluster.submit(train, 100, gpus=1)
+job = cluster.submit(train, 100, True, gpus=1)
 for facts in job.watch():
     if (facts["progress"]["step"] or 0) >= 5:
         break

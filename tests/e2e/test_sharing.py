@@ -57,6 +57,7 @@ class Workstation:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_eight_share_two_gpus_a_ninth_waits_and_who_takes_too_much_goes_alone(
     idle_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -64,7 +65,7 @@ def test_eight_share_two_gpus_a_ninth_waits_and_who_takes_too_much_goes_alone(
     node = Workstation(idle_cluster, tmp_path)
     names = [f"trial-{number}" for number in range(1, 9)]
     ids = {name: node.submit(name) for name in names}
-    before = wait_for("all eight make steps at once", lambda: node.working(names), 120)
+    before = wait_for("all eight make steps at once", lambda: node.working(names), 400)
     by_gpu = [{job["name"] for job in before.values() if job["gpu_uuids"] == [uuid]} for uuid in _uuids(before)]
     assert [len(jobs) for jobs in by_gpu] == [4, 4]
 
@@ -87,7 +88,7 @@ def test_eight_share_two_gpus_a_ninth_waits_and_who_takes_too_much_goes_alone(
         idle_cluster.wait_for_step(ids[name], before[name]["progress"]["step"] + 20)
     for name in [*names, "trial-9"]:
         (tmp_path / f"{name}-is-done").touch()
-    idle_cluster.ebb("wait", *ids.values(), ninth)
+    idle_cluster.ebb("wait", *ids.values(), ninth, seconds=240)
     ended = {name: (job["state"], job["attempt"]) for name, job in node.jobs("--all").items()}
     assert ended == {name: ("COMPLETED", 2 if name == "trial-3" else 1) for name in [*names, "trial-9"]}
 

@@ -1,10 +1,12 @@
 """A master that stands by, with everything around it: agents and `ebb` find whoever leads, and jobs do not notice."""
 
+import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.cluster import EBB, Cluster, processes_of, wait_for
@@ -47,7 +49,8 @@ class Pair:
                 process.kill()
             process.wait(20)
         for process in list(processes_of(self.cluster.home)):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture
@@ -65,8 +68,7 @@ def test_a_job_runs_on_while_the_lead_goes_from_one_master_to_the_other_and_back
     wait_for("the second stands by", lambda: "standby=waiting" in pair.log(1))
     cluster.add_workstation("n1", "2xT4")
     job = cluster.submit("--gpus", "1", "--", "sh", "-c", f"until [ -e {done} ]; do sleep 0.1; done; exit 7")
-    cluster.wait_for_state(job, "RUNNING")
-    (process,) = (found for found in processes_of(cluster.home) if str(done) in " ".join(found.cmdline()))
+    process = psutil.Process(cluster.wait_for_state(job, "RUNNING")["pid"])
 
     first.send_signal(signal.SIGSTOP)
     pair.leads(1)

@@ -107,7 +107,8 @@ class Slurm:
         for step in psutil.process_iter(["name", "environ"]):  # which leave their parent
             named = (step.info["environ"] or {}).get("SLURM_CONF", "")
             if step.info["name"] == "slurmstepd" and named == self.env["SLURM_CONF"]:
-                step.kill()
+                with suppress(psutil.NoSuchProcess):
+                    step.kill()
         _remove_cgroups()
 
     def _daemon(self, *command: str) -> subprocess.Popen[bytes]:
