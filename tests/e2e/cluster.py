@@ -56,7 +56,7 @@ class Cluster:
         self.environment |= {"XDG_CONFIG_HOME": str(home / "config")}
         home.mkdir(mode=0o700, exist_ok=True)
         settings = home / "config" / "ebbtide" / "submit.toml"
-        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.write_text('env_pass = ["OMP_NUM_THREADS"]\n')  # jobs do not take each other's cores either
         for name in ("EBB_MASTER", "EBB_TOKEN"):
             self.environment.pop(name, None)
