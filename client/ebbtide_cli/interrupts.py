@@ -2,9 +2,10 @@
 
 An exception that a signal handler raises inside gRPC, an event loop or a destructor is lost, or leaves a channel that
 waits forever when it is closed. So the handler raises nothing there: a thread cancels the running calls, and wakes the
-main thread with a signal until it runs code in which raising is safe. A handler prints nothing. A process that has
-not ended soon after is killed, as it is by a second Ctrl-C, except while it is `shielded` because it would leave
-something behind.
+main thread with a signal until it runs code in which raising is safe. One signal is not enough even for Python to
+notice the Ctrl-C, since a wait that begins just then is interrupted by none that came before. A handler prints nothing.
+A process that has not ended soon after is killed, as it is by a second Ctrl-C, except while it is `shielded` because it
+would leave something behind.
 """
 
 import os
@@ -63,6 +64,8 @@ class _Handling:
         self.due: BaseException | None = None  # the exception to raise in the main thread
         self.raised = False
         self.shields = 0
+        self.handled = 0  # how often the main thread has run a handler
+        self.over = False
         self.waits: set[Cancellable] = set()
         self.taker: Callable[[int], None] | None = None
         self.taken = 0  # how many more interrupts the taker gets
@@ -82,7 +85,7 @@ class _Handling:
         try:
             yield
         finally:
-            self.due, sys.unraisablehook = None, self._tell_of_lost
+            self.over, self.due, sys.unraisablehook = True, None, self._tell_of_lost
             if self.ends and signal.SIGINT in before:
                 before[signal.SIGINT] = signal.SIG_IGN  # what is left to do takes no time
             for number, handler in before.items():
@@ -98,6 +101,7 @@ class _Handling:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal; Python calls this between two instructions of the main thread."""
+        self.handled += 1
         if number == signal.SIGINT:
             self._press()
         if self.due is not None and not self.raised and not self.shields and not _is_fragile(frame):
@@ -127,13 +131,22 @@ class _Handling:
                 if signal.SIGINT not in numbers:
                     continue
                 since = time.monotonic()
-                _stir()
+                self._have_it_handled(since)
                 while (due := self.due) is not None:
                     if self.shields:
                         since = time.monotonic()
                     else:
                         self._bring_about(due, since)
                     time.sleep(STIRRED_S)
+
+    def _have_it_handled(self, since: float) -> None:
+        """Wake the main thread until it has run a handler: it runs those of all signals that have come."""
+        before = self.handled
+        while self.handled == before and not self.over:
+            _stir()
+            if self.ends and not (self.shields or self.taken) and time.monotonic() > since + ENDED_S:
+                _end(INTERRUPTED)
+            time.sleep(STIRRED_S)
 
     def _bring_about(self, due: BaseException, since: float) -> None:
         while self.waits:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 # What runs in a library that must not be interrupted, as far as anybody can tell by its name.
 PRELUDE = """
@@ -32,7 +32,10 @@ def a_program(body: str) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        yield process
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -163,6 +166,53 @@ def test_a_library_that_never_comes_back_does_not_keep_the_process(presses: int)
     with a_program(NEVER_BACK) as process:
         for _ in range(presses):
             process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "", "")
+
+
+SENT_TO_ANOTHER_THREAD = """
+import signal, socket, threading
+
+stir, calls = interrupts._stir, []
+
+def lost_at_first():
+    calls.append(1)
+    if len(calls) > 1:
+        stir()
+
+interrupts._stir = lost_at_first
+ours, theirs = socket.socketpair()
+try:
+    with interrupts.interruptible(ends=True):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        print("ready", flush=True)
+        ours.recv(1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(interrupts.leave(130))
+"""
+
+
+def test_an_interrupt_that_comes_just_before_a_wait_begins_is_not_lost() -> None:
+    """Neither it nor the signal that is to wake the main thread interrupts the wait, as if both had come before it."""
+    with a_program(UNHURRIED + SENT_TO_ANOTHER_THREAD) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "interrupted\n", "")
+
+
+NEVER_IN_PYTHON = """
+import ctypes
+library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(lock)
+with interrupts.interruptible(ends=True):
+    print("ready", flush=True)
+    library.pthread_mutex_lock(lock)
+"""
+
+
+def test_code_in_which_python_handles_no_signal_does_not_keep_the_process() -> None:
+    with a_program(NEVER_IN_PYTHON) as process:
+        process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "", "")
 
 

@@ -33,7 +33,8 @@ def shop() -> Iterator[Cluster]:
 
 @pytest.fixture
 def workstations(shop: Cluster) -> Iterator[Cluster]:
-    """The same, without jobs before and after the test."""
+    """The same, without jobs before and after the test, and with all GPUs: a busy machine may read one late."""
+    wait_for("all GPUs can be used", lambda: all(gpu["healthy"] for node in shop.facts("nodes") for gpu in node["gpus"]))
     yield shop
     shop.cancel_all()
 
@@ -182,7 +183,7 @@ def test_every_node_gets_its_part_of_the_environment(workstations: Cluster, tmp_
 
 def test_ranks_count_on_over_unequal_nodes_as_under_torchrun(workstations: Cluster, tmp_path: Path) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "EBB_GPU_COUNT")
-    ranks = environments(workstations, tmp_path, *SPREAD)
+    ranks = environments(workstations, tmp_path, "--nodes", "1-3", "--gpus", "4")
     assert ["".join(rank[name] for name in names) for rank in ranks] == ["0402002", "1412002", "2401111", "3401221"]
     assert len({rank["MASTER_PORT"] for rank in ranks}) == 1
 
