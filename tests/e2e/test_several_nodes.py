@@ -34,7 +34,9 @@ def shop() -> Iterator[Cluster]:
 @pytest.fixture
 def workstations(shop: Cluster) -> Iterator[Cluster]:
     """The same, without jobs before and after the test, and with all GPUs: a busy machine may read one late."""
-    wait_for("all GPUs can be used", lambda: all(gpu["healthy"] for node in shop.facts("nodes") for gpu in node["gpus"]))
+    wait_for(
+        "all GPUs can be used", lambda: all(gpu["healthy"] for node in shop.facts("nodes") for gpu in node["gpus"])
+    )
     yield shop
     shop.cancel_all()
 
