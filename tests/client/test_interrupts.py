@@ -205,8 +205,11 @@ import ctypes
 library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 library.pthread_mutex_lock(lock)
 with interrupts.interruptible(ends=True):
-    print("ready", flush=True)
-    library.pthread_mutex_lock(lock)
+    try:
+        print("ready", flush=True)
+        library.pthread_mutex_lock(lock)
+    except KeyboardInterrupt:  # it came before it was there
+        library.pthread_mutex_lock(lock)
 """
 
 
