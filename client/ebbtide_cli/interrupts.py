@@ -140,9 +140,9 @@ class _Handling:
                     time.sleep(STIRRED_S)
 
     def _have_it_handled(self, since: float) -> None:
-        """Wake the main thread until it has run a handler: it runs those of all signals that have come."""
+        """Wake the main thread until an exception is due or it has run a handler, and so those of all that came."""
         before = self.handled
-        while self.handled == before and not self.over:
+        while self.due is None and self.handled == before and not self.over:
             _stir()
             if self.ends and not (self.shields or self.taken) and time.monotonic() > since + ENDED_S:
                 _end(INTERRUPTED)

@@ -52,9 +52,8 @@ class Tally:
 class Siege:
     """One cluster under attack."""
 
-    def __init__(self, cluster: Cluster, seed: int, beyond_s: float) -> None:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
         self.tally = Tally()
-        self._beyond_s = beyond_s
         self._cluster = cluster
         self._seed = seed
         self._run = 0
@@ -178,7 +177,7 @@ class Siege:
             elif key in asked and one["id"] in jobs:
                 beyond = one["time"] - asked[key] - GRACE_S
                 self.tally.longest_s = max(self.tally.longest_s, beyond)
-                if beyond > self._beyond_s:
+                if beyond > BEYOND_S:
                     self.tally.wrong.append(f"the stop of {key} lasted {beyond:.1f} s beyond its grace period")
         victim = self._cluster.show(self._victim)
         if victim["state"] != "RUNNING" or len(victim["attempts"]) != 1:
@@ -193,12 +192,12 @@ class Siege:
 
 
 @contextmanager
-def a_siege(seed: int, beyond_s: float = BEYOND_S) -> Iterator[Siege]:
-    """Ended in the end, with everything that the attacker made; no stop may last longer beyond its grace period."""
+def a_siege(seed: int) -> Iterator[Siege]:
+    """Ended in the end, with everything that the attacker made."""
     folder = Path(tempfile.mkdtemp(prefix="ebb-"))
     cluster = Cluster(folder)
     try:
-        with closing(Siege(cluster, seed, beyond_s)) as siege:
+        with closing(Siege(cluster, seed)) as siege:
             yield siege
     finally:
         try:

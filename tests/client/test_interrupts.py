@@ -219,6 +219,22 @@ def test_code_in_which_python_handles_no_signal_does_not_keep_the_process() -> N
         assert ended(process) == (130, "", "")
 
 
+LATE_AND_NEVER_IN_PYTHON = """
+import ctypes
+from ebbtide_cli.errors import EXPIRED, Failure
+library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(lock)
+with interrupts.interruptible(ends=True), interrupts.after(0.2, Failure("too late", EXPIRED)):
+    print("ready", flush=True)
+    library.pthread_mutex_lock(lock)
+"""
+
+
+def test_there_a_wait_that_lasts_too_long_ends_with_its_own_code() -> None:
+    with a_program(LATE_AND_NEVER_IN_PYTHON) as process:
+        assert ended(process) == (124, "", "")
+
+
 HELD = """
 try:
     with interrupts.interruptible(ends=True):

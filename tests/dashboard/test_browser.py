@@ -107,8 +107,10 @@ def test_with_the_keyboard_alone_one_sees_why_a_job_waits_and_suspends_and_resum
     page.wait_for_selector(".state .glyph >> xpath=.. >> text=Running")
     page.wait_for_selector("[role=log] :text('step')")
     press_until(page, "button", "Suspend")
+    began = time.monotonic()
     page.keyboard.press("Enter")
     page.wait_for_selector(".state-line .state >> text=Suspended")
+    assert time.monotonic() - began < 15
     assert cluster.show(first)["state"] == "SUSPENDED"
     assert page.evaluate(FOCUSED) == "button: Suspend", "the focus stays where it was"
     page.keyboard.press("Enter")

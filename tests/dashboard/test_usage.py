@@ -112,6 +112,7 @@ def test_no_name_is_a_formula_of_a_spreadsheet_or_breaks_the_file():
 
 async def test_all_who_look_at_the_same_get_one_answer_which_is_kept_for_a_while(monkeypatch):
     monkeypatch.setattr(usage_page, "REST", 0)  # however long a busy machine takes for the answer
+    began = time.monotonic()
     master = ToldMaster(a_reply(an_account("ann", allocated=5.0)))
     ledger = UsageLedger(master, lambda: "anybody's", lambda: NOW)
     viewers = [asyncio.create_task(ledger.answer(WantedUsage())) for _ in range(20)]
@@ -123,7 +124,8 @@ async def test_all_who_look_at_the_same_get_one_answer_which_is_kept_for_a_while
     assert all(answer is answers[0] for answer in answers)
     assert [list(request.by) for request in master.asked] == [["user"], ["day"]]
     assert await ledger.answer(WantedUsage()) is answers[0]
-    assert 0 < ledger.wait_s(WantedUsage()) <= usage_page.KEPT_S
+    kept_s = ledger.wait_s(WantedUsage())
+    assert usage_page.KEPT_S - (time.monotonic() - began) <= kept_s <= usage_page.KEPT_S
     await ledger.answer(WantedUsage("month"))
     assert len(master.asked) == 4
     await ledger.close()

@@ -16,7 +16,7 @@ from tests.proof import proven
 
 pytestmark = pytest.mark.strace
 SUBMITS = 12
-SLOW_S = 0.5
+SLOW_S = 2.0
 SYNCS = 31
 """Of a master that starts, and takes `SUBMITS`."""
 AFTER_START = 19
@@ -119,6 +119,6 @@ async def submits_and_heartbeats(home: Path, target: str) -> None:
 async def beat(agent: Agent) -> None:
     """Send a heartbeat again and again; each must be taken at once, whatever the disk does."""
     while True:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SLOW_S):
             await agent.send(heartbeat={})
         await asyncio.sleep(0.02)

@@ -11,7 +11,7 @@ from tests.faults.odd import Odd
 def test_anything_at_all_to_every_method_is_answered_and_others_are_served(tmp_path: Path) -> None:
     seed = SystemRandom().randrange(2**31)
     found = asyncio.run(fuzz(2000, seed, tmp_path))
-    assert holds(found, longest_s=60.0), f"python -m tests.faults.fuzz --count 2000 --seed {seed}: {found}"
+    assert holds(found), f"python -m tests.faults.fuzz --count 2000 --seed {seed}: {found}"
     assert found["messages"] >= 2000
     assert found["others_asked"] > 0
 

@@ -161,15 +161,16 @@ def test_both_ends_give_up_a_line_that_swallows_everything_after_40_seconds() ->
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_with_patience_as_it_is_both_ends_notice_it_within_40_seconds(home: Path) -> None:
     async with a_world(home) as world:
         await world.runs(await world.submit())
         world.line.set(Swallow())
         began = time.monotonic()
-        await world.until("the node is missed", lambda: not world.connected(), NOTICED_S + 20)
+        await world.until("the node is missed", lambda: not world.connected(), NOTICED_S + 5)
         log = home / "cut.log"
-        await world.until("the master is missed", lambda: "event=master-away" in log.read_text(), NOTICED_S + 20)
-        assert time.monotonic() - began < NOTICED_S + 20  # a busy machine
+        await world.until("the master is missed", lambda: "event=master-away" in log.read_text(), NOTICED_S + 5)
+        assert time.monotonic() - began < NOTICED_S + 2
         world.line.heal()
         await world.until("it is back", world.connected)
 

@@ -70,7 +70,7 @@ async def test_heartbeats_come_as_often_as_the_master_wants(world):
         started = time.monotonic()
         for _ in range(4):
             await conversation.receive("heartbeat")
-        assert 0.1 < time.monotonic() - started < 30
+        assert 0.1 < time.monotonic() - started < 5
 
 
 async def test_a_master_that_acknowledges_a_heartbeat_may_change_how_often_they_come(world):

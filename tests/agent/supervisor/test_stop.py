@@ -18,7 +18,7 @@ from ebbtide_protos.v1 import job_pb2
 from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, order, python
 
 # How much later than at the end of its grace period a job may die: its supervisor has to be woken for it.
-TOLERANCE_S = 30.0
+TOLERANCE_S = 5.0
 
 CHECKPOINTED_YES = job_pb2.CHECKPOINTED_YES
 CHECKPOINTED_NO = job_pb2.CHECKPOINTED_NO
@@ -76,7 +76,7 @@ async def test_a_job_that_ignores_sigterm_dies_at_the_end_of_its_grace_period(ag
         started = time.monotonic()
         status = await node.stop(grace_s=0.5)
         assert time.monotonic() - started >= 0.5
-        assert status.exit.ended_at - status.exit.stop_requested_at < 0.5 + TOLERANCE_S
+        assert 0.5 <= status.exit.ended_at - status.exit.stop_requested_at < 0.5 + TOLERANCE_S
         assert status.exit.signal == signal.SIGKILL
         assert (status.exit.killed, status.exit.delivered, status.exit.caught) == (True, True, True)
         assert "no" in node.log()
@@ -136,7 +136,7 @@ async def test_a_second_stop_shortens_the_grace_period_and_does_not_signal_again
         await node.running(line="no")
         started = time.monotonic()
         status = await node.stop(grace_s=0.3)
-        assert 0.3 <= time.monotonic() - started < 60
+        assert 0.3 <= time.monotonic() - started < 10
         assert status.exit.killed
         assert node.log().count("no") == 1
 
