@@ -407,7 +407,7 @@ def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]
         for path, ready in PAGES:
             page.close()
             page = context.new_page()  # else it would have the garbage of the page before
-            browser.start_tracing(page=page, categories=["toplevel"])
+            browser.start_tracing(page=page, categories=["toplevel", "blink.user_timing"])
             begun = time.monotonic()
             page.goto(f"http://127.0.0.1:{port}{path}")
             page.wait_for_selector(ready)
@@ -453,12 +453,17 @@ def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]
 
 
 def longest_task_ms(trace: bytes) -> float:
-    """The CPU time of the longest task of a page's main thread, which other programs on the machine do not add to."""
+    """The CPU time of the longest task of a page's main thread, which other programs on the machine do not add to.
+
+    Other renderers than the page's, in which the browser makes parts of its own window, do not count.
+    """
     events = json.loads(trace)["traceEvents"]
+    loads = [one for one in events if one["name"] == "navigationStart"]
+    pages = {one["pid"] for one in loads if one["args"]["data"]["documentLoaderURL"].startswith("http://")}
     main = {
         (one["pid"], one["tid"])
         for one in events
-        if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain"
+        if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain" and one["pid"] in pages
     }
     tasks = [one for one in events if one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in main]
     return max(one.get("tdur", one.get("dur", 0)) for one in tasks) / 1000

@@ -41,6 +41,14 @@ FOUR: Final = job_pb2.Share(numerator=4, denominator=1)
 JOB: Final = job_pb2.JobSpec(name="train", command=["python", "train.py"], workdir="/", gpus_min=FOUR)
 
 
+async def paced(per_s: float) -> AsyncIterator[int]:
+    """Count that many times a second by the clock, so that a sleep which lasted too long is made up for."""
+    began = time.monotonic()
+    for number in itertools.count():
+        await asyncio.sleep(max(0.0, began + number / per_s - time.monotonic()))
+        yield number
+
+
 class Cluster:
     """Nodes of which jobs end, and which say how they are."""
 
@@ -51,15 +59,14 @@ class Cluster:
 
     async def beat(self) -> None:
         """Send the heartbeats of all nodes, evenly."""
-        for number in itertools.count():
+        async for number in paced(len(self.nodes) / HEARTBEAT_S):
             node = self.nodes[number % len(self.nodes)]
             await node.send(heartbeat=agent_pb2.Heartbeat(gpus=list(map(self.reading, self.gpus_of(node)))))
             self.beats += 1
-            await asyncio.sleep(HEARTBEAT_S / len(self.nodes) if number % 5 else 0.0)
 
     async def work(self) -> None:
         """End jobs, and report how far others are."""
-        for number in itertools.count():
+        async for number in paced(PROGRESS_PER_S):
             busy = [node for node in self.dice.sample(self.nodes, 20) if node.running]
             if busy and number % (PROGRESS_PER_S // ENDS_PER_S) == 0:
                 await busy[0].end(self.dice.choice(list(busy[0].running)))
@@ -68,7 +75,6 @@ class Cluster:
                 found = status(job, attempt, agent_pb2.ATTEMPT_PHASE_RUNNING)
                 found.progress.CopyFrom(job_pb2.Progress(step=number, total=10**6, loss=self.dice.random()))
                 await busy[0].send(status=found)
-            await asyncio.sleep(1.0 / PROGRESS_PER_S)
 
     def gpus_of(self, node: Node) -> list[str]:
         return [f"{node.name}-{index}" for index in range(GPUS)]

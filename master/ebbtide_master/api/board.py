@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ebbtide_core.cluster import Cluster
+from ebbtide_core.events import NodeRegistered
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import JobId, NodeId
 from ebbtide_core.state import ClusterState
@@ -87,6 +88,7 @@ class ClusterBoard:
         self._singles: Rows = {}
         self._gone: dict[str, deque[tuple[int, str]]] = {"jobs": deque(), "nodes": deque()}
         self._keys: dict[str, tuple[object, ...]] = {}
+        self._facts: dict[NodeId, NodeRegistered] = {}  # of which the nodes' rows were made
         self._late: set[JobId] = set()
         self._finished: dict[JobId, None] = {}  # the last ones to end, in this order
         self._older = False  # whether others ended before these
@@ -234,6 +236,7 @@ class ClusterBoard:
         gone = [name for name in self._nodes if NodeId(name) not in state.nodes]
         for lost in gone:
             self._loads.pop(lost, None)
+            self._facts.pop(NodeId(lost), None)
             news |= self._drop("nodes", lost)
         for name in touched:
             news |= self._look_at_node(cluster, name, now)
@@ -326,9 +329,12 @@ class ClusterBoard:
         if node is None:
             return False
         self._keys[f"node {name}"] = rows.node_key(node)
-        layout = rows.node_row(node)
+        news = False
+        if self._facts.get(name) is not node.facts:
+            self._facts[name] = node.facts
+            news = self._put(self._nodes, name, rows.node_row(node))
         load = rows.load_row(cluster.state, node, now, self._sessions.readings(name))
-        return self._put(self._nodes, name, layout) | self._put(self._loads, name, load)
+        return news | self._put(self._loads, name, load)
 
     def _look_at_singles(self, cluster: Cluster) -> bool:
         news = self._put(self._singles, "notices", rows.notices(cluster.state))

@@ -118,6 +118,16 @@ async def test_readings_of_gpus_follow(tmp_path):
             assert [(holder.job_id, holder.mem_used_bytes) for holder in gpu.holders] == [(job, 3 * GIB)]
 
 
+async def test_a_node_that_comes_back_with_other_gpus_is_shown_with_these(tmp_path):
+    async with a_master(tmp_path) as master:
+        agent = await master.agent(gpus=1)
+        async with watching(master) as board:
+            await agent.hang_up()
+            await board.until(lambda board: board.loads["n1"].state == "down")
+            await master.agent(gpus=3)
+            await board.until(lambda board: [gpu.uuid for gpu in board.nodes["n1"].gpus] == ["n1-0", "n1-1", "n1-2"])
+
+
 async def test_many_who_watch_cost_no_more_than_one(tmp_path, monkeypatch):
     rows = []
     made = boards.rows.job_row
