@@ -380,6 +380,7 @@ DELAYS = """() => new Promise((done) => {
     setTimeout(() => done([...seen.values()].slice(1)), 15000);
 })"""
 LOOK = """() => new Promise((done) => {
+    performance.mark("looked-at");
     const long = [];
     new PerformanceObserver((list) => long.push(...list.getEntries().map((one) => one.duration)))
         .observe({ type: "longtask", buffered: true });
@@ -453,18 +454,12 @@ def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]
 
 
 def longest_task_ms(trace: bytes) -> float:
-    """The CPU time of the longest task of a page's main thread, which other programs on the machine do not add to.
+    """The CPU time of the longest task of the main thread that `LOOK` marked, to which other programs do not add.
 
     Other renderers than the page's, in which the browser makes parts of its own window, do not count.
     """
     events = json.loads(trace)["traceEvents"]
-    loads = [one for one in events if one["name"] == "navigationStart"]
-    pages = {one["pid"] for one in loads if one["args"]["data"]["documentLoaderURL"].startswith("http://")}
-    main = {
-        (one["pid"], one["tid"])
-        for one in events
-        if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain" and one["pid"] in pages
-    }
+    main = {(one["pid"], one["tid"]) for one in events if one["name"] == "looked-at"}
     tasks = [one for one in events if one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in main]
     return max(one.get("tdur", one.get("dur", 0)) for one in tasks) / 1000
 
