@@ -21,12 +21,15 @@ async function load() {
 }
 
 const node = (name) => h("a", { href: `${base}/nodes/${encodeURIComponent(name)}` }, name);
-/** A table whose rows are made some at a time, so that a thousand never hold up what somebody types or scrolls. */
+/** A table whose rows are made some at a time, and laid out where they are seen if there are many, so that a thousand
+    never hold up what somebody types or scrolls. */
 function table(label, titles, rows) {
   const body = h("tbody", {});
   const some = (from) => { body.append(...rows.slice(from, from + AT_ONCE).map((make) => make())); if (from + AT_ONCE < rows.length) requestAnimationFrame(() => some(from + AT_ONCE)); };
   some(0);
-  return scroller(label, h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), body));
+  const found = scroller(label, h("table", {}, h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))), body));
+  found.classList.toggle("long", rows.length > AT_ONCE);
+  return found;
 }
 const row = (first, ...rest) => () => h("tr", {}, h("th", { scope: "row" }, first), rest.map((one) => h("td", {}, one)));
 const moment = (seconds) => (seconds === null ? "never" : clock(seconds, false));
