@@ -12,6 +12,7 @@ from ebbtide_core.supply.supply import (
     LONGEST_PAUSE_S,
     NOT_NEEDED_S,
     REMEMBERED,
+    SETTLES_S,
     SILENT_S,
     STARTS_S,
     AskForLoan,
@@ -346,6 +347,36 @@ def test_a_loan_that_is_taken_back_beside_as_many_as_there_may_be_is_called_off(
     assert lab.asks(1, LONGEST_PAUSE_S) == ["hpc-2"]
     lab.hears(_1=RUNS, _2=RUNS)
     assert lab.calls_off(1) == ["hpc-1"]
+
+
+def test_a_loan_that_ended_keeps_its_place_until_the_lender_can_not_go_back_on_it() -> None:
+    lab = Lab(most=1)
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=OVER)
+    assert lab.asks(1) == []
+    lab.hears(_1=RUNS)  # it was killed, and goes on with what it had saved
+    assert lab.asks(1) == []
+    lab.hears(_1=OVER)
+    lab.hears(_1=OVER, after_s=SETTLES_S - 1.0)
+    assert lab.asks(1) == []
+    lab.hears(_1=OVER, after_s=1.0)
+    assert lab.asks(1) == ["hpc-2"]
+
+
+def test_where_there_is_room_beside_it_nobody_waits_for_a_loan_that_ended() -> None:
+    lab = Lab(most=2)
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=OVER)
+    assert lab.asks(1) == ["hpc-2"]
+
+
+def test_a_loan_that_the_lender_never_had_keeps_no_place() -> None:
+    lab = Lab(most=1)
+    [id] = lab.asks(1)
+    lab.supply.refused(id, "no such account", lab.now)
+    assert lab.asks(1, LONGEST_PAUSE_S) == ["hpc-2"]
 
 
 def test_a_loan_that_is_taken_back_is_what_it_was() -> None:

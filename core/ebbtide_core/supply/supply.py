@@ -28,6 +28,9 @@ LEFT_S: Final = 30.0
 """Seconds after which a loan is given back whose node has left, while the lender says that it runs."""
 NOT_NEEDED_S: Final = 60.0
 """Seconds after which a loan that the lender has not started, and that nobody needs any more, is called off."""
+SETTLES_S: Final = 15.0
+"""Seconds after which the lender is believed that a loan has ended: if it is killed and starts again, it goes on with
+what it had saved, and may list the loan once more. A slurmctld saves within 5 s."""
 AGAIN_S: Final = 60.0
 """Seconds after which the lender is asked again to end a loan that has not ended."""
 FIRST_PAUSE_S: Final = 1.0
@@ -98,7 +101,8 @@ class BorrowedNode:
     ``reason`` says why it waits or how it ended. A ``kept`` one is not given back when it is idle; an ``added`` one was
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
-    lender has listed it since it was asked for.
+    lender has listed it since it was asked for. It has ``settled`` once the lender was asked again, `SETTLES_S` or more
+    after it ended.
     """
 
     id: str
@@ -116,6 +120,12 @@ class BorrowedNode:
     proved: bool = False
     invited: bool = False
     listed: bool = False
+    settled: bool = False
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it has ended, and the lender may yet list it again."""
+        return self.is_over and self.listed and not self.settled
 
     @property
     def is_over(self) -> bool:
@@ -206,6 +216,8 @@ class NodeSupply:
             self._wait_for_master(now)
         for loan in self.unfinished():
             self._hear_of(loan, lender.get(loan.id), there is not None and loan.id not in there, now)
+        for loan in self.loans.values():
+            loan.settled = loan.is_over and (loan.settled or not 0.0 <= now - loan.since < SETTLES_S)
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
@@ -350,7 +362,8 @@ class NodeSupply:
         there = [loan for loan in self.unfinished() if not loan.called_off]
         kept = sum(loan.kept for loan in there) < self.settings.min_nodes
         waiting = sum(loan.waits for loan in there)
-        full = not self.room() or waiting >= self.settings.backlog
+        taken = sum(loan.may_come_back for loan in self.loans.values())
+        full = self.room() <= taken or waiting >= self.settings.backlog
         if full or not (missing > 0 or kept):
             return None
         if (self.paused and not self.wanted) or self._pauses(now):
