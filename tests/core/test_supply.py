@@ -195,6 +195,41 @@ def test_a_paused_supply_asks_for_nothing_but_what_a_user_adds() -> None:
     assert lab.asks(3) == []
 
 
+@pytest.mark.parametrize(
+    ("demand", "there", "added", "asked"),
+    [(0, 0, 4, 4), (1, 1, 1, 1), (2, 0, 2, 4), (2, 1, 0, 1), (0, 2, 1, 1)],
+    ids=["nobody waits", "one comes already", "jobs wait, too", "nothing is added", "those that come are too many"],
+)
+def test_what_a_user_adds_comes_beside_what_jobs_need(demand: int, there: int, added: int, asked: int) -> None:
+    lab = Lab(most=9)
+    for _ in range(there):
+        lab.asks(there)
+    lab.supply.wanted = added
+    assert len([loan for _ in range(9) for loan in lab.asks(demand)]) == asked
+    assert sum(loan.added for loan in lab.supply.loans.values()) == added
+
+
+def test_what_a_user_adds_has_no_waiting_loan_called_off() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.supply.wanted = 1
+    assert lab.asks(1) == ["hpc-2"]
+    lab.hears(_1=WAITS, _2=WAITS)
+    assert lab.calls_off(1) == lab.calls_off(1, NOT_NEEDED_S) == []
+    assert lab.calls_off(0, NOT_NEEDED_S) == ["hpc-1"]
+
+
+def test_what_a_user_adds_comes_beside_the_nodes_that_are_kept() -> None:
+    lab = Lab(least=1)
+    lab.supply.wanted = 1
+    assert [*lab.asks(0), *lab.asks(0), *lab.asks(0)] == ["hpc-1", "hpc-2"]
+    assert [(loan.kept, loan.added) for loan in lab.supply.loans.values()] == [(True, False), (False, True)]
+    lab = Lab(least=1)
+    lab.supply.paused, lab.supply.wanted = True, 1
+    assert [*lab.asks(0), *lab.asks(0)] == ["hpc-1"]
+    assert not lab.supply.loans["hpc-1"].kept
+
+
 def test_while_the_master_is_away_nothing_is_asked_for_and_what_a_user_adds_is_not_forgotten() -> None:
     lab = Lab(least=1)
     lab.supply.wanted = 2

@@ -329,36 +329,38 @@ class NodeSupply:
 
         No loan is asked for while the master is ``away``, as no node could join it.
         """
-        coming = [loan for loan in self.unfinished() if loan.comes]
+        coming = [loan for loan in self.unfinished() if loan.comes and not loan.added]
         self.wanted = min(self.wanted, self.room())
-        need = (demand or 0) + self.wanted
-        if demand is None or need >= len(coming):
+        if demand is None or demand >= len(coming):
             self.needed_at = now
         elif now - self.needed_at >= NOT_NEEDED_S:
-            idle = [loan for loan in coming if loan.waits and not loan.kept and not loan.added]
-            for loan in idle[::-1][: len(coming) - need]:
+            idle = [loan for loan in coming if loan.waits and not loan.kept]
+            for loan in idle[::-1][: len(coming) - demand]:
                 loan.called_off = "nobody needs it any more"
         for loan in self.unfinished():
             if loan.called_off and loan.job and not 0.0 <= now - loan.called_at < AGAIN_S:
                 loan.called_at = now
                 yield CallOff(loan.id)
-        if not away and (asked := self._next_loan(need - len(coming), now)) is not None:
+        if not away and (asked := self._next_loan((demand or 0) > len(coming), now)) is not None:
             yield AskForLoan(asked.id)
 
-    def _next_loan(self, missing: int, now: float) -> BorrowedNode | None:
-        """Return a new loan that is to be asked for; None if none is now."""
+    def _next_loan(self, is_short: bool, now: float) -> BorrowedNode | None:
+        """Return a new loan that is to be asked for; None if none is now.
+
+        Those that are kept come first, then those that a user adds, then those that jobs need.
+        """
         there = [loan for loan in self.unfinished() if not loan.called_off]
-        kept = sum(loan.kept for loan in there) < self.settings.min_nodes
         waiting = sum(loan.waits for loan in there)
-        full = not self.room() or waiting >= self.settings.backlog
-        if full or not (missing > 0 or kept):
+        if not self.room() or waiting >= self.settings.backlog or self._pauses(now):
             return None
-        if (self.paused and not self.wanted) or self._pauses(now):
+        kept = not self.paused and sum(loan.kept for loan in there) < self.settings.min_nodes
+        added = not kept and self.wanted > 0
+        if not (kept or added or (is_short and not self.paused)):
             return None
         self.number += 1
         self.asked_at = now
-        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=self.wanted > 0)
-        self.wanted = max(0, self.wanted - 1)
+        self.wanted -= added
+        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=added)
         self.loans[loan.id] = loan
         return loan
 
