@@ -200,6 +200,18 @@ def test_who_adds_nodes_is_told_how_many_there_may_be(home: Path, ebb: Ebb) -> N
     assert ebb("supply", "add", "hpc", "--nodes", "2").out.startswith("2 nodes will be asked for; no supplier runs")
 
 
+def test_loans_that_ran_well_while_no_supplier_ran_are_no_failures(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 3, run=False)
+    supplier = counted.supplier()
+    for loan in supplier.supply.loans.values():
+        loan.phase, loan.was_up = LoanPhase.QUEUED, False
+    for node in needy.nodes:
+        node.state = "ended"
+    counted.serve(supplier, 1)
+    assert all(loan.is_over for loan in supplier.supply.loans.values() if loan.id != f"hpc-{KNOWN + 1}")
+    assert (supplier.supply.failures, len(counted.at["sbatch"])) == (0, 1)
+
+
 @pytest.mark.parametrize("amid", ["save", "remove_wishes"])
 def test_wishes_are_granted_once_though_the_supplier_is_killed_meanwhile(
     home: Path, needy: NeedyMaster, monkeypatch: pytest.MonkeyPatch, amid: str

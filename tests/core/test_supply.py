@@ -49,11 +49,12 @@ class Lab:
         up: tuple[str, ...] | None = (),
         after_s: float = 1.0,
         left: bool = False,
+        listed: tuple[str, ...] = (),
         **facts: LenderFacts,
     ) -> None:
         self.now += after_s
         silent = () if left else [loan.id for loan in self.supply.loans.values() if loan.id not in (up or ())]
-        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, silent)
+        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, silent, listed)
 
     def phase(self, number: int = 1) -> LoanPhase:
         return self.supply.loans[f"hpc-{number}"].phase
@@ -144,6 +145,26 @@ def test_failures_back_off_and_a_node_that_comes_up_ends_that() -> None:
     [id] = lab.asks(1, LONGEST_PAUSE_S)
     lab.supply.see_up([id], lab.now)
     assert (lab.supply.failures, lab.supply.not_before, lab.supply.trouble) == (0, 0.0, "")
+
+
+@pytest.mark.parametrize("ends", [{"_1": OVER}, {}], ids=["listed as over", "forgotten"])
+def test_a_loan_that_ran_while_nobody_looked_is_no_failure(ends: dict[str, LenderFacts]) -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=WAITS)
+    lab.supply.failures, lab.supply.not_before = 3, lab.now + LONGEST_PAUSE_S
+    lab.hears(left=True, listed=("hpc-1",), **ends)
+    assert (lab.phase(), lab.supply.failures, lab.supply.not_before) == (LoanPhase.ENDED, 0, 0.0)
+
+
+def test_several_loans_that_are_found_to_have_ended_at_once_are_one_failure() -> None:
+    lab = Lab()
+    lab.asks(3), lab.asks(3), lab.asks(3)
+    lab.hears(_1=WAITS, _2=WAITS, _3=WAITS)
+    lab.hears(_1=OVER, _2=OVER, _3=WAITS)
+    assert (lab.supply.failures, lab.supply.not_before - lab.now) == (1, 1.0)
+    lab.hears(_3=OVER)
+    assert (lab.supply.failures, lab.supply.not_before - lab.now) == (2, 2.0)
 
 
 @pytest.mark.parametrize(

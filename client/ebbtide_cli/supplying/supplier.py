@@ -120,7 +120,7 @@ class Supplier:
             self._save()  # a supplier that is killed, and started again and again, asks no more often
             with self._lender_may_be_away():
                 silent = {name for name, node in (nodes or {}).items() if node.state == "down" and not node.dead}
-                self.supply.hear(self.lender.look(), up, now, silent)
+                self.supply.hear(self.lender.look(), up, now, silent, nodes or ())
                 self._note("lender", "")
                 self._pass_on_ends(nodes or {}, now)
 

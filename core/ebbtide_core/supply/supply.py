@@ -179,6 +179,7 @@ class NodeSupply:
     needed_at: float = 0.0
     granted: list[str] = field(default_factory=list)
     """The names of the wishes of users that were granted last."""
+    failed_at: float = float("-inf")
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
@@ -191,12 +192,17 @@ class NodeSupply:
     # --- what was heard ---
 
     def hear(
-        self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float, silent: Collection[str] = ()
+        self,
+        lender: Mapping[str, LenderFacts],
+        up: Collection[str] | None,
+        now: float,
+        silent: Collection[str] = (),
+        listed: Collection[str] = (),
     ) -> None:
         """Take in what the lender says of its loans, and the master of their nodes.
 
         ``up`` are the nodes that are attached to the master, None if it is away; ``silent`` those that it waits for.
-        One that was up and is neither has left.
+        One that was up and is neither has left. ``listed`` are all that the master knows: each was up at some time.
         """
         there = None if up is None else {*up, *silent}
         for id, facts in lender.items():
@@ -204,6 +210,7 @@ class NodeSupply:
                 self._find(id, there is not None and id not in there, now)
         if up is None:
             self._wait_for_master(now)
+        self._see_listed(listed, now)
         for loan in self.unfinished():
             self._hear_of(loan, lender.get(loan.id), there is not None and loan.id not in there, now)
         if up is not None:
@@ -236,8 +243,18 @@ class NodeSupply:
         for loan in self.unfinished():
             if loan.id in up and loan.phase is not LoanPhase.UP:
                 loan.enter(LoanPhase.UP, now)
-                loan.was_up = True
-                self.failures, self.not_before, self.trouble = 0, 0.0, ""
+                self._note_up(loan)
+
+    def _note_up(self, loan: BorrowedNode) -> None:
+        loan.was_up = True
+        self.failures, self.not_before, self.trouble = 0, 0.0, ""
+
+    def _see_listed(self, listed: Collection[str], now: float) -> None:
+        """Note which nodes were attached to the master at a time when nobody looked."""
+        for loan in self.unfinished():
+            if loan.id in listed and not loan.was_up:
+                loan.enter(LoanPhase.SILENT, now)
+                self._note_up(loan)
 
     def _miss(self, up: Collection[str], now: float) -> None:
         """Note which nodes were attached to the master and are not any more."""
@@ -309,6 +326,10 @@ class NodeSupply:
             self._fail(why, now)
 
     def _fail(self, why: str, now: float) -> None:
+        """Count a failure; several that are found at one time count as one."""
+        if now == self.failed_at:
+            return
+        self.failed_at = now
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self.failures, 20), LONGEST_PAUSE_S)
         self.failures += 1
         self.not_before, self.trouble = now + pause_s, why
