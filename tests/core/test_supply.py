@@ -360,6 +360,57 @@ def test_while_the_master_is_away_no_node_counts_as_silent() -> None:
     assert (lab.phase(), lab.calls_off(1)) == (LoanPhase.SILENT, [])
 
 
+def test_a_node_has_its_time_to_come_up_once_the_master_is_back() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, up=None, after_s=2 * STARTS_S)
+    lab.hears(_1=RUNS, after_s=STARTS_S - 1)
+    assert (lab.phase(), lab.calls_off(1)) == (LoanPhase.STARTING, [])
+    lab.hears(_1=RUNS, after_s=2.0)
+    assert (lab.calls_off(1), lab.supply.failures) == (["hpc-1"], 1)
+
+
+def test_a_loan_whose_node_came_up_unseen_and_is_silent_is_not_taken_for_one_that_never_came_up() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=STARTS_S + 1)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=SILENT_S - 1)
+    assert (lab.phase(), lab.calls_off(1), lab.supply.failures) == (LoanPhase.SILENT, [], 0)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=2.0)
+    assert (lab.calls_off(1), lab.supply.failures) == (["hpc-1"], 0)
+
+
+@pytest.mark.parametrize(
+    ("heard", "failures"),
+    [
+        ([(WAITS, "up"), (RUNS, "away"), (OVER, "away")], 0),
+        ([(WAITS, "away"), (RUNS, "away"), (OVER, "up")], 0),
+        ([(WAITS, "up"), (OVER, "away")], 0),
+        ([(WAITS, "up"), (RUNS, "up"), (OVER, "away")], 1),
+        ([(WAITS, "away"), (RUNS, "up"), (OVER, "away")], 1),
+        ([(WAITS, "away"), (WAITS, "up"), (OVER, "up")], 1),
+    ],
+    ids=[
+        "all the time",
+        "until it had ended",
+        "it started unseen",
+        "not when it started",
+        "not as it ran",
+        "as it waited only",
+    ],
+)
+def test_a_loan_that_ends_before_it_was_up_is_no_failure_if_the_master_was_away_since_it_started(
+    heard: list[tuple[LenderFacts, str]], failures: int
+) -> None:
+    lab = Lab()
+    lab.asks(1)
+    for facts, master in heard:
+        lab.hears(_1=facts, up=() if master == "up" else None, left=True)
+    assert (lab.phase(), lab.supply.failures) == (LoanPhase.ENDED, failures)
+
+
 def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> None:
     lab = Lab()
     lab.asks(1)

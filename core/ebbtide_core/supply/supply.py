@@ -98,7 +98,8 @@ class BorrowedNode:
     ``reason`` says why it waits or how it ended. A ``kept`` one is not given back when it is idle; an ``added`` one was
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
-    lender has listed it since it was asked for.
+    lender has listed it since it was asked for. It is ``alone`` if the master was away whenever the lender had perhaps
+    started it: its node could not come up.
     """
 
     id: str
@@ -116,6 +117,7 @@ class BorrowedNode:
     proved: bool = False
     invited: bool = False
     listed: bool = False
+    alone: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -216,6 +218,8 @@ class NodeSupply:
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
+            for loan in self.unfinished():
+                loan.alone = False
 
     def forget(self, listed: Collection[str] = ()) -> None:
         """Forget the oldest loans that have ended, but none whose node is ``listed`` by the master."""
@@ -263,10 +267,11 @@ class NodeSupply:
                 loan.enter(LoanPhase.SILENT, now)
 
     def _wait_for_master(self, now: float) -> None:
-        """Begin anew to count how long nodes are silent, because nobody hears them."""
+        """Begin anew to count how long nodes are silent, or do not come up, because nobody hears them."""
         for loan in self.unfinished():
-            if loan.phase is LoanPhase.SILENT:
+            if loan.phase in (LoanPhase.SILENT, LoanPhase.STARTING):
                 loan.since = now
+            loan.alone = loan.alone or loan.waits
 
     def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, has_left: bool, now: float) -> None:
         if facts is None:
@@ -316,7 +321,7 @@ class NodeSupply:
         loan.enter(LoanPhase.ENDED, now, why)
 
     def _end(self, loan: BorrowedNode, why: str, now: float) -> None:
-        if not loan.was_up and not loan.called_off:
+        if not (loan.was_up or loan.alone or loan.called_off):
             self._fail(why, now)
         loan.enter(LoanPhase.ENDED, now, loan.called_off or why)
 
