@@ -239,6 +239,20 @@ def test_the_end_of_a_loan_is_read_whatever_format_the_user_likes(slurm: Slurm, 
     assert slurm.look() == {"hpc-1": LenderFacts(LenderState.RUNS, "11", until=end)}
 
 
+def test_the_end_of_a_loan_in_the_hour_that_comes_twice_is_the_one_that_is_meant(
+    slurm: Slurm, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    for end in (1792888200, 1792891800):  # 2:30, before and after the clocks are set back
+        program(
+            tmp_path,
+            "squeue",
+            'form=$SLURM_TIME_FORMAT; [ "$form" != standard ] || form=%FT%T\n'
+            f'echo "ebb-hpc-1|11|RUNNING|$(date -d @{end} "+$form")|None"',
+        )
+        assert slurm.look() == {"hpc-1": LenderFacts(LenderState.RUNS, "11", until=float(end))}
+
+
 @pytest.mark.parametrize("tracking", ["proctrack/linuxproc", "proctrack/pgid", ""])
 def test_only_tracking_by_cgroup_proves_a_death(slurm: Slurm, tmp_path, tracking: str) -> None:
     program(tmp_path, "scontrol", f"echo 'ProctrackType           = {tracking}'")
