@@ -217,7 +217,7 @@ class Kubernetes:
             )
         except LenderRefusedError as error:
             raise LenderAwayError(str(error)) from None
-        found = dict[str, LenderFacts]()
+        found, over = dict[str, LenderFacts](), set[str]()
         for pod in answer["items"]:
             id = pod["metadata"].get("labels", {}).get(LOAN, "")
             if pod["metadata"]["name"] != _name_of(id) or not self._is_ours(id):
@@ -227,11 +227,13 @@ class Kubernetes:
                 self._complete(id, facts.job)
             if facts.state is not LenderState.OVER:
                 continue
+            over.add(facts.job)
             if facts.job in self._noted:
-                self._remove(pod)
+                with suppress(LenderAwayError):  # the next look tries again; this one has more to tell
+                    self._remove(pod)
             else:
-                self._noted.add(facts.job)
                 self._keep_log(id)
+        self._noted = over
         return found
 
     def _is_ours(self, id: str) -> bool:
