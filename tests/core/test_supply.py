@@ -466,6 +466,22 @@ def test_a_loan_that_is_taken_back_is_what_it_was() -> None:
     assert (lab.supply.loans[id].kept, lab.calls_off()) == (True, [id])
 
 
+def test_what_is_known_of_nodes_counts_until_they_are_described_otherwise() -> None:
+    lab = Lab()
+    lab.supply.describe("two GPUs")
+    [old] = lab.asks(1)
+    lab.hears(_1=RUNS, up=(old,))
+    assert lab.supply.newest([old]) is lab.supply.loans[old]
+    lab.supply.known = {"gpus": 2}
+    lab.supply.describe("two GPUs")
+    assert lab.supply.known == {"gpus": 2}
+    lab.supply.describe("four GPUs")
+    assert (lab.supply.known, lab.supply.newest([old])) == ({}, None)
+    [new] = lab.asks(1)
+    assert lab.supply.newest([old]) is None
+    assert lab.supply.newest([old, new]) is lab.supply.loans[new]
+
+
 def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:
     lab = Lab()
     lab.hears(_1=RUNS)

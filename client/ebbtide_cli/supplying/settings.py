@@ -1,5 +1,6 @@
 """Read what is to be borrowed from whom: a file with a table ``[supply.NAME]`` for each supply."""
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _OF_POD: Final = frozenset({"containers", "restartPolicy", "terminationGracePeri
 _OF_CONTAINER: Final = frozenset({"name", "image", "command", "args"})
 """Fields of a pod's spec, and of its container's, that cannot be set."""
 MOST_GPUS: Final = 64
+PILOT_BYTES: Final = 512 << 20
+"""Memory of a pod for the pilot itself: with too little, its whole container is killed."""
 _ROOT_MARKER: Final = ".ebbtide-root"
 
 
@@ -91,6 +94,20 @@ class Borrowing:
     agent: tuple[str, ...]
     assumed: Mapping[str, Any]
 
+    @property
+    def offered_bytes(self) -> int:
+        """The memory that a node offers to jobs; of a pod, in whole MiB."""
+        if not isinstance(self.lender, PodOptions):
+            return self.mem_bytes
+        return max(self.mem_bytes - PILOT_BYTES, self.mem_bytes // 2) >> 20 << 20
+
+    @property
+    def mark(self) -> str:
+        """A mark that is another one if anything is that says what a node is like."""
+        sizes = (self.gpus, self.gpu_type, self.gpu_mem_bytes, self.cpus, self.mem_bytes)
+        said = repr((self.pool, self.checkpoint_root, self.lender, self.agent, sizes))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
     def like(self, known: agent_pb2.Hello | None, now: float) -> agent_pb2.Hello:
         """Return how a borrowed node would introduce itself: as the ``known`` one did, else as the file says."""
         hello = agent_pb2.Hello() if known is None else known
@@ -102,7 +119,7 @@ class Borrowing:
                 for index in range(self.gpus)
             ]
             hello.gpus.extend(gpus)
-            hello.cpus, hello.mem_bytes = self.cpus, self.mem_bytes
+            hello.cpus, hello.mem_bytes = self.cpus, self.offered_bytes
             hello.checkpoint_root_id = self._root_id()
         hello.node, hello.hostname, hello.boot_id, hello.gpu_backend = self.name, self.name, self.name, "nvml"
         hello.pool = self.pool

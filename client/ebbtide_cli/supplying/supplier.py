@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, CallOff, NodeSupply
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
+from google.protobuf import json_format
 
 from ebbtide_cli.errors import Failure, TooFast, Unreachable
 from ebbtide_cli.masters.connection import ask, connected
@@ -65,6 +66,7 @@ class Supplier:
         self.folder.make()
         with self.folder.locked(), _until_signalled(self.stop):
             supply = self.supply = self.folder.load(self.borrowing.name, self.borrowing.settings)
+            supply.describe(self.borrowing.mark)
             for loan in supply.unfinished():
                 self._tell(loan)
             while not self.stop.is_set():
@@ -76,6 +78,7 @@ class Supplier:
         self._grant_wishes()
         nodes = self._nodes()
         self._hear(nodes, now)
+        self._remember(nodes or {})
         for action in list(self.supply.decide(self._needed(nodes, now), now, away=nodes is None)):
             self._save()
             match action:
@@ -123,6 +126,16 @@ class Supplier:
                 self.supply.hear(self.lender.look(), up, now, silent, nodes or ())
                 self._note("lender", "")
                 self._pass_on_ends(nodes or {}, now)
+
+    def _remember(self, nodes: dict[str, client_pb2.Node]) -> None:
+        """Remember what the newest node that is up has, so that no node is asked for that would be of no use.
+
+        One that has lost its GPUs says nothing about others.
+        """
+        wanted = self.borrowing.gpus
+        up = {name for name, node in nodes.items() if node.state not in _GONE and (node.gpus or not wanted)}
+        if (newest := self.supply.newest(up)) is not None:
+            self.supply.known = json_format.MessageToDict(_hello(nodes[newest.id]), preserving_proto_field_name=True)
 
     def _pass_on_ends(self, nodes: dict[str, client_pb2.Node], now: float) -> None:
         """Tell the master which nodes end earlier than they know, because the lender has moved their ends."""
@@ -172,9 +185,8 @@ class Supplier:
         if coming != self._counted_with or not is_known:  # a node that came is no demand any more
             self._counted_at, self._counted_with = now, coming
             up = sum(node.state not in _GONE for node in nodes.values())
-            known = next((_hello(node) for node in nodes.values() if node.gpus), None)
             request = client_pb2.DemandRequest(
-                like=self.borrowing.like(known, now),
+                like=self.borrowing.like(_known(self.supply.known), now),
                 nodes=max(1, self.borrowing.settings.max_nodes - up),
                 after_s=self.borrowing.after_s,
                 supply=self._status(now),
@@ -279,6 +291,11 @@ class Supplier:
             yield
         except LenderAwayError as error:
             self._note("lender", f"does not answer: {error}")
+
+
+def _known(facts: dict[str, object]) -> agent_pb2.Hello | None:
+    """Return what is remembered of a node; None if nothing is."""
+    return json_format.ParseDict(facts, agent_pb2.Hello(), ignore_unknown_fields=True) if facts else None
 
 
 def _hello(node: client_pb2.Node) -> agent_pb2.Hello:

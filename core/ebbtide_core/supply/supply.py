@@ -99,7 +99,7 @@ class BorrowedNode:
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
     lender has listed it since it was asked for. It is ``alone`` if the master was away whenever the lender had perhaps
-    started it: its node could not come up.
+    started it: its node could not come up. ``described`` is what `NodeSupply.described` was when it was asked for.
     """
 
     id: str
@@ -118,6 +118,7 @@ class BorrowedNode:
     invited: bool = False
     listed: bool = False
     alone: bool = False
+    described: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -182,6 +183,20 @@ class NodeSupply:
     granted: list[str] = field(default_factory=list)
     """The names of the wishes of users that were granted last."""
     failed_at: float = float("-inf")
+    described: str = ""
+    """A mark of how the nodes that are asked for are described."""
+    known: dict[str, object] = field(default_factory=dict)
+    """What the last node of that description has, as whoever asks wrote it; empty until one is up."""
+
+    def describe(self, mark: str) -> None:
+        """Take in how nodes are described from now on; what is known of others counts no more."""
+        if mark != self.described:
+            self.described, self.known = mark, {}
+
+    def newest(self, up: Collection[str]) -> BorrowedNode | None:
+        """Return the newest loan of that description whose node is ``up``; None if there is none."""
+        there = [loan for loan in self.loans.values() if loan.id in up and loan.described in ("", self.described)]
+        return there[-1] if there else None
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
@@ -386,7 +401,7 @@ class NodeSupply:
         self.number += 1
         self.asked_at = now
         self.wanted -= added
-        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=added)
+        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=added, described=self.described)
         self.loans[loan.id] = loan
         return loan
 
