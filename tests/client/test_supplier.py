@@ -133,12 +133,16 @@ def test_what_the_last_node_had_is_remembered_when_it_has_gone_until_the_file_sa
     home: Path, needy: NeedyMaster
 ) -> None:
     counted = Counted(home, needy, 2)
-    needy.nodes[0].gpus.extend([client_pb2.NodeGpu(info=agent_pb2.GpuInfo(uuid="G", model="H100"))] * 8)
-    needy.nodes[1].gpus.add().info.model = "A100"
+    has = agent_pb2.GpuInfo(
+        uuid="G", model="A100", mem_bytes=1 << 35, healthy=True, compute_capability="8.0", mps=True, parent="P"
+    )
+    for node, gpu in zip(needy.nodes, (agent_pb2.GpuInfo(model="H100"), has), strict=True):
+        node.gpus.add().info.CopyFrom(gpu)
+    needy.nodes[1].gpus[0].info.healthy = False
     counted.serve(counted.supplier(), 1)
     needy.nodes.clear()
     counted.serve(counted.supplier(), 1)
-    assert [[gpu.model for gpu in request.like.gpus] for request in needy.sent("CountDemand")] == [["A100"]] * 2
+    assert [list(request.like.gpus) for request in needy.sent("CountDemand")] == [[has]] * 2
     counted.describe("gpus_per_node = 4")
     counted.serve(counted.supplier(), 1)
     assert len(needy.sent("CountDemand")[-1].like.gpus) == 4

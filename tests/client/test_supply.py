@@ -16,7 +16,9 @@ from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import FIELDS, FILE, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
+from ebbtide_core.model.constraints import Needs, suits
 from ebbtide_core.supply.supply import LenderFacts, LenderState, LoanPhase, NodeSupply, SupplySettings
+from ebbtide_master.convert import registration_from_hello
 from ebbtide_protos.v1 import agent_pb2
 
 LEAST = 'max_nodes = 4\ngpus_per_node = 2\ntime = "8h"\n'
@@ -108,6 +110,14 @@ def test_a_borrowed_node_is_as_the_file_says_until_one_is_known(home: Home, tmp_
     known = agent_pb2.Hello(gpus=[agent_pb2.GpuInfo(uuid="G", model="H100")], cpus=7, checkpoint_root_id="r")
     like = found.like(known, 1000.0)
     assert ([gpu.model for gpu in like.gpus], like.cpus, like.checkpoint_root_id) == (["H100"], 7, "r")
+
+
+def test_a_borrowed_node_has_the_labels_and_taints_of_its_agent_and_any_compute_capability(home: Home) -> None:
+    words = '["--label", "disk=nvme", "--mps", "off", "--taint=gold", "--label=zone=a", "--taint", "slow"]'
+    write(home, LEAST + f"agent = {words}\n")
+    like = registration_from_hello(read(home.root / FILE, "hpc").like(None, 1000.0))
+    assert (like.labels, like.taints) == ({"disk": "nvme", "zone": "a", "supply": "hpc"}, ("gold", "slow"))
+    assert all(suits(Needs(compute_capability="9.0"), gpu) for gpu in like.gpus)
 
 
 def test_a_borrowed_pod_is_expected_to_offer_what_its_pilot_leaves_to_jobs(home: Home) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -28,6 +28,8 @@ _OF_CONTAINER: Final = frozenset({"name", "image", "command", "args"})
 MOST_GPUS: Final = 64
 PILOT_BYTES: Final = 512 << 20
 """Memory of a pod for the pilot itself: with too little, its whole container is killed."""
+ANY_CAPABILITY: Final = "999.999"
+"""Meets every `--compute-capability`, as that of a node's GPUs is not known before one is up."""
 _ROOT_MARKER: Final = ".ebbtide-root"
 
 
@@ -114,13 +116,20 @@ class Borrowing:
         if known is None:
             gpus = [
                 agent_pb2.GpuInfo(
-                    uuid=str(index), index=index, model=self.gpu_type, mem_bytes=self.gpu_mem_bytes, healthy=True
+                    uuid=str(index),
+                    index=index,
+                    model=self.gpu_type,
+                    mem_bytes=self.gpu_mem_bytes,
+                    healthy=True,
+                    compute_capability=ANY_CAPABILITY,
                 )
                 for index in range(self.gpus)
             ]
             hello.gpus.extend(gpus)
             hello.cpus, hello.mem_bytes = self.cpus, self.offered_bytes
             hello.checkpoint_root_id = self._root_id()
+            hello.labels.update(label.partition("=")[::2] for label in _given(self.agent, "--label"))
+            hello.taints.extend(_given(self.agent, "--taint"))
         hello.node, hello.hostname, hello.boot_id, hello.gpu_backend = self.name, self.name, self.name, "nvml"
         hello.pool = self.pool
         hello.labels[SUPPLY_LABEL] = self.name
@@ -135,6 +144,15 @@ class Borrowing:
             return (self.checkpoint_root / _ROOT_MARKER).read_text().strip()
         except OSError:
             return ""
+
+
+def _given(words: Sequence[str], option: str) -> Iterator[str]:
+    """Yield each value that ``option`` is given in a command's words."""
+    for word, next_word in zip(words, (*words[1:], ""), strict=True):
+        if word == option:
+            yield next_word
+        elif word.startswith(f"{option}="):
+            yield word.removeprefix(f"{option}=")
 
 
 def names(path: Path) -> list[str]:

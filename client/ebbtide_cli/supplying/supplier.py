@@ -300,18 +300,21 @@ def _known(facts: dict[str, object]) -> agent_pb2.Hello | None:
 
 def _hello(node: client_pb2.Node) -> agent_pb2.Hello:
     """Return how a node like ``node`` would introduce itself."""
-    gpus = [
-        agent_pb2.GpuInfo(uuid=info.uuid, index=info.index, model=info.model, mem_bytes=info.mem_bytes, healthy=True)
-        for info in (gpu.info for gpu in node.gpus)
-    ]
     return agent_pb2.Hello(
-        gpus=gpus,
+        gpus=[_when_well(gpu.info) for gpu in node.gpus],
         cpus=node.cpus,
         mem_bytes=node.mem_bytes,
         checkpoint_root_id=node.checkpoint_root_id,
         labels=node.labels,
         taints=node.taints,
     )
+
+
+def _when_well(gpu: agent_pb2.GpuInfo) -> agent_pb2.GpuInfo:
+    found = agent_pb2.GpuInfo()
+    found.CopyFrom(gpu)
+    found.healthy, found.unhealthy_reason = True, ""
+    return found
 
 
 @contextmanager
