@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -148,7 +149,7 @@ class Borrowing:
 
 def _given(words: Sequence[str], option: str) -> Iterator[str]:
     """Yield each value that ``option`` is given in a command's words."""
-    for word, next_word in zip(words, (*words[1:], ""), strict=True):
+    for word, next_word in pairwise((*words, "")):
         if word == option:
             yield next_word
         elif word.startswith(f"{option}="):
