@@ -112,6 +112,8 @@ async def test_an_end_that_slurm_does_not_say_is_not_known(monkeypatch, tmp_path
     squeue.write_text("#!/bin/sh\necho 2030-01-01T00:00:00\n")
     squeue.chmod(0o755)
     assert await end_of("7") == time.mktime((2030, 1, 1, 0, 0, 0, 0, 0, -1))
+    squeue.write_text('#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = %s ] && echo 1792891800\n')
+    assert await end_of("7") == 1792891800.0
     squeue.write_text("#!/bin/sh\necho N/A\n")
     assert await end_of("7") is None
     monkeypatch.setattr("ebbtide_agent.pilot.slurm.ASK_S", 0.1)

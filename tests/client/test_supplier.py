@@ -14,8 +14,9 @@ from ebbtide_cli.supplying.files import SupplyFolder, facts_of
 from ebbtide_cli.supplying.settings import FILE, read
 from ebbtide_cli.supplying.slurm import Slurm
 from ebbtide_cli.supplying.supplier import Supplier
+from ebbtide_core.model.limits import MAX_CPUS
 from ebbtide_core.supply.supply import REMEMBERED, BorrowedNode, LoanPhase, NodeSupply
-from ebbtide_protos.v1 import client_pb2
+from ebbtide_protos.v1 import agent_pb2, client_pb2
 
 from tests.client.runs import Ebb
 from tests.client.scripted_master import ScriptedMaster, serving
@@ -52,8 +53,8 @@ class Counted:
     """A supply with so many nodes up, and a Slurm whose commands are counted, and for which they run or have ended."""
 
     def __init__(self, home: Path, master: NeedyMaster, nodes: int, run: bool = True) -> None:
-        (home / FILE).write_text('[supply.hpc]\nmax_nodes = 256\nbacklog = 256\ngpus_per_node = 2\ntime = "8h"\n')
-        self.borrowing = read(home / FILE, "hpc")
+        self.home = home
+        self.describe("gpus_per_node = 2")
         self.folder = SupplyFolder.of(Home(home), "hpc")
         self.folder.make()
         self.log = home / "commands"
@@ -76,11 +77,17 @@ class Counted:
             path.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.log}\n{does}\n')
             path.chmod(0o755)
 
+    def describe(self, words: str) -> None:
+        """Have the file say what nodes are like."""
+        (self.home / FILE).write_text(f'[supply.hpc]\nmax_nodes = 256\nbacklog = 256\ntime = "8h"\n{words}\n')
+        self.borrowing = read(self.home / FILE, "hpc")
+
     def supplier(self) -> Supplier:
         """One that begins with what the last one has left."""
         lender = Slurm(self.borrowing, self.borrowing.lender, self.folder.path)
         made = Supplier(self.borrowing, self.folder, lender, None, lambda line: None)
         made.supply = self.folder.load("hpc", self.borrowing.settings)
+        made.supply.describe(self.borrowing.mark)
         return made
 
     def serve(self, supplier: Supplier, seconds: int) -> None:
@@ -120,6 +127,36 @@ def test_suppliers_that_are_started_again_and_again_ask_no_more_often_together(h
         counted.serve(counted.supplier(), 3)
     assert len(counted.at["squeue"]) == 2
     assert len(counted.at["sbatch"]) == 7
+
+
+def test_what_the_last_node_had_is_remembered_when_it_has_gone_until_the_file_says_something_else(
+    home: Path, needy: NeedyMaster
+) -> None:
+    counted = Counted(home, needy, 2)
+    has = agent_pb2.GpuInfo(
+        uuid="G", model="A100", mem_bytes=1 << 35, healthy=True, compute_capability="8.0", mps=True, parent="P"
+    )
+    for node, gpu in zip(needy.nodes, (agent_pb2.GpuInfo(model="H100"), has), strict=True):
+        node.gpus.add().info.CopyFrom(gpu)
+    needy.nodes[1].gpus[0].info.healthy = False
+    counted.serve(counted.supplier(), 1)
+    needy.nodes.clear()
+    counted.serve(counted.supplier(), 1)
+    assert [list(request.like.gpus) for request in needy.sent("CountDemand")] == [[has]] * 2
+    counted.describe("gpus_per_node = 4")
+    counted.serve(counted.supplier(), 1)
+    assert len(needy.sent("CountDemand")[-1].like.gpus) == 4
+
+
+@pytest.mark.parametrize(("wanted", "cpus"), [(0, 3.0), (2, MAX_CPUS)])
+def test_a_node_without_gpus_is_known_for_what_it_has_only_if_none_were_asked_for(
+    home: Path, needy: NeedyMaster, wanted: int, cpus: float
+) -> None:
+    counted = Counted(home, needy, 1)
+    counted.describe(f"gpus_per_node = {wanted}")
+    needy.nodes[0].cpus = 3.0
+    counted.serve(counted.supplier(), 1)
+    assert needy.sent("CountDemand")[-1].like.cpus == cpus
 
 
 def test_slurm_is_asked_though_the_clock_was_set_back(home: Path, needy: NeedyMaster) -> None:
@@ -198,6 +235,18 @@ def test_who_adds_nodes_is_told_how_many_there_may_be(home: Path, ebb: Ebb) -> N
     told = ebb("supply", "add", "hpc", "--nodes", "5").out
     assert told.startswith("2 nodes will be asked for, as hpc borrows at most 2; no supplier runs")
     assert ebb("supply", "add", "hpc", "--nodes", "2").out.startswith("2 nodes will be asked for; no supplier runs")
+
+
+def test_loans_that_ran_well_while_no_supplier_ran_are_no_failures(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 3, run=False)
+    supplier = counted.supplier()
+    for loan in supplier.supply.loans.values():
+        loan.phase, loan.was_up = LoanPhase.QUEUED, False
+    for node in needy.nodes:
+        node.state = "ended"
+    counted.serve(supplier, 1)
+    assert all(loan.is_over for loan in supplier.supply.loans.values() if loan.id != f"hpc-{KNOWN + 1}")
+    assert (supplier.supply.failures, len(counted.at["sbatch"])) == (0, 1)
 
 
 @pytest.mark.parametrize("amid", ["save", "remove_wishes"])

@@ -16,7 +16,9 @@ from ebbtide_cli.supplying.hook import Hook
 from ebbtide_cli.supplying.lender import LenderAwayError, LenderRefusedError
 from ebbtide_cli.supplying.settings import FIELDS, FILE, HookCommands, SlurmOptions, names, read
 from ebbtide_cli.supplying.slurm import Slurm
+from ebbtide_core.model.constraints import Needs, suits
 from ebbtide_core.supply.supply import LenderFacts, LenderState, LoanPhase, NodeSupply, SupplySettings
+from ebbtide_master.convert import registration_from_hello
 from ebbtide_protos.v1 import agent_pb2
 
 LEAST = 'max_nodes = 4\ngpus_per_node = 2\ntime = "8h"\n'
@@ -110,6 +112,48 @@ def test_a_borrowed_node_is_as_the_file_says_until_one_is_known(home: Home, tmp_
     assert ([gpu.model for gpu in like.gpus], like.cpus, like.checkpoint_root_id) == (["H100"], 7, "r")
 
 
+def test_a_borrowed_node_has_the_labels_and_taints_of_its_agent_and_any_compute_capability(home: Home) -> None:
+    words = '["--label", "disk=nvme", "--mps", "off", "--taint=gold", "--label=zone=a", "--taint", "slow"]'
+    write(home, LEAST + f"agent = {words}\n")
+    like = registration_from_hello(read(home.root / FILE, "hpc").like(None, 1000.0))
+    assert (like.labels, like.taints) == ({"disk": "nvme", "zone": "a", "supply": "hpc"}, ("gold", "slow"))
+    assert all(suits(Needs(compute_capability="9.0"), gpu) for gpu in like.gpus)
+
+
+def test_a_borrowed_pod_is_expected_to_offer_what_its_pilot_leaves_to_jobs(home: Home) -> None:
+    pods = LEAST + 'kind = "kubernetes"\nimage = "x"\ncpus = 8\ncheckpoint_root = "/c"\n'
+    pods += 'container = { volumeMounts = [{ name = "c", mountPath = "/c" }] }\n'
+    for mem, offered in (("64GiB", (64 << 30) - (512 << 20)), ("100MiB", 50 << 20)):
+        write(home, f'{pods}mem = "{mem}"\n')
+        assert read(home.root / FILE, "hpc").like(None, 1000.0).mem_bytes == offered
+
+
+@pytest.mark.parametrize(
+    ("more", "changes"),
+    [
+        ("", False),
+        ('idle = "1h"\nafter = "1m"\n', False),
+        ('sbatch = ["--partition=big"]\n', True),
+        ("cpus = 3\n", True),
+    ],
+)
+def test_the_mark_of_a_supply_changes_with_what_a_node_is_like_only(home: Home, more: str, changes: bool) -> None:
+    write(home, LEAST)
+    before = read(home.root / FILE, "hpc").mark
+    write(home, LEAST + more)
+    assert (read(home.root / FILE, "hpc").mark != before) == changes
+
+
+def test_loans_that_an_older_supplier_saved_are_found_again(home: Home) -> None:
+    folder = SupplyFolder.of(home, "hpc")
+    folder.make()
+    loan = {"id": "hpc-1", "asked_at": 1.0, "since": 2.0, "phase": "up", "of_times_to_come": 1}
+    (folder.path / "loans.json").write_text(json.dumps({"loans": [loan], "number": 1}))
+    supply = folder.load("hpc", SupplySettings(4))
+    supply.describe("a mark")
+    assert (supply.newest(["hpc-1"]), supply.known) == (supply.loans["hpc-1"], {})
+
+
 def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
     folder = SupplyFolder.of(home, "hpc")
     folder.make()
@@ -119,9 +163,19 @@ def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:
     supply.loans["hpc-1"].enter(LoanPhase.UP, 1001.0)
     supply.loans["hpc-1"].listed = True
     supply.paused, supply.trouble = True, "no"
+    supply.describe("a mark")
+    supply.known = {"cpus": 8.0}
     folder.save(facts_of(supply))
     assert folder.load("hpc", SupplySettings(4)) == NodeSupply(
-        "hpc", SupplySettings(4), supply.loans, True, 0, 1, 0, 0.0, "no", 1000.0
+        "hpc",
+        SupplySettings(4),
+        supply.loans,
+        paused=True,
+        number=1,
+        trouble="no",
+        asked_at=1000.0,
+        described="a mark",
+        known={"cpus": 8.0},
     )
     (folder.path / "loans.json").write_text("{")
     with pytest.raises(Failure, match=r"loans\.json is not JSON"):
@@ -237,6 +291,20 @@ def test_the_end_of_a_loan_is_read_whatever_format_the_user_likes(slurm: Slurm, 
     monkeypatch.setenv("SLURM_TIME_FORMAT", form)
     end = time.mktime((2030, 1, 1, 0, 0, 0, 0, 0, -1))
     assert slurm.look() == {"hpc-1": LenderFacts(LenderState.RUNS, "11", until=end)}
+
+
+def test_the_end_of_a_loan_in_the_hour_that_comes_twice_is_the_one_that_is_meant(
+    slurm: Slurm, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    for end in (1792888200, 1792891800):  # 2:30, before and after the clocks are set back
+        program(
+            tmp_path,
+            "squeue",
+            'form=$SLURM_TIME_FORMAT; [ "$form" != standard ] || form=%FT%T\n'
+            f'echo "ebb-hpc-1|11|RUNNING|$(date -d @{end} "+$form")|None"',
+        )
+        assert slurm.look() == {"hpc-1": LenderFacts(LenderState.RUNS, "11", until=float(end))}
 
 
 @pytest.mark.parametrize("tracking", ["proctrack/linuxproc", "proctrack/pgid", ""])

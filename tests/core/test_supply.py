@@ -50,11 +50,12 @@ class Lab:
         up: tuple[str, ...] | None = (),
         after_s: float = 1.0,
         left: bool = False,
+        listed: tuple[str, ...] = (),
         **facts: LenderFacts,
     ) -> None:
         self.now += after_s
         silent = () if left else [loan.id for loan in self.supply.loans.values() if loan.id not in (up or ())]
-        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, silent)
+        self.supply.hear({f"hpc-{number[1:]}": one for number, one in facts.items()}, up, self.now, silent, listed)
 
     def phase(self, number: int = 1) -> LoanPhase:
         return self.supply.loans[f"hpc-{number}"].phase
@@ -147,6 +148,26 @@ def test_failures_back_off_and_a_node_that_comes_up_ends_that() -> None:
     assert (lab.supply.failures, lab.supply.not_before, lab.supply.trouble) == (0, 0.0, "")
 
 
+@pytest.mark.parametrize("ends", [{"_1": OVER}, {}], ids=["listed as over", "forgotten"])
+def test_a_loan_that_ran_while_nobody_looked_is_no_failure(ends: dict[str, LenderFacts]) -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=WAITS)
+    lab.supply.failures, lab.supply.not_before = 3, lab.now + LONGEST_PAUSE_S
+    lab.hears(left=True, listed=("hpc-1",), **ends)
+    assert (lab.phase(), lab.supply.failures, lab.supply.not_before) == (LoanPhase.ENDED, 0, 0.0)
+
+
+def test_several_loans_that_are_found_to_have_ended_at_once_are_one_failure() -> None:
+    lab = Lab()
+    lab.asks(3), lab.asks(3), lab.asks(3)
+    lab.hears(_1=WAITS, _2=WAITS, _3=WAITS)
+    lab.hears(_1=OVER, _2=OVER, _3=WAITS)
+    assert (lab.supply.failures, lab.supply.not_before - lab.now) == (1, 1.0)
+    lab.hears(_3=OVER)
+    assert (lab.supply.failures, lab.supply.not_before - lab.now) == (2, 2.0)
+
+
 @pytest.mark.parametrize(
     ("facts", "seconds", "why"),
     [
@@ -194,6 +215,41 @@ def test_a_paused_supply_asks_for_nothing_but_what_a_user_adds() -> None:
     assert lab.asks(0) == ["hpc-1"]
     assert lab.supply.loans["hpc-1"].added
     assert lab.asks(3) == []
+
+
+@pytest.mark.parametrize(
+    ("demand", "there", "added", "asked"),
+    [(0, 0, 4, 4), (1, 1, 1, 1), (2, 0, 2, 4), (2, 1, 0, 1), (0, 2, 1, 1)],
+    ids=["nobody waits", "one comes already", "jobs wait, too", "nothing is added", "those that come are too many"],
+)
+def test_what_a_user_adds_comes_beside_what_jobs_need(demand: int, there: int, added: int, asked: int) -> None:
+    lab = Lab(most=9)
+    for _ in range(there):
+        lab.asks(there)
+    lab.supply.wanted = added
+    assert len([loan for _ in range(9) for loan in lab.asks(demand)]) == asked
+    assert sum(loan.added for loan in lab.supply.loans.values()) == added
+
+
+def test_what_a_user_adds_has_no_waiting_loan_called_off() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.supply.wanted = 1
+    assert lab.asks(1) == ["hpc-2"]
+    lab.hears(_1=WAITS, _2=WAITS)
+    assert lab.calls_off(1) == lab.calls_off(1, NOT_NEEDED_S) == []
+    assert lab.calls_off(0, NOT_NEEDED_S) == ["hpc-1"]
+
+
+def test_what_a_user_adds_comes_beside_the_nodes_that_are_kept() -> None:
+    lab = Lab(least=1)
+    lab.supply.wanted = 1
+    assert [*lab.asks(0), *lab.asks(0), *lab.asks(0)] == ["hpc-1", "hpc-2"]
+    assert [(loan.kept, loan.added) for loan in lab.supply.loans.values()] == [(True, False), (False, True)]
+    lab = Lab(least=1)
+    lab.supply.paused, lab.supply.wanted = True, 1
+    assert [*lab.asks(0), *lab.asks(0)] == ["hpc-1"]
+    assert not lab.supply.loans["hpc-1"].kept
 
 
 def test_while_the_master_is_away_nothing_is_asked_for_and_what_a_user_adds_is_not_forgotten() -> None:
@@ -305,6 +361,57 @@ def test_while_the_master_is_away_no_node_counts_as_silent() -> None:
     assert (lab.phase(), lab.calls_off(1)) == (LoanPhase.SILENT, [])
 
 
+def test_a_node_has_its_time_to_come_up_once_the_master_is_back() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, up=None, after_s=2 * STARTS_S)
+    lab.hears(_1=RUNS, after_s=STARTS_S - 1)
+    assert (lab.phase(), lab.calls_off(1)) == (LoanPhase.STARTING, [])
+    lab.hears(_1=RUNS, after_s=2.0)
+    assert (lab.calls_off(1), lab.supply.failures) == (["hpc-1"], 1)
+
+
+def test_a_loan_whose_node_came_up_unseen_and_is_silent_is_not_taken_for_one_that_never_came_up() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=STARTS_S + 1)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=SILENT_S - 1)
+    assert (lab.phase(), lab.calls_off(1), lab.supply.failures) == (LoanPhase.SILENT, [], 0)
+    lab.hears(_1=RUNS, listed=("hpc-1",), after_s=2.0)
+    assert (lab.calls_off(1), lab.supply.failures) == (["hpc-1"], 0)
+
+
+@pytest.mark.parametrize(
+    ("heard", "failures"),
+    [
+        ([(WAITS, "up"), (RUNS, "away"), (OVER, "away")], 0),
+        ([(WAITS, "away"), (RUNS, "away"), (OVER, "up")], 0),
+        ([(WAITS, "up"), (OVER, "away")], 0),
+        ([(WAITS, "up"), (RUNS, "up"), (OVER, "away")], 1),
+        ([(WAITS, "away"), (RUNS, "up"), (OVER, "away")], 1),
+        ([(WAITS, "away"), (WAITS, "up"), (OVER, "up")], 1),
+    ],
+    ids=[
+        "all the time",
+        "until it had ended",
+        "it started unseen",
+        "not when it started",
+        "not as it ran",
+        "as it waited only",
+    ],
+)
+def test_a_loan_that_ends_before_it_was_up_is_no_failure_if_the_master_was_away_since_it_started(
+    heard: list[tuple[LenderFacts, str]], failures: int
+) -> None:
+    lab = Lab()
+    lab.asks(1)
+    for facts, master in heard:
+        lab.hears(_1=facts, up=() if master == "up" else None, left=True)
+    assert (lab.phase(), lab.supply.failures) == (LoanPhase.ENDED, failures)
+
+
 def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> None:
     lab = Lab()
     lab.asks(1)
@@ -388,6 +495,22 @@ def test_a_loan_that_is_taken_back_is_what_it_was() -> None:
     assert lab.phase() is LoanPhase.ENDED
     lab.hears(_1=RUNS)
     assert (lab.supply.loans[id].kept, lab.calls_off()) == (True, [id])
+
+
+def test_what_is_known_of_nodes_counts_until_they_are_described_otherwise() -> None:
+    lab = Lab()
+    lab.supply.describe("two GPUs")
+    [old] = lab.asks(1)
+    lab.hears(_1=RUNS, up=(old,))
+    assert lab.supply.newest([old]) is lab.supply.loans[old]
+    lab.supply.known = {"gpus": 2}
+    lab.supply.describe("two GPUs")
+    assert lab.supply.known == {"gpus": 2}
+    lab.supply.describe("four GPUs")
+    assert (lab.supply.known, lab.supply.newest([old])) == ({}, None)
+    [new] = lab.asks(1)
+    assert lab.supply.newest([old]) is None
+    assert lab.supply.newest([old, new]) is lab.supply.loans[new]
 
 
 def test_a_loan_that_is_not_known_here_is_somebody_elses() -> None:

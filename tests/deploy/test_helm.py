@@ -129,6 +129,12 @@ def test_suppliers_alone_have_a_token_and_may_read_no_secret():
     assert not [one for one in rendered({}) if one["kind"] in ("Role", "RoleBinding", "PriorityClass")]
 
 
+def test_the_master_is_reached_also_while_another_container_of_its_pod_fails():
+    objects = rendered(EVERYTHING)
+    assert len(of_kind(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"]) > 1
+    assert of_kind(objects, "Service")["spec"]["publishNotReadyAddresses"]
+
+
 def test_no_container_is_root_or_can_become_it_or_write_to_its_image():
     pod = of_kind(rendered(EVERYTHING), "StatefulSet")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]

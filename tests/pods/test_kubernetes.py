@@ -257,6 +257,28 @@ def test_the_end_of_a_pod_is_told_once_before_it_is_removed_and_its_log_is_kept(
     assert made.log("k8s-1") == "its last words\n"
 
 
+def test_a_pod_that_cannot_be_removed_keeps_nobody_from_hearing_of_others(cluster, tmp_path):
+    def broken(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith("ebb-k8s-2"):
+            raise RefusedError(500, "a webhook failed")
+
+    made = lender(tmp_path)
+    for id in ("k8s-1", "k8s-2"):
+        asked(made, tmp_path, id)
+    cluster.pods["ebb-k8s-2"]["status"]["phase"] = "Failed"
+    assert made.look()["k8s-2"].state is LenderState.OVER
+    cluster.pods["ebb-k8s-1"]["status"]["phase"] = "Failed"
+    cluster.set_state(cluster.pods["ebb-k8s-1"], terminated={"exitCode": 1})
+    cluster.broken = broken
+    told = made.look()
+    assert (told["k8s-1"].proves_death, told["k8s-2"].state) == (True, LenderState.OVER)
+    assert set(made.look()) == {"k8s-1", "k8s-2"}
+    assert set(cluster.pods) == {"ebb-k8s-2"}
+    cluster.broken = lambda method, path: None
+    assert set(made.look()) == {"k8s-2"}
+    assert not cluster.pods
+
+
 @pytest.mark.parametrize(
     ("name", "loan"),
     [("mine", "k8s-1"), ("ebb-k8s-1", "other-1"), ("ebb-k8s-x", "k8s-x"), ("ebb-..", ".."), ("ebb-", "")],

@@ -27,6 +27,10 @@ class JoinError(Exception):
     """The node could not join; the message is one line."""
 
 
+class MasterAwayError(JoinError):
+    """No master has answered; one may answer later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A new private key, and the request that a certificate is made of; both as PEM."""
@@ -62,7 +66,8 @@ async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
         try:
             key, reply = await _signed(opened, invitation.secret, node)
         except grpc.aio.AioRpcError as error:
-            raise JoinError(await _why(error, front, invitation.ca)) from None
+            kind = MasterAwayError if error.code() is grpc.StatusCode.UNAVAILABLE else JoinError
+            raise kind(await _why(error, front, invitation.ca)) from None
     endpoint = Endpoint(front.host, reply.agent_port)
     joined.store(node_dir, Joined(str(endpoint), invitation.ca, reply.certificate, key.private))
     return endpoint

@@ -13,6 +13,8 @@ from ebbtide_agent.gpu.backend import Gpu
 
 ASK_S: Final = 3.0
 """Seconds within which Slurm's controller has to answer."""
+UNIX_TIMES: Final = {"SLURM_TIME_FORMAT": "%s"}
+"""Makes Slurm's commands print Unix seconds, whatever format their user likes: a local time may come twice."""
 _MIB: Final = 1 << 20
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -124,10 +126,9 @@ def _mem_bytes(env: Mapping[str, str], cpus: float | None, gpus: int) -> int | N
 async def end_of(job: str) -> float | None:
     """Ask Slurm when ``job`` ends, in Unix seconds; None if it does not say so soon."""
     command = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%e")
-    env = os.environ | {"SLURM_TIME_FORMAT": "standard"}
     try:
         asked = await asyncio.create_subprocess_exec(
-            *command, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+            *command, env=os.environ | UNIX_TIMES, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
         )
     except OSError:
         return None
@@ -140,6 +141,11 @@ async def end_of(job: str) -> float | None:
         if asked.returncode is None:
             asked.kill()
             await asked.wait()
+    return read_time(answer.decode(errors="replace").strip())
+
+
+def read_time(text: str) -> float | None:
+    """Return a time that one of Slurm's commands has printed, in Unix seconds; None if it is none."""
     with suppress(ValueError):
-        return datetime.fromisoformat(answer.decode(errors="replace").strip()).timestamp()
+        return float(text) if text.isdecimal() else datetime.fromisoformat(text).timestamp()
     return None

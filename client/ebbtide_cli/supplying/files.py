@@ -21,7 +21,10 @@ from ebbtide_cli.home import Home, write_record
 
 _STATE: Final = "loans.json"
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(BorrowedNode))
-_KEPT: Final = ("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at", "looked_at", "granted")
+_KEPT: Final = (
+    *("paused", "wanted", "number", "failures", "not_before", "trouble", "asked_at", "looked_at", "granted"),
+    *("described", "known"),
+)
 
 
 def facts_of(supply: NodeSupply) -> dict[str, Any]:

@@ -43,7 +43,6 @@ SPARE_S: Final = 5.0
 PULLED_S: Final = 900.0
 """Seconds within which a pod starts once it has a node; its image is pulled meanwhile."""
 _BACKSTOP_S: Final = 3600  # a pilot ends by itself; Kubernetes ends one that hangs so much later
-_OWN_BYTES: Final = 512 << 20  # of memory, for the pilot itself: with too little, its whole container is killed
 _LOG_LINES: Final = 10_000
 _LOG_BYTES: Final = 16 << 20
 _NEVER: Final = frozenset(
@@ -69,7 +68,6 @@ class Kubernetes:
         """Return the pod of a loan. Raises LenderRefusedError if it would be root's."""
         wanted, options = self._borrowing, self._options
         uid, gid = self._ids()
-        offered = max(wanted.mem_bytes - _OWN_BYTES, wanted.mem_bytes // 2)
         ours = {
             "app.kubernetes.io/name": "ebbtide",
             "app.kubernetes.io/component": "pilot",
@@ -85,7 +83,7 @@ class Kubernetes:
         arguments = [
             *pilot_arguments(wanted, id, INVITATION, kept),
             *("--ends-in", f"{wanted.time_s:.0f}s"),
-            *("--cpus", f"{wanted.cpus:g}", "--mem", f"{offered >> 20}MiB"),
+            *("--cpus", f"{wanted.cpus:g}", "--mem", f"{wanted.offered_bytes >> 20}MiB"),
         ]
         container = {
             "name": CONTAINER,
@@ -217,7 +215,7 @@ class Kubernetes:
             )
         except LenderRefusedError as error:
             raise LenderAwayError(str(error)) from None
-        found = dict[str, LenderFacts]()
+        found, over = dict[str, LenderFacts](), set[str]()
         for pod in answer["items"]:
             id = pod["metadata"].get("labels", {}).get(LOAN, "")
             if pod["metadata"]["name"] != _name_of(id) or not self._is_ours(id):
@@ -227,11 +225,13 @@ class Kubernetes:
                 self._complete(id, facts.job)
             if facts.state is not LenderState.OVER:
                 continue
+            over.add(facts.job)
             if facts.job in self._noted:
-                self._remove(pod)
+                with suppress(LenderAwayError):  # the next look tries again; this one has more to tell
+                    self._remove(pod)
             else:
-                self._noted.add(facts.job)
                 self._keep_log(id)
+        self._noted = over
         return found
 
     def _is_ours(self, id: str) -> bool:

@@ -1,8 +1,10 @@
 """Read what is to be borrowed from whom: a file with a table ``[supply.NAME]`` for each supply."""
 
+import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -25,6 +27,10 @@ _OF_POD: Final = frozenset({"containers", "restartPolicy", "terminationGracePeri
 _OF_CONTAINER: Final = frozenset({"name", "image", "command", "args"})
 """Fields of a pod's spec, and of its container's, that cannot be set."""
 MOST_GPUS: Final = 64
+PILOT_BYTES: Final = 512 << 20
+"""Memory of a pod for the pilot itself: with too little, its whole container is killed."""
+ANY_CAPABILITY: Final = "999.999"
+"""Meets every `--compute-capability`, as that of a node's GPUs is not known before one is up."""
 _ROOT_MARKER: Final = ".ebbtide-root"
 
 
@@ -91,19 +97,40 @@ class Borrowing:
     agent: tuple[str, ...]
     assumed: Mapping[str, Any]
 
+    @property
+    def offered_bytes(self) -> int:
+        """The memory that a node offers to jobs; of a pod, in whole MiB."""
+        if not isinstance(self.lender, PodOptions):
+            return self.mem_bytes
+        return max(self.mem_bytes - PILOT_BYTES, self.mem_bytes // 2) >> 20 << 20
+
+    @property
+    def mark(self) -> str:
+        """A mark that is another one if anything is that says what a node is like."""
+        sizes = (self.gpus, self.gpu_type, self.gpu_mem_bytes, self.cpus, self.mem_bytes)
+        said = repr((self.pool, self.checkpoint_root, self.lender, self.agent, sizes))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
     def like(self, known: agent_pb2.Hello | None, now: float) -> agent_pb2.Hello:
         """Return how a borrowed node would introduce itself: as the ``known`` one did, else as the file says."""
         hello = agent_pb2.Hello() if known is None else known
         if known is None:
             gpus = [
                 agent_pb2.GpuInfo(
-                    uuid=str(index), index=index, model=self.gpu_type, mem_bytes=self.gpu_mem_bytes, healthy=True
+                    uuid=str(index),
+                    index=index,
+                    model=self.gpu_type,
+                    mem_bytes=self.gpu_mem_bytes,
+                    healthy=True,
+                    compute_capability=ANY_CAPABILITY,
                 )
                 for index in range(self.gpus)
             ]
             hello.gpus.extend(gpus)
-            hello.cpus, hello.mem_bytes = self.cpus, self.mem_bytes
+            hello.cpus, hello.mem_bytes = self.cpus, self.offered_bytes
             hello.checkpoint_root_id = self._root_id()
+            hello.labels.update(label.partition("=")[::2] for label in _given(self.agent, "--label"))
+            hello.taints.extend(_given(self.agent, "--taint"))
         hello.node, hello.hostname, hello.boot_id, hello.gpu_backend = self.name, self.name, self.name, "nvml"
         hello.pool = self.pool
         hello.labels[SUPPLY_LABEL] = self.name
@@ -118,6 +145,15 @@ class Borrowing:
             return (self.checkpoint_root / _ROOT_MARKER).read_text().strip()
         except OSError:
             return ""
+
+
+def _given(words: Sequence[str], option: str) -> Iterator[str]:
+    """Yield each value that ``option`` is given in a command's words."""
+    for word, next_word in pairwise((*words, "")):
+        if word == option:
+            yield next_word
+        elif word.startswith(f"{option}="):
+            yield word.removeprefix(f"{option}=")
 
 
 def names(path: Path) -> list[str]:

@@ -23,7 +23,7 @@ def read_supply(where: str) -> SimulatedSupply:
         gpus=found.gpus,
         gpu_mem_bytes=found.gpu_mem_bytes,
         cpus=found.cpus,
-        mem_bytes=found.mem_bytes,
+        mem_bytes=found.offered_bytes,
         model=found.gpu_type,
     )
     table = SupplyTable(dict(found.assumed), f"supply: {path}: [supply.{name}.assumed]")

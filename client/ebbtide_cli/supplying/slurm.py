@@ -5,11 +5,10 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from ebbtide_agent.pilot.slurm import UNIX_TIMES, read_time
 from ebbtide_core.supply.supply import LenderFacts, LenderState
 
 from ebbtide_cli.supplying.lender import (
@@ -110,7 +109,7 @@ class Slurm:
     def look(self) -> dict[str, LenderFacts]:
         """Return all loans that Slurm knows, by their ids; one call, however many there are. Raises LenderAwayError."""
         command = ("squeue", "--me", "--noheader", "--states=all", "--format=%j|%i|%T|%e|%r")
-        done = self._run(*command, SLURM_TIME_FORMAT="standard")  # the user may like another one
+        done = self._run(*command, **UNIX_TIMES)
         if done.returncode:
             raise LenderAwayError(_said(done.stderr))
         prefix, found = f"{_PREFIX}{self._borrowing.name}-", dict[str, LenderFacts]()
@@ -124,9 +123,7 @@ class Slurm:
         if state in _WAITING:
             waits = LenderState.NEVER_STARTS if reason.replace(" ", "_") in _NEVER else LenderState.WAITS
             return LenderFacts(waits, job, reason)
-        until = None
-        with suppress(ValueError):
-            until = datetime.fromisoformat(end).timestamp()
+        until = read_time(end)
         if state in _RUNNING:
             return LenderFacts(LenderState.RUNS, job, until=until)
         why = state if reason in ("None", "") else f"{state} ({reason})"

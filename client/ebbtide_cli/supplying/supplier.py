@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide_core.supply.supply import SUPPLY_LABEL, AskForLoan, BorrowedNode, CallOff, NodeSupply
 from ebbtide_protos.invitation import Invitation, encode
 from ebbtide_protos.v1 import agent_pb2, client_pb2
+from google.protobuf import json_format
 
 from ebbtide_cli.errors import Failure, TooFast, Unreachable
 from ebbtide_cli.masters.connection import ask, connected
@@ -65,6 +66,7 @@ class Supplier:
         self.folder.make()
         with self.folder.locked(), _until_signalled(self.stop):
             supply = self.supply = self.folder.load(self.borrowing.name, self.borrowing.settings)
+            supply.describe(self.borrowing.mark)
             for loan in supply.unfinished():
                 self._tell(loan)
             while not self.stop.is_set():
@@ -76,6 +78,7 @@ class Supplier:
         self._grant_wishes()
         nodes = self._nodes()
         self._hear(nodes, now)
+        self._remember(nodes or {})
         for action in list(self.supply.decide(self._needed(nodes, now), now, away=nodes is None)):
             self._save()
             match action:
@@ -120,9 +123,19 @@ class Supplier:
             self._save()  # a supplier that is killed, and started again and again, asks no more often
             with self._lender_may_be_away():
                 silent = {name for name, node in (nodes or {}).items() if node.state == "down" and not node.dead}
-                self.supply.hear(self.lender.look(), up, now, silent)
+                self.supply.hear(self.lender.look(), up, now, silent, nodes or ())
                 self._note("lender", "")
                 self._pass_on_ends(nodes or {}, now)
+
+    def _remember(self, nodes: dict[str, client_pb2.Node]) -> None:
+        """Remember what the newest node that is up has, so that no node is asked for that would be of no use.
+
+        One that has lost its GPUs says nothing about others.
+        """
+        wanted = self.borrowing.gpus
+        up = {name for name, node in nodes.items() if node.state not in _GONE and (node.gpus or not wanted)}
+        if (newest := self.supply.newest(up)) is not None:
+            self.supply.known = json_format.MessageToDict(_hello(nodes[newest.id]), preserving_proto_field_name=True)
 
     def _pass_on_ends(self, nodes: dict[str, client_pb2.Node], now: float) -> None:
         """Tell the master which nodes end earlier than they know, because the lender has moved their ends."""
@@ -172,9 +185,8 @@ class Supplier:
         if coming != self._counted_with or not is_known:  # a node that came is no demand any more
             self._counted_at, self._counted_with = now, coming
             up = sum(node.state not in _GONE for node in nodes.values())
-            known = next((_hello(node) for node in nodes.values() if node.gpus), None)
             request = client_pb2.DemandRequest(
-                like=self.borrowing.like(known, now),
+                like=self.borrowing.like(_known(self.supply.known), now),
                 nodes=max(1, self.borrowing.settings.max_nodes - up),
                 after_s=self.borrowing.after_s,
                 supply=self._status(now),
@@ -281,20 +293,28 @@ class Supplier:
             self._note("lender", f"does not answer: {error}")
 
 
+def _known(facts: dict[str, object]) -> agent_pb2.Hello | None:
+    """Return what is remembered of a node; None if nothing is."""
+    return json_format.ParseDict(facts, agent_pb2.Hello(), ignore_unknown_fields=True) if facts else None
+
+
 def _hello(node: client_pb2.Node) -> agent_pb2.Hello:
     """Return how a node like ``node`` would introduce itself."""
-    gpus = [
-        agent_pb2.GpuInfo(uuid=info.uuid, index=info.index, model=info.model, mem_bytes=info.mem_bytes, healthy=True)
-        for info in (gpu.info for gpu in node.gpus)
-    ]
     return agent_pb2.Hello(
-        gpus=gpus,
+        gpus=[_when_well(gpu.info) for gpu in node.gpus],
         cpus=node.cpus,
         mem_bytes=node.mem_bytes,
         checkpoint_root_id=node.checkpoint_root_id,
         labels=node.labels,
         taints=node.taints,
     )
+
+
+def _when_well(gpu: agent_pb2.GpuInfo) -> agent_pb2.GpuInfo:
+    found = agent_pb2.GpuInfo()
+    found.CopyFrom(gpu)
+    found.healthy, found.unhealthy_reason = True, ""
+    return found
 
 
 @contextmanager

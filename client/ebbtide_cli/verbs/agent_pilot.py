@@ -1,12 +1,14 @@
 """``ebb agent pilot``: run the agent of a node that another scheduler lends."""
 
+import asyncio
 import getpass
 import os
+import time
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,7 +16,17 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.commands.sections import SectionedCommand, help_all_option
 from ebbtide_cli.commands.verb import DURATION, examples
 from ebbtide_cli.errors import FAILED, USAGE, Failure
+from ebbtide_cli.terminal.output import complain
+from ebbtide_cli.values import format_duration
 from ebbtide_cli.verbs.agent_options import DAILY, SECTIONS, agent_options, with_options
+
+if TYPE_CHECKING:
+    from ebbtide_protos.invitation import Invitation
+
+JOINS_S: Final = 600.0
+"""Seconds for which a pilot tries to join a master that is away."""
+AGAIN_S: Final = 5.0
+"""Seconds between two tries."""
 
 
 class _PilotCommand(SectionedCommand):
@@ -80,16 +92,18 @@ def pilot(idle: float | None, notice: float, invitation: Path | None, **given: A
             owner=options.owner or step.user or getpass.getuser(),
         )
     if invitation is not None:
-        _join(invitation, options.name)
+        _join(invitation, options.name, options.until)
     with interrupts.unhandled():
         return run(replace(options, lent=Lent(options.owner, step, idle, notice)))
 
 
-def _join(file: Path, name: str) -> None:
-    """Join with the invitation in ``file`` and try to remove it, unless the node has joined already. Raises Failure."""
+def _join(file: Path, name: str, until: float | None) -> None:
+    """Join with the invitation in ``file`` and try to remove it, unless the node has joined already. Raises Failure.
+
+    A master that is away is waited for, but not after ``until``, when the node ends.
+    """
     from ebbtide_agent.link import joined
     from ebbtide_agent.link.joining import JoinError
-    from ebbtide_agent.link.joining import join as join_cluster
     from ebbtide_agent.node import node_name
     from ebbtide_machine.place import NotTrusted, check_file
     from ebbtide_protos.invitation import decode
@@ -110,8 +124,28 @@ def _join(file: Path, name: str) -> None:
         raise Failure(f"agent pilot: --invitation {file}: {error}", USAGE) from None
     node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        interrupts.run(join_cluster(wanted, node, node_dir))
+        left_s = JOINS_S if until is None else min(JOINS_S, until - time.time())
+        interrupts.run(_join_in_time(wanted, node, node_dir, left_s))
     except JoinError as error:
         raise Failure(f"agent pilot: {error}", FAILED) from None
     with suppress(OSError):  # it may be in a place that nobody can write to; it has been used up anyway
         file.unlink()
+
+
+async def _join_in_time(wanted: "Invitation", node: str, node_dir: Path, left_s: float) -> None:
+    """Join, and try again for ``left_s`` seconds while the master is away. Raises JoinError."""
+    from ebbtide_agent.link.joining import MasterAwayError, join
+
+    give_up_at, said = time.monotonic() + left_s, ""
+    while True:
+        try:
+            await join(wanted, node, node_dir)
+        except MasterAwayError as error:
+            if time.monotonic() + AGAIN_S > give_up_at:
+                raise
+            if (words := str(error)) != said:
+                complain(f"agent pilot: {words}; it tries again for {format_duration(left_s)}")
+                said = words
+        else:
+            return
+        await asyncio.sleep(AGAIN_S)

@@ -102,7 +102,8 @@ class BorrowedNode:
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
     lender has listed it since it was asked for. It has ``settled`` once the lender was asked again, `SETTLES_S` or more
-    after it ended.
+    after it ended. It is ``alone`` if the master was away whenever the lender had perhaps started it: its node could not
+    come up. ``described`` is what `NodeSupply.described` was when it was asked for.
     """
 
     id: str
@@ -121,6 +122,8 @@ class BorrowedNode:
     invited: bool = False
     listed: bool = False
     settled: bool = False
+    alone: bool = False
+    described: str = ""
 
     @property
     def may_come_back(self) -> bool:
@@ -189,6 +192,21 @@ class NodeSupply:
     needed_at: float = 0.0
     granted: list[str] = field(default_factory=list)
     """The names of the wishes of users that were granted last."""
+    failed_at: float = float("-inf")
+    described: str = ""
+    """A mark of how the nodes that are asked for are described."""
+    known: dict[str, object] = field(default_factory=dict)
+    """What the last node of that description has, as whoever asks wrote it; empty until one is up."""
+
+    def describe(self, mark: str) -> None:
+        """Take in how nodes are described from now on; what is known of others counts no more."""
+        if mark != self.described:
+            self.described, self.known = mark, {}
+
+    def newest(self, up: Collection[str]) -> BorrowedNode | None:
+        """Return the newest loan of that description whose node is ``up``; None if there is none."""
+        there = [loan for loan in self.loans.values() if loan.id in up and loan.described in ("", self.described)]
+        return there[-1] if there else None
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
@@ -201,12 +219,17 @@ class NodeSupply:
     # --- what was heard ---
 
     def hear(
-        self, lender: Mapping[str, LenderFacts], up: Collection[str] | None, now: float, silent: Collection[str] = ()
+        self,
+        lender: Mapping[str, LenderFacts],
+        up: Collection[str] | None,
+        now: float,
+        silent: Collection[str] = (),
+        listed: Collection[str] = (),
     ) -> None:
         """Take in what the lender says of its loans, and the master of their nodes.
 
         ``up`` are the nodes that are attached to the master, None if it is away; ``silent`` those that it waits for.
-        One that was up and is neither has left.
+        One that was up and is neither has left. ``listed`` are all that the master knows: each was up at some time.
         """
         there = None if up is None else {*up, *silent}
         for id, facts in lender.items():
@@ -214,6 +237,7 @@ class NodeSupply:
                 self._find(id, there is not None and id not in there, now)
         if up is None:
             self._wait_for_master(now)
+        self._see_listed(listed, now)
         for loan in self.unfinished():
             self._hear_of(loan, lender.get(loan.id), there is not None and loan.id not in there, now)
         for loan in self.loans.values():
@@ -221,6 +245,8 @@ class NodeSupply:
         if up is not None:
             self.see_up(up, now)
             self._miss(up, now)
+            for loan in self.unfinished():
+                loan.alone = False
 
     def forget(self, listed: Collection[str] = ()) -> None:
         """Forget the oldest loans that have ended, but none whose node is ``listed`` by the master."""
@@ -248,8 +274,18 @@ class NodeSupply:
         for loan in self.unfinished():
             if loan.id in up and loan.phase is not LoanPhase.UP:
                 loan.enter(LoanPhase.UP, now)
-                loan.was_up = True
-                self.failures, self.not_before, self.trouble = 0, 0.0, ""
+                self._note_up(loan)
+
+    def _note_up(self, loan: BorrowedNode) -> None:
+        loan.was_up = True
+        self.failures, self.not_before, self.trouble = 0, 0.0, ""
+
+    def _see_listed(self, listed: Collection[str], now: float) -> None:
+        """Note which nodes were attached to the master at a time when nobody looked."""
+        for loan in self.unfinished():
+            if loan.id in listed and not loan.was_up:
+                loan.enter(LoanPhase.SILENT, now)
+                self._note_up(loan)
 
     def _miss(self, up: Collection[str], now: float) -> None:
         """Note which nodes were attached to the master and are not any more."""
@@ -258,10 +294,11 @@ class NodeSupply:
                 loan.enter(LoanPhase.SILENT, now)
 
     def _wait_for_master(self, now: float) -> None:
-        """Begin anew to count how long nodes are silent, because nobody hears them."""
+        """Begin anew to count how long nodes are silent, or do not come up, because nobody hears them."""
         for loan in self.unfinished():
-            if loan.phase is LoanPhase.SILENT:
+            if loan.phase in (LoanPhase.SILENT, LoanPhase.STARTING):
                 loan.since = now
+            loan.alone = loan.alone or loan.waits
 
     def _hear_of(self, loan: BorrowedNode, facts: LenderFacts | None, has_left: bool, now: float) -> None:
         if facts is None:
@@ -311,7 +348,7 @@ class NodeSupply:
         loan.enter(LoanPhase.ENDED, now, why)
 
     def _end(self, loan: BorrowedNode, why: str, now: float) -> None:
-        if not loan.was_up and not loan.called_off:
+        if not (loan.was_up or loan.alone or loan.called_off):
             self._fail(why, now)
         loan.enter(LoanPhase.ENDED, now, loan.called_off or why)
 
@@ -321,6 +358,10 @@ class NodeSupply:
             self._fail(why, now)
 
     def _fail(self, why: str, now: float) -> None:
+        """Count a failure; several that are found at one time count as one."""
+        if now == self.failed_at:
+            return
+        self.failed_at = now
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self.failures, 20), LONGEST_PAUSE_S)
         self.failures += 1
         self.not_before, self.trouble = now + pause_s, why
@@ -341,37 +382,39 @@ class NodeSupply:
 
         No loan is asked for while the master is ``away``, as no node could join it.
         """
-        coming = [loan for loan in self.unfinished() if loan.comes]
+        coming = [loan for loan in self.unfinished() if loan.comes and not loan.added]
         self.wanted = min(self.wanted, self.room())
-        need = (demand or 0) + self.wanted
-        if demand is None or need >= len(coming):
+        if demand is None or demand >= len(coming):
             self.needed_at = now
         elif now - self.needed_at >= NOT_NEEDED_S:
-            idle = [loan for loan in coming if loan.waits and not loan.kept and not loan.added]
-            for loan in idle[::-1][: len(coming) - need]:
+            idle = [loan for loan in coming if loan.waits and not loan.kept]
+            for loan in idle[::-1][: len(coming) - demand]:
                 loan.called_off = "nobody needs it any more"
         for loan in self.unfinished():
             if loan.called_off and loan.job and not 0.0 <= now - loan.called_at < AGAIN_S:
                 loan.called_at = now
                 yield CallOff(loan.id)
-        if not away and (asked := self._next_loan(need - len(coming), now)) is not None:
+        if not away and (asked := self._next_loan((demand or 0) > len(coming), now)) is not None:
             yield AskForLoan(asked.id)
 
-    def _next_loan(self, missing: int, now: float) -> BorrowedNode | None:
-        """Return a new loan that is to be asked for; None if none is now."""
+    def _next_loan(self, is_short: bool, now: float) -> BorrowedNode | None:
+        """Return a new loan that is to be asked for; None if none is now.
+
+        Those that are kept come first, then those that a user adds, then those that jobs need.
+        """
         there = [loan for loan in self.unfinished() if not loan.called_off]
-        kept = sum(loan.kept for loan in there) < self.settings.min_nodes
         waiting = sum(loan.waits for loan in there)
         taken = sum(loan.may_come_back for loan in self.loans.values())
-        full = self.room() <= taken or waiting >= self.settings.backlog
-        if full or not (missing > 0 or kept):
+        if self.room() <= taken or waiting >= self.settings.backlog or self._pauses(now):
             return None
-        if (self.paused and not self.wanted) or self._pauses(now):
+        kept = not self.paused and sum(loan.kept for loan in there) < self.settings.min_nodes
+        added = not kept and self.wanted > 0
+        if not (kept or added or (is_short and not self.paused)):
             return None
         self.number += 1
         self.asked_at = now
-        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=self.wanted > 0)
-        self.wanted = max(0, self.wanted - 1)
+        self.wanted -= added
+        loan = BorrowedNode(f"{self.name}-{self.number}", now, now, kept=kept, added=added, described=self.described)
         self.loans[loan.id] = loan
         return loan
 

@@ -37,7 +37,7 @@ class Demand:
 def copy_of(node: e.NodeRegistered, number: int) -> e.NodeRegistered:
     """Return a node like ``node`` that does not exist yet, with GPUs of its own; ``number`` tells it from others."""
     name = f"~{number}"
-    gpus = tuple(replace(gpu, gpu=GpuId(f"{name}/{gpu.index}"), parent=None, links=()) for gpu in node.gpus)
+    gpus = tuple(replace(gpu, gpu=GpuId(f"{name}/{gpu.index}"), links=()) for gpu in node.gpus)
     return replace(node, node=NodeId(name), gpus=gpus, known=())
 
 

@@ -1,11 +1,13 @@
 """How many more nodes the waiting jobs have a use for: the pool's own policy says it, on a copy."""
 
+from dataclasses import replace
+
 import pytest
 from ebbtide_core.events import NodeDrained
 from ebbtide_core.model.dependency import AfterKind, Dependency
-from ebbtide_core.model.types import Loan, NodeId, SuspendMode
+from ebbtide_core.model.types import GpuId, Loan, NodeId, SuspendMode
 from ebbtide_core.policies.registry import POLICIES
-from ebbtide_core.views.demand import demand
+from ebbtide_core.views.demand import copy_of, demand
 from ebbtide_core.views.digest import digest
 from ebbtide_core.views.forecast import fork
 
@@ -78,6 +80,15 @@ def test_a_job_that_no_such_node_could_run_asks_for_none(lab):
     lab.running(4)
     lab.submit(8)
     assert wanted(lab, more(3)).nodes == ()
+
+
+def test_a_job_on_two_gpus_asks_for_no_node_whose_gpus_are_slices(lab):
+    lab.running(4)
+    lab.submit(2)
+    whole = registration("new", 2, checkpoint_root_id="shared")
+    sliced = replace(whole, gpus=tuple(replace(gpu, parent=GpuId("G")) for gpu in whole.gpus))
+    assert len(wanted(lab, [copy_of(whole, 0)]).nodes) == 1
+    assert wanted(lab, [copy_of(sliced, 0)]).nodes == ()
 
 
 def test_a_job_that_has_not_waited_long_enough_asks_for_none(lab):
