@@ -10,12 +10,22 @@ from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpointed, JobId, Loan, NodeId, SuspendMode, Task
+from ebbtide_core.model.types import (
+    Checkpointed,
+    CheckpointFacts,
+    ExitFacts,
+    JobId,
+    Loan,
+    NodeId,
+    SuspendMode,
+    Task,
+)
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, GIB, Lab, registration, stepped_aside
+from tests.core.views.test_ledger import ann
 
 
 def recorded(lab: Lab) -> list[RecordedEvent]:
@@ -393,3 +403,55 @@ def test_what_was_lost_is_wasted_and_not_computed_again_by_a_simulation() -> Non
     past = reconstruct(recorded(lab))
     assert past.workload.jobs[0].runtime_s == pytest.approx(1501, abs=5)
     assert past.live.wasted_gpu_s > 1000
+
+
+CUT_OFF = stepped_aside(exit_code=0, signal=9, acknowledged=False, asked=True, checkpointed=Checkpointed.NO)
+LOST = ExitFacts(lost=True, lost_because="node a was confirmed dead")
+
+
+@pytest.mark.parametrize("exit", [CUT_OFF, LOST, ExitFacts(exit_code=1)])
+@pytest.mark.parametrize("saves", [True, False])
+def test_only_what_no_checkpoint_had_is_wasted_however_the_attempt_ended_and_the_usage_says_the_same(
+    exit: ExitFacts, saves: bool
+) -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1, retries=1)
+    lab.wait(5000.0)
+    if saves:
+        lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(500, 1, "/c", True)))
+    lab.wait(700.0)
+    if exit.stop_requested:
+        lab.tell(e.SuspendRequested(job.id))
+    lab.end(job, exit)
+    lab.tell(e.ResumeRequested(job.id))
+    lab.wait(1.0)
+    lab.start(job)
+    lab.wait(4900.0)
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    lost_s = 700 if saves else 5700
+    assert past.workload.jobs[0].runtime_s == pytest.approx(5700 + 4900 - lost_s, abs=10)
+    assert past.live.wasted_gpu_s == pytest.approx(lost_s, abs=10)
+    assert ann(lab).lost == pytest.approx(lost_s, abs=5)
+
+
+def test_a_job_that_failed_for_good_counts_with_what_it_computed() -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1)
+    lab.wait(1000.0)
+    lab.end(job, ExitFacts(exit_code=1))
+    assert reconstruct(recorded(lab)).workload.jobs[0].runtime_s == 1002
+
+
+def test_what_a_job_that_died_in_host_memory_had_computed_since_its_last_checkpoint_is_wasted() -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1, suspend=SuspendMode.SWAP)
+    lab.wait(1000.0)
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(10, 1, "/c", True)))
+    lab.wait(300.0)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, 30 * GIB, 10.0))
+    lab.end(job, ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out"))
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[0].runtime_s == pytest.approx(1000, abs=5)
+    assert past.live.wasted_gpu_s == pytest.approx(300, abs=5)
