@@ -25,7 +25,7 @@ from ebbtide_core.state import ClusterState
 from ebbtide_sim.metrics import Metrics, Report, Tally
 from ebbtide_sim.setup import parse_nodes
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
-from ebbtide_sim.workloads.nodes import SimNode
+from ebbtide_sim.workloads.nodes import GpuKind, SimNode
 
 SCHEMA_VERSION: Final = 1
 """The schema version of the journal; newer ones are refused."""
@@ -135,7 +135,7 @@ class RecordedPast:
     ended: float
 
     def machines(self, text: str | None) -> tuple[SimNode, ...]:
-        """Return the nodes, or with ``text`` others of the kind of the largest: ``4x8`` for 4 with 8 GPUs each.
+        """Return the nodes, or with ``text`` others with GPUs like the largest: ``4x8`` for 4 with 8 GPUs each.
 
         Raise `WorkloadError` if the text is wrong, or no node was left.
         """
@@ -144,7 +144,7 @@ class RecordedPast:
                 raise WorkloadError("all nodes of the journal had ended by then: name others with --nodes")
             return self.nodes
         count, gpus = parse_nodes(text)
-        return tuple(replace(self.largest, name=f"node{number}", gpus=gpus) for number in range(count))
+        return tuple(replace(self.largest, name=f"node{number}", gpus=gpus, unlike=()) for number in range(count))
 
 
 def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNAL) -> RecordedPast:
@@ -369,13 +369,16 @@ def _came(job: Job) -> float:
 
 
 def _node(facts: e.NodeRegistered) -> SimNode:
+    kinds = tuple([GpuKind(gpu.model, gpu.mem_bytes) for gpu in facts.gpus])
+    largest = max(kinds, key=lambda kind: kind.mem_bytes, default=GpuKind("", 0))
     return SimNode(
         name=facts.node,
-        gpus=len(facts.gpus),
-        gpu_mem_bytes=min((gpu.mem_bytes for gpu in facts.gpus), default=0),
+        gpus=len(kinds),
+        gpu_mem_bytes=largest.mem_bytes,
         cpus=facts.cpus,
         mem_bytes=facts.mem_bytes,
-        model=facts.gpus[0].model if facts.gpus else "",
+        model=largest.model,
+        unlike=kinds if len(set(kinds)) > 1 else (),
     )
 
 
@@ -398,6 +401,7 @@ def _sim_job(job: Job, folded: _Folded, began: float) -> SimJob:
         gpu_mem_bytes=job.gpu_memory.requested_bytes,
         nodes=spec.nodes,
         max_nodes=spec.max_nodes if spec.spread else 1,
+        mixed_gpus=spec.needs.mixed_gpus,
         cpus=spec.cpus,
         mem_bytes=spec.mem_bytes,
         grace_s=spec.grace_s,
