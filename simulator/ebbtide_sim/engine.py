@@ -16,6 +16,7 @@ from ebbtide_core.cluster import Cluster, InvariantError
 from ebbtide_core.commands import Launch, Record, Stop, WakeAt
 from ebbtide_core.estimates.work import LINEAR, Assumptions, Speedup
 from ebbtide_core.events import Event
+from ebbtide_core.model.constraints import NO_NEEDS, Needs
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
@@ -48,6 +49,7 @@ CUT_OFF: Final = ExitFacts(
     signal=9, stop_requested=True, delivered=True, caught=True, killed=True, checkpointed=Checkpointed.NO
 )  # the job has not saved by the end of its grace period
 
+_MIXED: Final = Needs(mixed_gpus=True)
 _PASS: Final = e.SchedulingDue()
 MOST_PASSES: Final = 10_000
 """The most passes at one moment without a job that arrives or ends; a policy that needs more is taken to loop."""
@@ -274,6 +276,7 @@ class Simulation:
             max_nodes=job.max_nodes if job.max_nodes > 1 else self.world.max_nodes,
             spread=job.max_nodes > 1,
             nodes=job.nodes,
+            needs=_MIXED if job.mixed_gpus else NO_NEEDS,
             work_s=declared,
             time_limit_s=job.time_limit_s,
             time_auto=job.time_auto,
@@ -402,12 +405,15 @@ def _saved(seconds: float) -> ExitFacts:
 
 def registration(node: SimNode) -> e.NodeRegistered:
     """Return the registration event of a simulated node."""
-    memory = node.gpu_mem_bytes or DEFAULT_GPU_MEM
+    gpus = [
+        GpuFacts(GpuId(f"{node.name}:{i}"), i, kind.model or "simulated", kind.mem_bytes or DEFAULT_GPU_MEM)
+        for i, kind in enumerate(node.kinds)
+    ]
     return e.NodeRegistered(
         node=NodeId(node.name),
         hostname=node.name,
         boot_id="simulated",
-        gpus=tuple(GpuFacts(GpuId(f"{node.name}:{i}"), i, node.model or "simulated", memory) for i in range(node.gpus)),
+        gpus=tuple(gpus),
         cpus=node.cpus,
         mem_bytes=node.mem_bytes,
         checkpoint_root_id="simulated",

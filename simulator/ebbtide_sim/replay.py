@@ -18,14 +18,14 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.events.codec import UnknownEventError, decode_event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.model.types import WHOLE, Checkpointed, JobId, NodeId, StopCause
+from ebbtide_core.model.types import WHOLE, JobId, NodeId, StopCause
 from ebbtide_core.policies.fifo import Fifo
 from ebbtide_core.state import ClusterState
 
 from ebbtide_sim.metrics import Metrics, Report, Tally
 from ebbtide_sim.setup import parse_nodes
 from ebbtide_sim.workload import SimJob, Workload, WorkloadError
-from ebbtide_sim.workloads.nodes import SimNode
+from ebbtide_sim.workloads.nodes import GpuKind, SimNode
 
 SCHEMA_VERSION: Final = 1
 """The schema version of the journal; newer ones are refused."""
@@ -135,7 +135,7 @@ class RecordedPast:
     ended: float
 
     def machines(self, text: str | None) -> tuple[SimNode, ...]:
-        """Return the nodes, or with ``text`` others of the kind of the largest: ``4x8`` for 4 with 8 GPUs each.
+        """Return the nodes, or with ``text`` others with GPUs like the largest: ``4x8`` for 4 with 8 GPUs each.
 
         Raise `WorkloadError` if the text is wrong, or no node was left.
         """
@@ -144,14 +144,14 @@ class RecordedPast:
                 raise WorkloadError("all nodes of the journal had ended by then: name others with --nodes")
             return self.nodes
         count, gpus = parse_nodes(text)
-        return tuple(replace(self.largest, name=f"node{number}", gpus=gpus) for number in range(count))
+        return tuple(replace(self.largest, name=f"node{number}", gpus=gpus, unlike=()) for number in range(count))
 
 
 def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNAL) -> RecordedPast:
     """Fold a journal, and derive each job's requests and run time; raise `WorkloadError` if it has no jobs or nodes.
 
     A rigid job's run time is the time that it computed. An elastic job's is its work in seconds on one GPU, if speed
-    grows linearly with GPUs. What was lost, because an attempt did not save when it was stopped, is no part of it. Jobs
+    grows linearly with GPUs. What was lost, because no checkpoint had it when an attempt ended, is no part of it. Jobs
     that did not finish count with what they computed; jobs that never ran are left out.
     Only what was in ``span`` counts: a job that was there before arrives as the span begins, with what it still
     computed, and nodes are those at its end, without those that had ended.
@@ -240,11 +240,9 @@ class _Folded:
         return self.computing.seconds(job, attempt, began, self.end)
 
     def kept_s(self, job: Job, attempt: Attempt, began: float) -> float:
-        """Return the same; 0 if the attempt lost its work, because it did not save when it was asked to step aside."""
-        exit = attempt.end.exit if attempt.end is not None else None
-        was_to_go_on = attempt.stop is not None and not attempt.stop.cause.final
-        lost = was_to_go_on and exit is not None and exit.checkpointed is Checkpointed.NO
-        return 0.0 if lost else self.computed_s(job, attempt, began)
+        """Return the same, without what its job had to do again because no checkpoint had it."""
+        redone_since = attempt.end.redone_since if attempt.end is not None else None
+        return self.computing.seconds(job, attempt, began, self.end if redone_since is None else redone_since)
 
 
 @dataclass(slots=True)
@@ -268,7 +266,7 @@ class _Stretches:
         stretches, begun = list(self.ended.get((job.id, attempt.number), ())), self.begun.get(job.id)
         if begun is not None and begun[0] == attempt.number:
             stretches.append((begun[1], end))
-        return sum(max(0.0, until - max(since, began)) for since, until in stretches)
+        return sum(max(0.0, min(until, end) - max(since, began)) for since, until in stretches)
 
 
 @dataclass(slots=True)
@@ -371,13 +369,16 @@ def _came(job: Job) -> float:
 
 
 def _node(facts: e.NodeRegistered) -> SimNode:
+    kinds = tuple([GpuKind(gpu.model, gpu.mem_bytes) for gpu in facts.gpus])
+    largest = max(kinds, key=lambda kind: kind.mem_bytes, default=GpuKind("", 0))
     return SimNode(
         name=facts.node,
-        gpus=len(facts.gpus),
-        gpu_mem_bytes=min((gpu.mem_bytes for gpu in facts.gpus), default=0),
+        gpus=len(kinds),
+        gpu_mem_bytes=largest.mem_bytes,
         cpus=facts.cpus,
         mem_bytes=facts.mem_bytes,
-        model=facts.gpus[0].model if facts.gpus else "",
+        model=largest.model,
+        unlike=kinds if len(set(kinds)) > 1 else (),
     )
 
 
@@ -400,6 +401,7 @@ def _sim_job(job: Job, folded: _Folded, began: float) -> SimJob:
         gpu_mem_bytes=job.gpu_memory.requested_bytes,
         nodes=spec.nodes,
         max_nodes=spec.max_nodes if spec.spread else 1,
+        mixed_gpus=spec.needs.mixed_gpus,
         cpus=spec.cpus,
         mem_bytes=spec.mem_bytes,
         grace_s=spec.grace_s,

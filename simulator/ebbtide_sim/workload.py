@@ -27,7 +27,7 @@ class SimJob:
     how long the job really takes to step aside, None if all of the grace period. A lower ``priority`` is more urgent.
     The job is ended after running for ``time_limit_s``; with ``time_auto`` it reserves by its ``script``'s earlier
     runs. With ``nodes`` above 1 the job runs on exactly so many nodes; with ``max_nodes`` above 1, on at most so many
-    if no single node has room.
+    if no single node has room. With ``mixed_gpus`` its GPUs may be of several models.
     """
 
     id: str
@@ -52,6 +52,7 @@ class SimJob:
     time_auto: bool = False
     nodes: int = 1
     max_nodes: int = 1
+    mixed_gpus: bool = False
 
     @property
     def steps_aside_s(self) -> float:

@@ -3,19 +3,35 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.codec import encode
+from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import Checkpointed, JobId, Loan, NodeId, SuspendMode, Task
+from ebbtide_core.model.types import (
+    Checkpointed,
+    CheckpointFacts,
+    ExitFacts,
+    GpuFacts,
+    GpuId,
+    JobId,
+    Loan,
+    NodeId,
+    SuspendMode,
+    Task,
+)
+from ebbtide_sim.engine import registration as node_registration
 from ebbtide_sim.replay import JournalSpan, RecordedEvent, read_export, read_journal, reconstruct, write_export
 from ebbtide_sim.simulate import Scenario, simulate
 from ebbtide_sim.workload import WorkloadError
 
 from tests.core.lab import DONE, GIB, Lab, registration, stepped_aside
+from tests.core.views.test_ledger import ann
 
 
 def recorded(lab: Lab) -> list[RecordedEvent]:
@@ -162,6 +178,46 @@ def test_other_machines_are_of_the_largest_kind_that_there_was(lab: Lab) -> None
     assert {node.gpu_mem_bytes for node in machines} == {past.nodes[1].gpu_mem_bytes}
     with pytest.raises(WorkloadError, match="is not NODESxGPUS"):
         past.machines("many")
+
+
+def unlike() -> Lab:
+    """A node with two small GPUs and two large ones of another model."""
+    small, large = GpuFacts(GpuId("u0"), 0, "T4", 16 * GIB), GpuFacts(GpuId("u2"), 2, "A100", 80 * GIB)
+    gpus = small, replace(small, gpu=GpuId("u1"), index=1), large, replace(large, gpu=GpuId("u3"), index=3)
+    lab = Lab("fifo", "")
+    lab.tell(replace(registration("u"), gpus=gpus))
+    return lab
+
+
+@pytest.mark.parametrize(
+    ("gpus", "needs"),
+    [
+        ("1/2", {"gpu_mem_bytes": 30 * GIB}),
+        (2, {"gpu_mem_bytes": 60 * GIB}),
+        (4, {"needs": Needs(mixed_gpus=True)}),
+        (2, {"needs": Needs(gpu_total_mem_bytes=60 * GIB)}),
+    ],
+)
+def test_what_ran_on_a_node_whose_gpus_are_not_alike_runs_there_again(gpus: int | str, needs: dict[str, Any]) -> None:
+    lab = unlike()
+    job = lab.running(gpus, **needs)
+    lab.wait(1000)
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    simulated = simulate(Scenario(workload=past.workload, nodes=past.nodes, policy="fifo"))
+    assert (simulated.dropped, simulated.finished) == (0, 1)
+    assert simulated.flow_time_s["max"] == pytest.approx(1000, abs=5)
+
+
+def test_gpus_that_are_not_alike_stay_so_and_other_machines_have_the_largest() -> None:
+    lab = unlike()
+    lab.end(lab.running(1), DONE)
+    past = reconstruct(recorded(lab))
+    [node] = past.nodes
+    assert [facts.mem_bytes // GIB for facts in node_registration(node).gpus] == [16, 16, 80, 80]
+    assert [facts.model for facts in node_registration(node).gpus] == ["T4", "T4", "A100", "A100"]
+    [machine] = past.machines("1x3")
+    assert [(facts.model, facts.mem_bytes // GIB) for facts in node_registration(machine).gpus] == [("A100", 80)] * 3
 
 
 def borrowed(own: str) -> Lab:
@@ -393,3 +449,55 @@ def test_what_was_lost_is_wasted_and_not_computed_again_by_a_simulation() -> Non
     past = reconstruct(recorded(lab))
     assert past.workload.jobs[0].runtime_s == pytest.approx(1501, abs=5)
     assert past.live.wasted_gpu_s > 1000
+
+
+CUT_OFF = stepped_aside(exit_code=0, signal=9, acknowledged=False, asked=True, checkpointed=Checkpointed.NO)
+LOST = ExitFacts(lost=True, lost_because="node a was confirmed dead")
+
+
+@pytest.mark.parametrize("exit", [CUT_OFF, LOST, ExitFacts(exit_code=1)])
+@pytest.mark.parametrize("saves", [True, False])
+def test_only_what_no_checkpoint_had_is_wasted_however_the_attempt_ended_and_the_usage_says_the_same(
+    exit: ExitFacts, saves: bool
+) -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1, retries=1)
+    lab.wait(5000.0)
+    if saves:
+        lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(500, 1, "/c", True)))
+    lab.wait(700.0)
+    if exit.stop_requested:
+        lab.tell(e.SuspendRequested(job.id))
+    lab.end(job, exit)
+    lab.tell(e.ResumeRequested(job.id))
+    lab.wait(1.0)
+    lab.start(job)
+    lab.wait(4900.0)
+    lab.end(job, DONE)
+    past = reconstruct(recorded(lab))
+    lost_s = 700 if saves else 5700
+    assert past.workload.jobs[0].runtime_s == pytest.approx(5700 + 4900 - lost_s, abs=10)
+    assert past.live.wasted_gpu_s == pytest.approx(lost_s, abs=10)
+    assert ann(lab).lost == pytest.approx(lost_s, abs=5)
+
+
+def test_a_job_that_failed_for_good_counts_with_what_it_computed() -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1)
+    lab.wait(1000.0)
+    lab.end(job, ExitFacts(exit_code=1))
+    assert reconstruct(recorded(lab)).workload.jobs[0].runtime_s == 1002
+
+
+def test_what_a_job_that_died_in_host_memory_had_computed_since_its_last_checkpoint_is_wasted() -> None:
+    lab = Lab("fifo", gpus=1)
+    job = lab.running(1, suspend=SuspendMode.SWAP)
+    lab.wait(1000.0)
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(10, 1, "/c", True)))
+    lab.wait(300.0)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, 30 * GIB, 10.0))
+    lab.end(job, ExitFacts(signal=9, stop_requested=True, killed=True, swap_failure="ended while swapped out"))
+    past = reconstruct(recorded(lab))
+    assert past.workload.jobs[0].runtime_s == pytest.approx(1000, abs=5)
+    assert past.live.wasted_gpu_s == pytest.approx(300, abs=5)

@@ -115,7 +115,7 @@ class Outlooks:
         return Outlook(done_s, left_s, OutlookSource.TIME_LIMIT) if left_s < outlook.left_s else outlook
 
     def _unlimited(self, job: Job, done_s: float) -> Outlook:
-        declared, progress = job.spec.work_s, job.measured.progress
+        declared, progress = job.spec.work_s, job.measured.counted
         if declared is not None and (left_s := declared / self._speed(job) - done_s) > 0:
             return Outlook(done_s, left_s, OutlookSource.DECLARED)
         if progress is not None and progress.total and 0 < progress.step < progress.total and done_s > 0:

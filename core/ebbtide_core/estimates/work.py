@@ -142,7 +142,7 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     done = work_done(job, now, speedup)
     if job.spec.work_s is not None:
         return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
-    progress = job.measured.progress
+    progress = job.measured.counted
     if progress is not None and progress.total and progress.step > 0 and done > 0:
         return Estimate(done * max(0, progress.total - progress.step) / progress.step, EstimateSource.PROGRESS)
     typical = history.typical(job)

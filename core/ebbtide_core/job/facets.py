@@ -10,6 +10,7 @@ from typing import Final
 
 from ebbtide_core.events import AttemptRefused
 from ebbtide_core.job.meter import MeasuredRate, Setting
+from ebbtide_core.job.outcome import Fate
 from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import (
     CheckpointFacts,
@@ -192,10 +193,18 @@ class Measured:
     rungs: Mapping[int, float | None] = field(default_factory=dict)
     """Its results by steps, as a task under successive halving (see `ebbtide_core.lifecycle.successive_halving`); None
     is not a number."""
+    counted: ProgressFacts | None = None
+    """How far the work is that counts: the same steps, until work is lost; None if that is not known."""
 
     def after(self, progress: ProgressFacts, at: float) -> "Measured":
         """Return it after the job reported its ``progress`` at Unix time ``at``."""
-        return Measured(progress, at, self.rates, self.rungs)
+        return Measured(progress, at, self.rates, self.rungs, progress)
+
+    def back_at(self, step: int | None) -> "Measured":
+        """Return it after the work that came after ``step`` was lost; None if it is not known which step that was."""
+        progress = self.progress
+        back = None if progress is None or step is None else ProgressFacts(step, progress.total)
+        return replace(self, counted=back)
 
 
 NOTHING_MEASURED: Final = Measured()
@@ -266,6 +275,10 @@ class AttemptEnd:
     """What that meant, in words."""
     freed: float | None
     """The Unix time at which what it held was proven to be free; None before."""
+    fate: Fate = Fate.KEPT
+    """What becomes of the work that it did since its last checkpoint."""
+    redone_since: float | None = None
+    """The Unix time since which its job has to do its work again; None if there is nothing to do again."""
 
 
 @dataclass(slots=True)
@@ -285,6 +298,8 @@ class Swap:
     """How much was moved there, 0 while it is on the GPU."""
     returning_since: float | None = None
     """The Unix time at which it was asked to come back; None unless it is on the way."""
+    unsaved_work_s: float = 0.0
+    """The work that it did before it was moved there, since its last checkpoint, in seconds on one GPU."""
 
 
 @dataclass(slots=True)

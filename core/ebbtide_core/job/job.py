@@ -95,8 +95,8 @@ class Attempt:
     """The last request to it to end, None as long as it is to go on."""
     end: AttemptEnd | None = None
     """How it ended; None as long as it may have processes."""
-    published: bool = False
-    """Whether it has published a checkpoint."""
+    saved_at: float | None = None
+    """When it last published a checkpoint; None if it never did."""
     swap: Swap | None = None
     """What its GPU memory is to be moved with; None if it is not swappable."""
     off_gpu: bool = False
@@ -130,6 +130,11 @@ class Attempt:
     def swaps(self) -> int:
         """How often it was moved to host memory."""
         return self.swap.count if self.swap is not None else 0
+
+    @property
+    def published(self) -> bool:
+        """Whether it has published a checkpoint."""
+        return self.saved_at is not None
 
     @property
     def freed(self) -> float | None:

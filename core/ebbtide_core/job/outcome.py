@@ -33,6 +33,15 @@ class Ending(Enum):
     EXPELLED = auto()
 
 
+class Fate(Enum):
+    """What becomes of the work that an attempt did since its last checkpoint."""
+
+    KEPT = auto()
+    LOST = auto()
+    UNKNOWN = auto()
+    """The attempt saves by itself if at all, without the SDK, and nobody knows when it did."""
+
+
 @frozen
 class Outcome:
     """An ending, and its reason in words; ``clean`` says that the job itself agreed to step aside.
@@ -135,6 +144,38 @@ def after_stop(cause: StopCause, why: str) -> Outcome | None:
             return Outcome(Ending.EXPELLED, why)
         case _:
             return None
+
+
+def read_fate(exit: ExitFacts, ending: Ending, *, published: bool) -> Fate:
+    """Decide what becomes of the work that an attempt did since its last checkpoint; ``published`` if it made any."""
+    match ending:
+        case Ending.COMPLETED:
+            return Fate.KEPT
+        case Ending.FAILED:
+            return Fate.LOST
+        case _ if exit.checkpointed is Checkpointed.YES:
+            return Fate.KEPT
+        case Ending.REQUEUED:
+            return Fate.KEPT if published else Fate.UNKNOWN
+        case Ending.SUSPENDED if not exit.swap_failure:
+            return _fate_by_conduct(exit, published)
+        case _:
+            return Fate.LOST
+
+
+def _fate_by_conduct(exit: ExitFacts, published: bool) -> Fate:
+    """Return the same for an attempt that was asked to leave; it may have saved where the supervisor does not look."""
+    if exit.checkpointed is Checkpointed.UNKNOWN:
+        return Fate.KEPT if exit.acknowledged else Fate.UNKNOWN
+    return Fate.LOST if published or exit.asked else Fate.UNKNOWN
+
+
+def is_redone(fate: Fate, exit: ExitFacts) -> bool:
+    """Return whether the job's next attempt has to do that work again.
+
+    If nobody knows, it counts as lost where the job was seen to leave without saving.
+    """
+    return fate is Fate.LOST or (fate is Fate.UNKNOWN and exit.checkpointed is Checkpointed.NO)
 
 
 def describe_exit(exit: ExitFacts) -> str:

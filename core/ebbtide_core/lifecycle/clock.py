@@ -66,6 +66,7 @@ def _correct_waiting(state: ClusterState, job: Job, right: _Correction) -> None:
 def _correct_attempt(attempt: Attempt, right: _Correction) -> None:
     attempt.placed, attempt.started = right.of(attempt.placed), right.of_any(attempt.started)
     attempt.first_started, attempt.unused_since = right.of_any(attempt.first_started), right.of(attempt.unused_since)
+    attempt.saved_at = right.of_any(attempt.saved_at)
     if attempt.stop is not None:
         attempt.stop.requested = right.of(attempt.stop.requested)
     if (swap := attempt.swap) is not None:

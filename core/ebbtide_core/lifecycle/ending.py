@@ -12,7 +12,7 @@ from ebbtide_core.events.words import on
 from ebbtide_core.job import gang
 from ebbtide_core.job.facets import AttemptEnd, End
 from ebbtide_core.job.job import Attempt, Job, StopOrder
-from ebbtide_core.job.outcome import Ending, Outcome, after_stop, describe_exit, read_exit
+from ebbtide_core.job.outcome import Ending, Outcome, after_stop, describe_exit, is_redone, read_exit, read_fate
 from ebbtide_core.lifecycle import halving_tasks, log_matches, swaps, unsaved_work
 from ebbtide_core.measuring import gpu_memory, rates
 from ebbtide_core.model import limits
@@ -63,16 +63,19 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
         state.unplan(job)
     if job.spec.asha is not None:
         halving_tasks.attempt_ended(state, job)
-    if attempt.started is not None:
-        _count_run(state, job, attempt, exit, now)
     order = attempt.stop
     cause, why = (None, "") if order is None or order.cause is StopCause.BROKEN else (order.cause, order.reason)
     outcome = read_exit(exit, job.spec, cause, why)
+    fate = read_fate(exit, outcome.ending, published=attempt.published)
     if exit.out_of_memory or exit.gpu_mem_peak_bytes is not None:
         outcome = gpu_memory.read_end(job, attempt, exit, outcome)
     if attempt.matches:
         outcome = log_matches.read_end(attempt.matches, outcome)
-    attempt.end = AttemptEnd(now, exit, outcome.reason, freed=now if freed else None)
+    redone_since = None
+    if attempt.first_started is not None and is_redone(fate, exit) and not _is_last(job, outcome):
+        redone_since = attempt.placed if attempt.saved_at is None else attempt.saved_at
+    _count_run(state, job, attempt, redone_since, now)
+    attempt.end = AttemptEnd(now, exit, outcome.reason, now if freed else None, fate, redone_since)
     if state.failing or outcome.ending is Ending.FAILED:
         failing_nodes.note(state, job, attempt, outcome.ending, now)
     if job.held_by is not HeldBy.SYSTEM:  # a job that the system holds shows why until a user releases it
@@ -81,13 +84,28 @@ def _end_attempt(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFact
     _follow(state, job, attempt, exit, outcome, now)
 
 
-def _count_run(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
-    """Add the attempt's running time and work; work that was not saved, or came after the request to stop, is lost."""
-    assert attempt.started is not None
-    stopped, work_s = attempt.stop.requested if attempt.stop is not None else now, 0.0
-    if attempt.stop is None or exit.checkpointed is not Checkpointed.NO:
-        work_s = max(0.0, stopped - attempt.started) * state.speed(attempt)
-    job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
+def _is_last(job: Job, outcome: Outcome) -> bool:
+    """Return whether no attempt of the job follows one that ended so."""
+    match outcome.ending:
+        case Ending.COMPLETED | Ending.CANCELLED | Ending.TIMED_OUT | Ending.EXPELLED:
+            return True
+        case Ending.FAILED:
+            return outcome.final or job.retries.failures >= job.spec.retries
+        case _:
+            return False
+
+
+def _count_run(state: ClusterState, job: Job, attempt: Attempt, redone_since: float | None, now: float) -> None:
+    """Add the attempt's running time and work; what came after the request to stop, or is to be redone, is no work."""
+    until, ran_s, work_s = attempt.stop.requested if attempt.stop is not None else now, 0.0, 0.0
+    if redone_since is not None:
+        until = min(until, redone_since)
+        work_s = 0.0 if attempt.swap is None else -attempt.swap.unsaved_work_s
+        checkpoint = job.saved.checkpoint
+        job.measured = job.measured.back_at(None if checkpoint is None else checkpoint.step)
+    if attempt.started is not None:
+        ran_s, work_s = now - attempt.started, work_s + max(0.0, until - attempt.started) * state.speed(attempt)
+    job.times = job.times.after_run(max(0.0, ran_s), work_s)
 
 
 def _finish_suspension(job: Job, attempt: Attempt, exit: ExitFacts, now: float) -> None:
@@ -115,7 +133,7 @@ def _follow(state: ClusterState, job: Job, attempt: Attempt, exit: ExitFacts, ou
             end_job(state, job, End(JobState.CANCELLED, now, exit.code), outcome.reason)
         case Ending.TIMED_OUT | Ending.EXPELLED:
             end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
-        case Ending.FAILED if outcome.final or job.retries.failures >= job.spec.retries:
+        case Ending.FAILED if _is_last(job, outcome):
             end_job(state, job, End(JobState.FAILED, now, exit.code), outcome.reason)
         case Ending.FAILED:
             retries = job.retries

@@ -41,8 +41,9 @@ def _swapped(state: ClusterState, job: Job, event: e.AttemptSwapped, now: float)
     came_back = swap.returning_since is not None
     if attempt.started is not None:
         until = attempt.stop.requested if attempt.stop is not None else now
-        work_s = max(0.0, until - attempt.started) * state.speed(attempt)
-        job.times = job.times.after_run(max(0.0, now - attempt.started), work_s)
+        saved, speed = max(attempt.started, attempt.saved_at or 0.0), state.speed(attempt)
+        job.times = job.times.after_run(max(0.0, now - attempt.started), max(0.0, until - attempt.started) * speed)
+        swap.unsaved_work_s += max(0.0, until - saved) * speed
     if attempt.stop is None:
         state.unplan(job)
         attempt.stop = StopOrder(StopCause.PREEMPTED, job.spec.grace_s, now, event.note, None)

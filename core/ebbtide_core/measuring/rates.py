@@ -43,7 +43,9 @@ def progressed(state: ClusterState, job: Job, event: e.ProgressReported, now: fl
 def saved(state: ClusterState, job: Job, event: e.CheckpointPublished, now: float) -> None:
     """Note the checkpoint that the job has published; the time that saving took counts for no step."""
     attempt = job.attempts[-1]
-    job.saved, attempt.published = replace(job.saved, checkpoint=event.checkpoint), True
+    job.saved, attempt.saved_at = replace(job.saved, checkpoint=event.checkpoint), now
+    if attempt.swap is not None:
+        attempt.swap.unsaved_work_s = 0.0
     if attempt.meter is not None:
         attempt.meter.interrupt()
 

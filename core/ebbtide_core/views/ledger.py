@@ -10,7 +10,6 @@ adds two GPU-seconds. The sum of a window is the integral of the rate, which is 
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from operator import attrgetter
 from typing import Final
 
@@ -18,9 +17,9 @@ from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
-from ebbtide_core.job.outcome import Ending, read_exit
+from ebbtide_core.job.outcome import Fate
 from ebbtide_core.model.spec_error import SpecError
-from ebbtide_core.model.types import WHOLE, Allocation, Checkpointed, ExitFacts, GpuId, JobId, NodeId, StopCause
+from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId, NodeId
 from ebbtide_core.views.accounts import JobStay, JobSums, PoolAccount
 from ebbtide_core.views.gpu_time import COLUMNS, Dimension, GpuAccount, GpuTime, Periods, Usage, UsageColumn
 from ebbtide_core.views.integral import Integral, Presence
@@ -33,12 +32,8 @@ JOBS_AT_ONCE: Final = 100
 _PARTS: Final = (Dimension.USER, Dimension.POOL, Dimension.JOB, Dimension.DAY)
 
 
-class _Fate(Enum):
-    """What becomes of the work that an attempt did since its last checkpoint."""
-
-    KEPT = None
-    LOST = UsageColumn.LOST
-    UNKNOWN = UsageColumn.UNKNOWN
+_COLUMN_OF: Final = {Fate.LOST: UsageColumn.LOST, Fate.UNKNOWN: UsageColumn.UNKNOWN}
+"""The column in which work is counted that no checkpoint has; what is kept is in none."""
 
 
 @dataclass(slots=True)
@@ -257,7 +252,7 @@ class Ledger:
             entry.stay.change(UsageColumn.IDLE, idle.since, entry.share)
         last = entry.job.attempt
         if last is not None and last.end is not None and last.number > entry.judged:
-            self._judge(entry, last)
+            self._judge(entry, last, last.end.fate)
 
     def _end_idle(self, entry: _JobEntry, since: float, now: float) -> None:
         """End the idle time that began at ``since``; it is no unsaved work, because nothing was computed in it."""
@@ -277,13 +272,13 @@ class Ledger:
         if stage is not None:
             entry.stay.change(stage, now, entry.share)
 
-    def _judge(self, entry: _JobEntry, attempt: Attempt) -> None:
-        """Count what became of the work of ``attempt``, which has ended, since its last checkpoint."""
-        share, fate = attempt.allocation.share, _fate(entry.job, attempt)
-        if fate.value is not None:
+    def _judge(self, entry: _JobEntry, attempt: Attempt, fate: Fate) -> None:
+        """Count the work of ``attempt``, which has ended, since its last checkpoint as what became of it."""
+        share, column = attempt.allocation.share, _COLUMN_OF.get(fate)
+        if column is not None:
             for start, end in entry.unsaved:
-                entry.stay.change(fate.value, start, share)
-                entry.stay.change(fate.value, end, -share)
+                entry.stay.change(column, start, share)
+                entry.stay.change(column, end, -share)
         entry.judged, entry.unsaved = attempt.number, []
 
     # --- GPUs ---
@@ -385,31 +380,3 @@ class _Answer:
 def _column(phase: Life | Stage | None) -> UsageColumn | None:
     """Return the column in which the time of a phase is counted."""
     return None if phase is None else UsageColumn[phase.name]
-
-
-def _fate(job: Job, attempt: Attempt) -> _Fate:
-    """Return what became of the unsaved work of ``attempt``, which has ended."""
-    exit, order = attempt.end.exit if attempt.end is not None else None, attempt.stop
-    if exit is None:  # the attempt never ran
-        return _Fate.KEPT
-    cause = None if order is None or order.cause is StopCause.BROKEN else order.cause
-    match read_exit(exit, job.spec, cause).ending:
-        case Ending.COMPLETED:
-            return _Fate.KEPT
-        case Ending.FAILED:
-            return _Fate.LOST
-        case _ if exit.checkpointed is Checkpointed.YES:
-            return _Fate.KEPT
-        case Ending.REQUEUED:
-            return _Fate.KEPT if attempt.published else _Fate.UNKNOWN
-        case Ending.SUSPENDED if not exit.swap_failure:
-            return _fate_by_conduct(exit, attempt.published)
-        case _:
-            return _Fate.LOST
-
-
-def _fate_by_conduct(exit: ExitFacts, published: bool) -> _Fate:
-    """Return the same for an attempt that was asked to leave; it may have saved where the supervisor does not look."""
-    if exit.checkpointed is Checkpointed.UNKNOWN:
-        return _Fate.KEPT if exit.acknowledged else _Fate.UNKNOWN
-    return _Fate.LOST if published or exit.asked else _Fate.UNKNOWN

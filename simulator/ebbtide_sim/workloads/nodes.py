@@ -21,10 +21,19 @@ OPENB_GPU_MEM_GIB: Final = {
 MAX_NODES: Final = 100_000
 
 
+@dataclass(frozen=True, slots=True)
+class GpuKind:
+    """What a GPU is: its model, and its memory in bytes."""
+
+    model: str
+    mem_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimNode:
     """A node of a simulated cluster; ``gpus`` counts whole GPUs, memory is in bytes.
 
+    ``unlike`` says what each GPU is where not all are alike; ``model`` and ``gpu_mem_bytes`` are those of the largest.
     ``speed`` is relative to other nodes. ``cores`` and ``speed`` are the processor count and capacity that the tasks of
     a slotted server share (seed 004, section 2.2); with 0 cores, tasks do not share them.
     """
@@ -37,6 +46,12 @@ class SimNode:
     cores: int = 0
     speed: float = 1.0
     model: str = ""
+    unlike: tuple[GpuKind, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[GpuKind, ...]:
+        """What each GPU is."""
+        return self.unlike or (GpuKind(self.model, self.gpu_mem_bytes),) * self.gpus
 
 
 def read_cluster(path: Path) -> list[SimNode]:
