@@ -143,7 +143,7 @@ class Timeline:
         found = list[Change]()
         if (job := getattr(event, "job", None)) is not None:
             found += self._look_at_job(job, event, now)
-            if isinstance(event, e.StrayGone):  # it may have left GPUs dirty
+            if isinstance(event, e.StrayFound | e.StrayGone):  # other GPUs are set aside now, or dirty
                 found += self._look_at_node(event.node, now)
         elif (node := getattr(event, "node", None)) is not None:
             found += self._look_at_node(node, now)

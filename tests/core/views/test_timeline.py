@@ -131,7 +131,7 @@ def test_a_gpu_is_idle_out_of_service_or_gone() -> None:
     assert rests[-2][1] == 11
 
 
-def test_a_gpu_that_a_stray_left_dirty_is_out_of_service() -> None:
+def test_a_gpu_that_a_stray_has_or_left_dirty_is_out_of_service() -> None:
     lab = Lab(gpus=1)
     node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
     lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
@@ -141,7 +141,7 @@ def test_a_gpu_that_a_stray_left_dirty_is_out_of_service() -> None:
     spans = followed(lab.journal, lab.now)
     rests = [(span.what.rest, end - span.at) for span, end, _ in spans if isinstance(span.what, RestSpan)]
     assert [rest for rest, _ in rests] == [Rest.IDLE, Rest.UNAVAILABLE]
-    assert rests[-1][1] == 100
+    assert rests[-1][1] == 111
 
 
 def test_a_booking_is_a_span_of_each_of_its_gpus_until_it_is_moved_or_cancelled() -> None:
