@@ -78,7 +78,7 @@ class ClusterState:
         """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
         """Silent nodes; jobs for which a node is left out (`nodes.launch_backoff`); jobs that are refreshed later."""
-        # The jobs, with their users, that failed on a node in a row soon after their start (`nodes.failing_nodes`).
+        # The first jobs, with their users, that failed on a node in a row soon after they started.
         self.failing: dict[NodeId, dict[JobId, str]] = {}
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
