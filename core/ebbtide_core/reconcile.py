@@ -67,9 +67,7 @@ def bring_back(pool: PoolState, now: float) -> Iterator[Event]:
     Such a job can go on nowhere else, and policies plan nothing on a drained node.
     """
     for node in pool.books.drained.values():
-        if not node.kept or node.drain is None or (node.drain.deadline is not None and node.drain.deadline <= now):
-            continue
-        for job in sorted([pool.jobs[id] for id in node.kept], key=_sequence):
+        for job in sorted([pool.jobs[id] for id in node.kept], key=_sequence) if node.takes_back(now) else ():
             own = job.pinned_allocation
             if own is None or not job.off_gpu or job.queued is None:
                 continue
