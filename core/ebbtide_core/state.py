@@ -475,6 +475,14 @@ class ClusterState:
         if not job.eligibility.left_out_until:
             self.left_out.discard(job.id)
 
+    def forget_due(self, now: float) -> None:
+        """Forget what waits for a pass up to Unix time ``now``; call this in a fold in which no pass ever comes."""
+        for heap in (self._delayed, self._deadlines, self._departures):
+            while heap and heap[0][0] <= now:
+                heapq.heappop(heap)
+        self._later.clear()
+        self.halvings_changed.clear()
+
     def next_time(self) -> float | None:
         """Return the Unix time of the next delay, deadline, departure or end of recovery; None if there is none."""
         if not (self._delayed or self._deadlines or self._departures or self.awaited):
